@@ -2,7 +2,7 @@
 Measure the CPU and wall seconds of every test and fixture, children included, and print the most expensive ones.
 
   python scripts/test_costs.py                     of all tests, in three processes; takes as long as scripts/test --all
-  python scripts/test_costs.py tests/engine        of some; arguments go to pytest
+  python scripts/test_costs.py tests/inference/engine        of some; arguments go to pytest
   python scripts/test_costs.py --write [...]       also update tests/costs.json, from which the tiers are made
   python scripts/test_costs.py --from FILE [...]   of an earlier `pytest --costs FILE`, also one that was cut off
 

@@ -24,7 +24,7 @@ _FORMATTERS = "tests/platform/host/test_formatters.py::test_an_archive_with_form
 KEPT = (
     "tests/inference/runner/test_native.py::test_logits_match_the_reference",
     "tests/inference/runner/test_native_invariance.py::test_logits_do_not_depend_on_the_batch_the_chunks_or_the_threads",
-    "tests/engine/test_real_model.py::test_a_question_is_answered_correctly",
+    "tests/inference/engine/test_real_model.py::test_a_question_is_answered_correctly",
     "tests/e2e/test_lifecycle.py::test_sigterm_lets_a_running_answer_finish",
     "tests/platform/host/test_end_to_end.py::test_a_model_is_uploaded_deployed_streamed_from_and_deleted",
     "tests/platform/host/test_end_to_end.py::test_a_killed_platform_loses_nothing_and_its_workers_keep_serving",

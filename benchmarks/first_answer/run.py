@@ -20,7 +20,7 @@ from headrace.core.generation import (
     RepetitionDetection,
     SamplingParams,
 )
-from headrace.engine.service.async_engine import AsyncEngine
+from headrace.inference.engine.service.async_engine import AsyncEngine
 from headrace.server.engine_config import load_engine
 from headrace.settings.server_settings import ServerSettings
 

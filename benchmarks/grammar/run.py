@@ -15,8 +15,8 @@ import time
 
 from headrace.bench.environment import describe_environment
 from headrace.core.generation import ChatPrompt, GenerationRequest, Grammar, SamplingParams
-from headrace.engine.service.async_engine import AsyncEngine
-from headrace.engine.structured_output.compiler import GrammarCompiler
+from headrace.inference.engine.service.async_engine import AsyncEngine
+from headrace.inference.engine.structured_output.compiler import GrammarCompiler
 from headrace.inference.models.loading import load_model
 from headrace.inference.models.tokenizer import Tokenizer
 from headrace.server.engine_config import load_engine

@@ -18,7 +18,7 @@ from tests.schemas import SCHEMAS, problem
 
 from headrace.bench.environment import describe_environment
 from headrace.core.generation import ChatPrompt, FinishReason, GenerationRequest, Grammar, SamplingParams
-from headrace.engine.service.async_engine import AsyncEngine
+from headrace.inference.engine.service.async_engine import AsyncEngine
 from headrace.server.engine_config import load_engine
 from headrace.settings.server_settings import ServerSettings
 

@@ -19,7 +19,7 @@ from itertools import product
 
 from headrace.bench.environment import describe_environment
 from headrace.core.generation import ChatPrompt, GenerationRequest, SamplingParams
-from headrace.engine.service.async_engine import AsyncEngine
+from headrace.inference.engine.service.async_engine import AsyncEngine
 from headrace.server.engine_config import load_engine
 from headrace.settings.server_settings import ServerSettings
 

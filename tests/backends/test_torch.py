@@ -15,7 +15,7 @@ from headrace.server.engine_config import load_engine
 from headrace.settings.server_settings import ServerSettings
 from tests import plain_http
 from tests.e2e.conftest import serve
-from tests.engine.support import ask, request, running
+from tests.inference.engine.support import ask, request, running
 from tests.parity.references import torch_network
 from tests.waiting import WAIT_S
 

@@ -12,10 +12,10 @@ from transformers import PreTrainedModel
 
 from headrace.core.errors import NotFound, SettingsError, UnsupportedModel
 from headrace.core.generation import FinishReason, Grammar
-from headrace.engine.service.async_engine import AsyncEngine
+from headrace.inference.engine.service.async_engine import AsyncEngine
 from headrace.server.engine_config import load_engine
 from headrace.settings.server_settings import ServerSettings
-from tests.engine.support import ask, ask_all, request, running
+from tests.inference.engine.support import ask, ask_all, request, running
 from tests.inference.runner.transformers.checkpoints import write_network
 from tests.inference.runner.transformers.test_adapters import save_adapter
 from tests.parity.networks import VOCAB_SIZE

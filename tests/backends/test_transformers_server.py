@@ -12,7 +12,7 @@ import pytest
 from headrace.server.app import create_app
 from headrace.server.engine_config import load_engine
 from headrace.settings.server_settings import ServerSettings
-from tests.engine.support import running
+from tests.inference.engine.support import running
 from tests.inference.runner.transformers.checkpoints import write_network
 
 GREEDY = {"inputs": "abc", "parameters": {"max_new_tokens": 6, "details": True, "do_sample": False}}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from headrace.cli.fit_report import advice_text
 from headrace.cli.sizing import FORMATS, Advice, advise, fit_formats
 from headrace.core.errors import InsufficientMemory, UnsupportedModel
-from headrace.engine.loading.formats import Formats
+from headrace.inference.engine.loading.formats import Formats
 from headrace.inference.models.fields import Fields
 from headrace.inference.models.loading import load_model
 from headrace.inference.models.quantized.registry import promised_bits, promised_format

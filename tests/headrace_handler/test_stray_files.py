@@ -12,10 +12,10 @@ from headrace.artifacts.archives import unpack
 from headrace.artifacts.content_cache import ContentCache
 from headrace.artifacts.fetch_bounds import Deadline, Guard
 from headrace.core.progress import no_progress
-from headrace.engine.loading.adapters import start_adapters
 from headrace.handlers.assembly import unpack_model
 from headrace.handlers.found import find_model
 from headrace.handlers.torchserve_store import holds_models
+from headrace.inference.engine.loading.adapters import start_adapters
 from headrace.inference.models.fields import Fields
 from headrace.inference.models.hf_checkpoint import read_templates
 from headrace.inference.models.snapshots import choose_files

@@ -14,8 +14,8 @@ from safetensors.torch import save_file
 
 from headrace.core.errors import SettingsError
 from headrace.core.generation import GenerationRequest, PoolingParams, RequestLimits
-from headrace.engine.config import EngineConfig, ModelSource
-from headrace.engine.loading.assembly import assemble
+from headrace.inference.engine.config import EngineConfig, ModelSource
+from headrace.inference.engine.loading.assembly import assemble
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "red", "green", "blue", "fox", "sky", "yes", "no", "##es", "a", "query"]
 TEXTS = ["red fox", "a green sky foxes", "blue", "red green blue " * 20]

@@ -11,7 +11,7 @@ import time
 from headrace.core.errors import BrokenModel
 from headrace.core.metrics import Metrics
 from headrace.core.progress import Progress
-from headrace.engine.backend import Backend
+from headrace.inference.engine.backend import Backend
 from headrace.server.main import run_server
 from headrace.settings.loading import load_settings
 from headrace.settings.server_settings import ServerSettings

@@ -8,12 +8,12 @@ from dataclasses import fields, replace
 import httpx
 import pytest
 
-from headrace.engine.config import EngineConfig, ModelSource, fit_to_runner
+from headrace.inference.engine.config import EngineConfig, ModelSource, fit_to_runner
 from headrace.inference.models.chat import ChatTemplate
 from headrace.server.app import create_app
 from headrace.server.engine_config import engine_config, request_limits
 from headrace.settings.server_settings import ServerSettings
-from tests.engine.support import EOS, LIMITS, make_engine, runner_limits, running
+from tests.inference.engine.support import EOS, LIMITS, make_engine, runner_limits, running
 
 DERIVED = {"max_waiting_seqs": "max_concurrent_requests", "request_limits": "max_best_of", "backend_reason": "backend"}
 """Fields of the engine's configuration that have another name than the setting behind them."""

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.errors import HeadraceError
-from headrace.engine.service.validation import check_sampling
+from headrace.inference.engine.service.validation import check_sampling
 from headrace.wire.constraints import JsonSchemaFormat, ResponseFormat, StructuredOutputs
 from headrace.wire.lmi.dialect import LmiBody, LmiParameters
 from headrace.wire.openai.chat import ChatBody, OpenAIChat
@@ -18,7 +18,7 @@ from headrace.wire.openai.completions import CompletionsBody, OpenAICompletions
 from headrace.wire.openai.responses import OpenAIResponses, ResponsesBody
 from headrace.wire.registry import DIALECT_NAMES, get_dialect, select_dialect
 from headrace.wire.tgi.dialect import GenerateBody, GenerateParameters
-from tests.engine.support import LIMITS as ENGINE_LIMITS
+from tests.inference.engine.support import LIMITS as ENGINE_LIMITS
 from tests.tables import check_rows
 from tests.wire.samples import CONTEXT, MODEL
 

@@ -6,8 +6,8 @@ from typing import Final, Protocol
 
 from headrace.core.generation import ModelInfo
 from headrace.core.sampling_defaults import recommended_sampling
-from headrace.engine.config import EngineConfig, EngineLimits, ModelSource, fit_to_runner
-from headrace.engine.loading.plan import host_budget
+from headrace.inference.engine.config import EngineConfig, EngineLimits, ModelSource, fit_to_runner
+from headrace.inference.engine.loading.plan import host_budget
 from headrace.inference.models.model import HfModel
 from headrace.inference.runner.memory import MemoryBudget
 from headrace.inference.runner.step import Runner

@@ -10,13 +10,13 @@ from headrace.backends.choice import BackendChoice, HostFacts, Request, choose_b
 from headrace.backends.facts import host_facts, model_facts
 from headrace.core.errors import SettingsError
 from headrace.core.progress import Progress, no_progress
-from headrace.engine.backend import Backend
-from headrace.engine.config import EngineConfig, ModelSource
-from headrace.engine.core.observer import EngineObserver
+from headrace.inference.engine.backend import Backend
+from headrace.inference.engine.config import EngineConfig, ModelSource
+from headrace.inference.engine.core.observer import EngineObserver
 from headrace.inference.models.sources import home_folder, locate
 
 LOADERS: Final = {
-    "native": ("headrace.engine.loading.assembly", "assemble"),
+    "native": ("headrace.inference.engine.loading.assembly", "assemble"),
     "torch": ("headrace.backends.torch", "load_torch"),
     "transformers": ("headrace.backends.transformers", "load_transformers"),
     "vllm": ("headrace.backends.vllm.loading", "load_vllm"),

@@ -9,14 +9,14 @@ from dataclasses import replace
 
 from headrace.backends.hf_parts import MAX_STEP_ROWS, device_budget, model_info
 from headrace.core.errors import InvalidRequest, SettingsError
-from headrace.engine.config import EngineConfig, ModelSource, fit_to_runner
-from headrace.engine.core.choice import Choice
-from headrace.engine.core.observer import EngineObserver
-from headrace.engine.loading.assembly import text_parts
-from headrace.engine.loading.plan import ContextLength, limits_within, step_limits
-from headrace.engine.service.async_engine import AsyncEngine
-from headrace.engine.service.thread import EngineThread
-from headrace.engine.text.detokenizer import TokenTable
+from headrace.inference.engine.config import EngineConfig, ModelSource, fit_to_runner
+from headrace.inference.engine.core.choice import Choice
+from headrace.inference.engine.core.observer import EngineObserver
+from headrace.inference.engine.loading.assembly import text_parts
+from headrace.inference.engine.loading.plan import ContextLength, limits_within, step_limits
+from headrace.inference.engine.service.async_engine import AsyncEngine
+from headrace.inference.engine.service.thread import EngineThread
+from headrace.inference.engine.text.detokenizer import TokenTable
 from headrace.inference.models.model import HfModel
 from headrace.inference.runner.transformers.loading import NetworkSource, load_network, make_seq_to_seq_runner
 

@@ -4,13 +4,13 @@ from typing import Final
 
 from headrace.core.errors import SettingsError
 from headrace.core.progress import Progress, no_progress
-from headrace.engine.backend import Backend
-from headrace.engine.config import EngineConfig, EngineLimits, ModelSource
-from headrace.engine.core.observer import EngineObserver
-from headrace.engine.loading.assembly import engine_on, refuse_smoothed
-from headrace.engine.loading.plan import host_budget, resolve_limits, step_limits
-from headrace.engine.loading.pooling import resolve_use
-from headrace.engine.loading.source import read_model
+from headrace.inference.engine.backend import Backend
+from headrace.inference.engine.config import EngineConfig, EngineLimits, ModelSource
+from headrace.inference.engine.core.observer import EngineObserver
+from headrace.inference.engine.loading.assembly import engine_on, refuse_smoothed
+from headrace.inference.engine.loading.plan import host_budget, resolve_limits, step_limits
+from headrace.inference.engine.loading.pooling import resolve_use
+from headrace.inference.engine.loading.source import read_model
 from headrace.inference.models.model import Model
 from headrace.inference.models.shapes import expected_shapes
 from headrace.inference.models.weights import dominant_bits

@@ -12,20 +12,20 @@ from headrace.backends.seq2seq import load_seq_to_seq
 from headrace.core.errors import SettingsError
 from headrace.core.progress import Progress, no_progress
 from headrace.core.threads import usable_cpus
-from headrace.engine.backend import Backend
-from headrace.engine.config import EngineConfig, ModelSource
-from headrace.engine.core.observer import EngineObserver
-from headrace.engine.loading.adapters import start_adapters
-from headrace.engine.loading.assembly import text_parts
-from headrace.engine.loading.plan import (
+from headrace.inference.engine.backend import Backend
+from headrace.inference.engine.config import EngineConfig, ModelSource
+from headrace.inference.engine.core.observer import EngineObserver
+from headrace.inference.engine.loading.adapters import start_adapters
+from headrace.inference.engine.loading.assembly import text_parts
+from headrace.inference.engine.loading.plan import (
     DEFAULT_MAX_MODEL_LEN,
     ContextLength,
     check_threads,
     limits_within,
     step_limits,
 )
-from headrace.engine.loading.source import read_hf_model
-from headrace.engine.service.async_engine import AsyncEngine, runner_engine
+from headrace.inference.engine.loading.source import read_hf_model
+from headrace.inference.engine.service.async_engine import AsyncEngine, runner_engine
 from headrace.inference.models.model import HfModel
 from headrace.inference.models.peft_adapter import read_peft_modules
 from headrace.inference.runner.cpu import default_threads

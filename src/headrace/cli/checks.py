@@ -19,7 +19,7 @@ from headrace.core.installing import pip_install
 from headrace.core.sampling_defaults import SMALL_MODEL_PARAMETERS
 from headrace.core.sizes import format_size
 from headrace.core.threads import usable_cpus
-from headrace.engine.loading.formats import BYTES_PER_WEIGHT, Machine, choose_formats
+from headrace.inference.engine.loading.formats import BYTES_PER_WEIGHT, Machine, choose_formats
 
 LOW_MEMORY_BYTES = 2 << 30
 TOO_LITTLE_MEMORY_BYTES = 512 << 20

@@ -14,9 +14,9 @@ from headrace.cli.sizing import Plan, advise, fit_formats
 from headrace.core.errors import BrokenModel, SettingsError
 from headrace.core.progress import Progress
 from headrace.core.sizes import parse_size
-from headrace.engine.config import EngineLimits
-from headrace.engine.loading.formats import Machine, choose_formats
-from headrace.engine.loading.plan import BLOCK_TOKENS, resolve_limits
+from headrace.inference.engine.config import EngineLimits
+from headrace.inference.engine.loading.formats import Machine, choose_formats
+from headrace.inference.engine.loading.plan import BLOCK_TOKENS, resolve_limits
 from headrace.inference.models.shapes import expected_shapes
 from headrace.inference.models.weights import Encoding, dominant_bits, stored_formats
 from headrace.server.engine_config import engine_config

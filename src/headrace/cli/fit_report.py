@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from headrace.cli.sizing import Advice, FormatFit
 from headrace.cli.tables import count_of
 from headrace.core.sizes import format_size
-from headrace.engine.loading.formats import Formats
-from headrace.engine.loading.plan import DEFAULT_MAX_MODEL_LEN
+from headrace.inference.engine.loading.formats import Formats
+from headrace.inference.engine.loading.plan import DEFAULT_MAX_MODEL_LEN
 from headrace.inference.models.rope import describe_ropes
 from headrace.inference.models.spec import ModelSpec
 from headrace.inference.models.weights import Encoding

@@ -13,7 +13,7 @@ from headrace.core.client_text import shortened
 from headrace.core.errors import Forbidden, InvalidRequest, NotFound
 from headrace.core.generation import AdapterInfo
 from headrace.core.telemetry import get_logger
-from headrace.engine.backend import Backend
+from headrace.inference.engine.backend import Backend
 from headrace.server.service import Service
 from headrace.settings.server_settings import ServerSettings
 from headrace.wire.adapters import (

@@ -3,7 +3,7 @@
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from headrace.engine.backend import Backend
+from headrace.inference.engine.backend import Backend
 from headrace.server.adapter_routes import adapter_routes
 from headrace.server.inference_routes import anthropic_routes, ollama_routes, openai_routes, tokenizer_routes
 from headrace.server.middleware import EXCEPTION_HANDLERS, middleware

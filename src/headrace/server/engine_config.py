@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.core.generation import RequestLimits
 from headrace.core.progress import Progress, no_progress
-from headrace.engine.config import EngineConfig, ModelSource
+from headrace.inference.engine.config import EngineConfig, ModelSource
 from headrace.settings.server_settings import ServerSettings, setting_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.backends.choice import BackendChoice
-    from headrace.engine.backend import Backend
-    from headrace.engine.core.observer import EngineObserver
+    from headrace.inference.engine.backend import Backend
+    from headrace.inference.engine.core.observer import EngineObserver
 
 
 def load_engine(

@@ -14,9 +14,9 @@ from headrace.core.progress import Progress, no_progress
 from headrace.core.sampling_defaults import describe_defaults
 from headrace.core.telemetry import get_logger, setup_logging
 from headrace.core.threads import keep_from_collector
-from headrace.engine.backend import Backend
-from headrace.engine.core.observer import ChoiceReport, StepReport
 from headrace.http.otlp import tracing
+from headrace.inference.engine.backend import Backend
+from headrace.inference.engine.core.observer import ChoiceReport, StepReport
 from headrace.server.app import app_of
 from headrace.server.engine_config import load_engine
 from headrace.server.lifecycle import ModelServer, in_daemon_thread, serve

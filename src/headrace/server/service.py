@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from headrace.core.generation import EngineStats, ModelInfo
 from headrace.core.metrics import Metrics
 from headrace.core.tracing import NO_TRACER, Tracer
-from headrace.engine.backend import Backend
+from headrace.inference.engine.backend import Backend
 from headrace.server.base_service import BaseService, ServerPhase
 from headrace.server.engine_config import request_limits
 from headrace.settings.server_settings import ServerSettings

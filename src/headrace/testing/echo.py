@@ -33,7 +33,7 @@ from headrace.core.generation import (
     TokenLogprob,
 )
 from headrace.core.sampling_defaults import RecommendedSampling
-from headrace.engine.backend import Drain, Take, relay_chunks
+from headrace.inference.engine.backend import Drain, Take, relay_chunks
 from headrace.testing.echo_pooling import pooled_chunk, pooling_info
 
 VOCAB_SIZE = 50_000

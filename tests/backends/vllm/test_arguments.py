@@ -13,8 +13,8 @@ from headrace.backends.vllm.arguments import (
 )
 from headrace.core.errors import SettingsError
 from headrace.core.generation import RequestLimits
-from headrace.engine.config import EngineConfig, ModelSource
-from headrace.engine.loading.plan import ContextLength, limits_within
+from headrace.inference.engine.config import EngineConfig, ModelSource
+from headrace.inference.engine.loading.plan import ContextLength, limits_within
 from headrace.inference.models.model import GenerationDefaults, HfModel
 from headrace.settings.loading import load_settings
 from tests.inference.models.model_files import byte_level_tokenizer

@@ -16,10 +16,10 @@ from headrace.backends.vllm.sampling import grammar_source_of, sampling_argument
 from headrace.backends.vllm.stats import StepStats
 from headrace.core.errors import EngineFailed, InvalidRequest, Unavailable
 from headrace.core.generation import FinishReason, Grammar, RepetitionDetection
-from headrace.engine.service.async_engine import AsyncEngine
-from headrace.engine.service.request_processor import TextParts
-from headrace.engine.text.detokenizer import TokenTable
-from tests.engine.support import EOS, LIMITS, VOCAB_SIZE, ask, ask_all, byte_tokenizer, make_engine, request
+from headrace.inference.engine.service.async_engine import AsyncEngine
+from headrace.inference.engine.service.request_processor import TextParts
+from headrace.inference.engine.text.detokenizer import TokenTable
+from tests.inference.engine.support import EOS, LIMITS, VOCAB_SIZE, ask, ask_all, byte_tokenizer, make_engine, request
 from tests.waiting import WAIT_S
 
 

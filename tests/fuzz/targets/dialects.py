@@ -9,7 +9,7 @@ import msgspec
 
 from headrace.core.answer_format.formats import REASONING_TAGS
 from headrace.core.errors import HeadraceError
-from headrace.engine.service.validation import check_sampling
+from headrace.inference.engine.service.validation import check_sampling
 from headrace.wire import adapters
 from headrace.wire.anthropic.dialect import AnthropicMessages, parse_count
 from headrace.wire.dialect import Dialect, RequestContext
@@ -26,8 +26,8 @@ from headrace.wire.registry import get_dialect, select_dialect
 from headrace.wire.tei.dialect import Tei
 from headrace.wire.toolkit.dialect import Toolkit
 from headrace.wire.torchserve.management import ApiError, read_model_path, read_registration
-from tests.engine.support import LIMITS as ENGINE_LIMITS
 from tests.fuzz.target import Target
+from tests.inference.engine.support import LIMITS as ENGINE_LIMITS
 from tests.wire.samples import CONTEXT, MODEL
 from tests.wire.test_bad_bodies import NAMES
 from tests.wire.test_pooled import CLASSIFIER, EMBEDDINGS, RERANKER

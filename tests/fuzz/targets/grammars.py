@@ -5,11 +5,11 @@ from functools import cache, partial
 
 from headrace.core.errors import HeadraceError, InvalidRequest
 from headrace.core.generation import ChatPrompt, Grammar
-from headrace.engine.structured_output.compiler import GrammarCompiler
+from headrace.inference.engine.structured_output.compiler import GrammarCompiler
 from headrace.inference.models.chat import ChatTemplate
 from headrace.inference.models.chat_builtins import BUILT_IN_TEMPLATES
-from tests.engine.support import VOCAB_SIZE, byte_tokenizer
 from tests.fuzz.target import Malformed, Target
+from tests.inference.engine.support import VOCAB_SIZE, byte_tokenizer
 
 
 class Refused(Exception):

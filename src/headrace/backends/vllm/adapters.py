@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from headrace.core.errors import BrokenModel, HeadraceError, InsufficientMemory, SettingsError, UnsupportedModel
-from headrace.engine.core.choice import Choice
+from headrace.inference.engine.core.choice import Choice
 from headrace.inference.models.fields import Fields
 from headrace.inference.models.peft_adapter import read_peft_config
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace.core.errors import SettingsError
-from headrace.engine.config import EngineConfig, EngineLimits, ModelSource
+from headrace.inference.engine.config import EngineConfig, EngineLimits, ModelSource
 from headrace.inference.models.model import HfModel
 
 DTYPES: Final = {"auto": "auto", "bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}

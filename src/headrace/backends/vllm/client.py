@@ -17,7 +17,7 @@ from headrace.backends.vllm.adapters import AdapterFacts
 from headrace.backends.vllm.sampling import grammar_source_of, sampling_arguments, structured_output_arguments
 from headrace.backends.vllm.stats import StepStats
 from headrace.backends.vllm.watchdog import Watchdog
-from headrace.engine.core.choice import Choice
+from headrace.inference.engine.core.choice import Choice
 
 _GRAMMARS = "guidance"
 

@@ -16,10 +16,10 @@ from headrace.backends.vllm.stats import StepStats, Totals
 from headrace.backends.vllm.step_watch import StepWatch
 from headrace.core.errors import EngineFailed, HeadraceError, Unavailable
 from headrace.core.generation import Chunk, EngineStats, FinishReason, TokenLogprob
-from headrace.engine.core.choice import Choice, prompt_token
-from headrace.engine.core.observer import EngineObserver, NoObserver
-from headrace.engine.service.stream import ChunkStream
-from headrace.engine.text.detokenizer import TokenTable
+from headrace.inference.engine.core.choice import Choice, prompt_token
+from headrace.inference.engine.core.observer import EngineObserver, NoObserver
+from headrace.inference.engine.service.stream import ChunkStream
+from headrace.inference.engine.text.detokenizer import TokenTable
 
 _log = structlog.get_logger("headrace.engine")
 

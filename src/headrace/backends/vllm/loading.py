@@ -34,14 +34,14 @@ from headrace.core.progress import Progress, no_progress
 from headrace.core.sampling_defaults import recommended_sampling
 from headrace.core.telemetry import log_options
 from headrace.core.threads import usable_cpus
-from headrace.engine.config import EngineConfig, EngineLimits, ModelSource
-from headrace.engine.core.observer import EngineObserver
-from headrace.engine.loading.adapters import start_adapters
-from headrace.engine.loading.assembly import text_parts
-from headrace.engine.loading.plan import DEFAULT_MAX_MODEL_LEN, ContextLength, limits_within
-from headrace.engine.loading.source import read_hf_model
-from headrace.engine.service.async_engine import AsyncEngine
-from headrace.engine.text.detokenizer import TokenTable
+from headrace.inference.engine.config import EngineConfig, EngineLimits, ModelSource
+from headrace.inference.engine.core.observer import EngineObserver
+from headrace.inference.engine.loading.adapters import start_adapters
+from headrace.inference.engine.loading.assembly import text_parts
+from headrace.inference.engine.loading.plan import DEFAULT_MAX_MODEL_LEN, ContextLength, limits_within
+from headrace.inference.engine.loading.source import read_hf_model
+from headrace.inference.engine.service.async_engine import AsyncEngine
+from headrace.inference.engine.text.detokenizer import TokenTable
 from headrace.inference.models.model import HfModel
 from headrace.inference.models.sources import home_folder
 from headrace_handler.stray_files import listed

@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace.core.errors import InvalidRequest
 from headrace.core.generation import SamplingParams
-from headrace.engine.core.choice import Choice
+from headrace.inference.engine.core.choice import Choice
 
 _MAX_TEMPERATURE = 2.0
 _SEED_MASK = 2**63 - 1

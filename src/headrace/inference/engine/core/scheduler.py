@@ -1,0 +1,358 @@
+"""
+The scheduler: which sequences compute how many tokens in the next step.
+
+One token budget, no separate prefill and decode phases: every sequence has `num_computed_tokens`, and a step moves it
+towards `num_tokens`. Decoding sequences come first (one token each, plus draft tokens where they pay off), then prompts
+in prefill, then waiting sequences are admitted in order of arrival. Pure: no clock, no I/O, no threads.
+
+Guarantees:
+- The oldest running sequence always progresses and waiting ones are admitted in order: no starvation.
+- On shortage of blocks the newest running sequence is preempted. Its full blocks stay in the prefix cache, so that
+  computing it again is mostly cache hits. After `MAX_PREEMPTIONS` it is admitted only when the worst case fits.
+- A sequence waits while another one computes the block that it needs next (`n` choices of one prompt, a burst of
+  requests with one system prompt), and then finds that block in the cache.
+"""
+
+from bisect import insort
+from dataclasses import dataclass, field
+
+from headrace.core.errors import Internal
+from headrace.inference.engine.config import EngineLimits
+from headrace.inference.engine.core.blocks import BlockPool
+from headrace.inference.engine.core.sequence import Sequence, SequencePhase
+from headrace.inference.engine.core.step_time import StepTimeModel, attended_tokens
+from headrace.inference.engine.spec_decode.drafting import RowCostModel, draft, drafting_pays
+from headrace.inference.runner.step import RunnerLimits
+
+MAX_PREEMPTIONS = 2
+MIN_CHUNK_TOKENS = 16
+"""Minimum chunk of the first prompt of a step, however slow steps are: guarantees progress."""
+_LEAST_STRETCH = 1.5
+"""Prompts may lengthen a decode step by this factor even beyond the limit: guarantees progress."""
+_WATERMARK = 0.01
+_EXPECTED_OUTPUT_TOKENS = 128.0
+_EXPECTATION_WEIGHT = 0.05
+
+
+@dataclass(slots=True)
+class StepPlan:
+    """
+    One step: each sequence computes `counts[i]` tokens.
+
+    The first `num_decodes` sequences decode: one known token each, followed by their draft tokens.
+    """
+
+    sequences: list[Sequence] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    num_decodes: int = 0
+    num_drafted: int = 0
+    admitted: list[Sequence] = field(default_factory=list)
+    preempted: list[Sequence] = field(default_factory=list)
+    num_tokens: int = 0
+    attended: int = 0
+    """Tokens attended to, summed over the tokens of the step."""
+    decode_attended: int = 0
+    """The part of `attended` that belongs to decoding sequences."""
+
+    def add(self, sequence: Sequence, count: int) -> None:
+        """Plan `count` tokens of a sequence."""
+        self.sequences.append(sequence)
+        self.counts.append(count)
+        self.num_tokens += count
+        self.attended += attended_tokens(sequence.num_computed_tokens, count)
+
+    def add_draft(self, index: int, count: int) -> None:
+        """Plan `count` draft tokens of a decoding sequence in addition."""
+        self.counts[index] += count
+        self.num_tokens += count
+        self.num_drafted += count
+        attended = attended_tokens(self.sequences[index].num_tokens, count)
+        self.attended += attended
+        self.decode_attended += attended
+
+
+class Scheduler:
+    """Owns the block pool and the running and waiting queues."""
+
+    def __init__(
+        self,
+        limits: EngineLimits,
+        runner: RunnerLimits,
+        step_times: StepTimeModel,
+        row_costs: RowCostModel,
+        *,
+        has_chunks: bool = True,
+    ) -> None:
+        """
+        Create a scheduler without sequences.
+
+        Args:
+            limits: The engine's limits.
+            runner: The runner's limits.
+            step_times: Predicts the time of a step.
+            row_costs: Predicts the cost of draft tokens.
+            has_chunks: False for a network that attends to whole sequences: each one is computed in one step.
+        """
+        assert limits.max_num_batched_tokens >= limits.max_num_seqs <= runner.max_step_rows
+        self.pool = BlockPool(runner.num_blocks)
+        self.running: list[Sequence] = []
+        self.waiting: list[Sequence] = []
+        self._limits = limits
+        self._has_chunks = has_chunks
+        self._block_tokens = runner.block_tokens
+        self._max_rows = runner.max_step_rows
+        self._step_times = step_times
+        self._row_costs = row_costs
+        self._free_slots = list(range(limits.max_num_seqs - 1, -1, -1))
+        self._computing: dict[bytes, Sequence] = {}
+        self._watermark = int(runner.num_blocks * _WATERMARK)
+        self._expected_output_tokens = _EXPECTED_OUTPUT_TOKENS
+
+    @property
+    def has_work(self) -> bool:
+        """True if a sequence is running or waiting."""
+        return bool(self.running or self.waiting)
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a sequence, which must fit into the pool on its own."""
+        insort(self.waiting, sequence, key=_arrival_id)
+
+    def finish(self, sequence: Sequence) -> None:
+        """Remove a sequence from its queue and free its blocks. Idempotent."""
+        if sequence.phase is SequencePhase.RUNNING:
+            self.running.remove(sequence)
+            self._release(sequence)
+            if sequence.pool is None:
+                gap = sequence.num_output_tokens - self._expected_output_tokens
+                self._expected_output_tokens += _EXPECTATION_WEIGHT * gap
+        elif sequence.phase is SequencePhase.WAITING:
+            self.waiting.remove(sequence)
+        sequence.phase = SequencePhase.DONE
+
+    def schedule(self) -> StepPlan:
+        """Plan the next step and allocate the blocks that it needs."""
+        plan = StepPlan()
+        self._grow_decoding(plan)
+        self._plan_decodes(plan)
+        self._plan_drafts(plan)
+        for sequence in sorted((s for s in self.running if not s.is_decoding), key=_chunk_order):
+            if not self._plan_chunk(plan, sequence):
+                break
+        if not plan.preempted:
+            self._admit_waiting(plan)
+        return plan
+
+    def commit(self, plan: StepPlan) -> None:
+        """Mark the known tokens of the plan as computed, before drawn tokens are appended."""
+        known = [1] * plan.num_decodes + plan.counts[plan.num_decodes :]
+        for sequence, count in zip(plan.sequences, known, strict=True):
+            self._advance(sequence, sequence.num_computed_tokens + count)
+
+    def accept(self, sequence: Sequence) -> None:
+        """Mark all appended tokens but the last as computed: they were draft tokens, whose KV exists already."""
+        self._advance(sequence, sequence.num_tokens - 1)
+
+    def check_integrity(self) -> None:
+        """Raise `Internal` if blocks were lost or counted twice. For tests and idle moments."""
+        self.pool.check_integrity([s.blocks for s in self.running])
+        if any(s.blocks or s.slot >= 0 for s in self.waiting):
+            raise Internal("A waiting sequence holds blocks or a slot.")
+
+    # Decoding sequences first: each needs room for one more token; on shortage the newest one is preempted.
+
+    def _grow_decoding(self, plan: StepPlan) -> None:
+        block_tokens = self._block_tokens
+        for sequence in list(self.running):
+            while sequence.phase is SequencePhase.RUNNING and sequence.num_tokens > len(sequence.blocks) * block_tokens:
+                if self.pool.num_free:
+                    sequence.blocks += self.pool.allocate(1)
+                else:
+                    self._preempt(self._victim(), plan)
+
+    def _plan_decodes(self, plan: StepPlan) -> None:
+        decoding = [s for s in self.running if s.is_decoding]
+        plan.sequences = decoding
+        plan.counts = [1] * len(decoding)
+        plan.num_decodes = plan.num_tokens = len(decoding)
+        plan.attended = plan.decode_attended = sum([s.num_tokens for s in decoding])
+
+    def _plan_drafts(self, plan: StepPlan) -> None:
+        """Add draft tokens to decoding sequences, where a row yields more than it costs."""
+        limits = self._limits
+        room = min(
+            self._max_rows - limits.max_num_seqs, limits.max_num_batched_tokens - plan.num_tokens - MIN_CHUNK_TOKENS
+        )
+        if not plan.num_decodes or min(room, limits.max_draft_tokens) <= 0:
+            return
+        row_cost = self._row_costs.row_cost(sequences=plan.num_decodes)
+        if not drafting_pays(row_cost):
+            return
+        for index, sequence in enumerate(plan.sequences):
+            most = min(room, limits.max_draft_tokens, sequence.max_total_tokens - sequence.num_tokens - 1)
+            if sequence.can_draft and most > 0:
+                count = draft(sequence.matcher, sequence.tokens, sequence.num_tokens, row_cost=row_cost, most=most)
+                count = self._fit_draft(sequence, count)
+                plan.add_draft(index, count)
+                room -= count
+
+    def _fit_draft(self, sequence: Sequence, count: int) -> int:
+        """Return how many draft tokens fit; one more block is allocated if enough are free."""
+        room = len(sequence.blocks) * self._block_tokens - sequence.num_tokens
+        if count > room and self.pool.num_free > len(self.running) + self._watermark:
+            sequence.blocks += self.pool.allocate(1)
+            room += self._block_tokens
+        return min(count, room)
+
+    def _victim(self) -> Sequence:
+        spared = [s for s in self.running if s.num_preemptions < MAX_PREEMPTIONS]
+        return max(spared or self.running, key=_arrival_id)
+
+    def _preempt(self, sequence: Sequence, plan: StepPlan) -> None:
+        self.running.remove(sequence)
+        self._release(sequence)
+        sequence.phase = SequencePhase.WAITING
+        sequence.num_computed_tokens = 0
+        sequence.num_registered_blocks = 0
+        sequence.num_preemptions += 1
+        insort(self.waiting, sequence, key=_arrival_id)
+        plan.preempted.append(sequence)
+
+    # Prompt chunks: the rest of the budget, in tokens and in time.
+
+    def _plan_chunk(self, plan: StepPlan, sequence: Sequence) -> bool:
+        """Add the largest chunk that fits into the step; return whether there was room."""
+        wanted, room = sequence.num_tokens - sequence.num_computed_tokens, self._chunk_room(plan, sequence)
+        count = min(wanted, room)
+        if count <= 0 or (count < wanted and not self._has_chunks):
+            return False
+        plan.add(sequence, count)
+        return True
+
+    def _chunk_room(self, plan: StepPlan, sequence: Sequence) -> int:
+        room = self._limits.max_num_batched_tokens - plan.num_tokens
+        if sequence.scores_prompt and sequence.num_scored_tokens < sequence.num_prompt_tokens - 1:
+            room = min(room, self._rows_left(plan))
+        if self._limits.max_step_s is None or plan.num_decodes == 0:
+            return room
+        decoding_s = self._step_times.predict_s(
+            tokens=plan.num_decodes + plan.num_drafted, attended=plan.decode_attended
+        )
+        limit_s = max(self._limits.max_step_s, _LEAST_STRETCH * decoding_s)
+        timely = self._step_times.largest_chunk_tokens(
+            tokens=plan.num_tokens,
+            attended=plan.attended,
+            context=sequence.num_computed_tokens,
+            limit_s=limit_s,
+        )
+        floor = MIN_CHUNK_TOKENS if len(plan.sequences) == plan.num_decodes else 0
+        return min(room, max(timely, floor))
+
+    def _rows_left(self, plan: StepPlan) -> int:
+        """Return the logit rows left for scoring a prompt: others need one row each, and one chunk scores at a time."""
+        if any(s.scores_prompt for s in plan.sequences[plan.num_decodes :]):
+            return 0
+        return self._max_rows - self._limits.max_num_seqs - plan.num_drafted + 1
+
+    # Admission, oldest first.
+
+    def _admit_waiting(self, plan: StepPlan) -> None:
+        index = 0
+        while index < len(self.waiting) and self._free_slots:
+            sequence = self.waiting[index]
+            hits = self._cached_blocks(sequence)
+            if hits is None:
+                index += 1  # another sequence is computing the block that this one needs
+                continue
+            if not self._fits(sequence, hits) or self._chunk_room(plan, sequence) < self._least_chunk(sequence):
+                return
+            del self.waiting[index]
+            self._admit(sequence, hits)
+            plan.admitted.append(sequence)
+            self._plan_chunk(plan, sequence)
+
+    def _least_chunk(self, sequence: Sequence) -> int:
+        return 1 if self._has_chunks else sequence.num_tokens
+
+    def _cached_blocks(self, sequence: Sequence) -> list[int] | None:
+        """Return the cached blocks of a sequence's prefix; None if its next block is being computed."""
+        if not sequence.shares_blocks:
+            return []
+        reusable = sequence.num_scored_tokens if sequence.scores_prompt else sequence.num_tokens
+        count = min(reusable, sequence.num_tokens - 1) // self._block_tokens
+        hits: list[int] = []
+        for block_hash in sequence.hash_blocks(count, self._block_tokens):
+            block = self.pool.find(block_hash)
+            if block is None:
+                return None if block_hash in self._computing else hits
+            hits.append(block)
+        return hits
+
+    def _fits(self, sequence: Sequence, hits: list[int]) -> bool:
+        """Return whether a sequence fits into the pool, with the expected growth of all sequences and a watermark."""
+        num_new = self._blocks_for(sequence.num_tokens) - len(hits)
+        left = self.pool.num_free - num_new - sum(self.pool.is_free(block) for block in hits)
+        if not self.running:
+            return left >= 0
+        is_certain = sequence.num_preemptions >= MAX_PREEMPTIONS
+        growth = sum(self._growth_blocks(s, is_certain=is_certain) for s in (*self.running, sequence))
+        return left >= growth + self._watermark
+
+    def _growth_blocks(self, sequence: Sequence, *, is_certain: bool) -> int:
+        """Return how many more blocks a sequence will need: in the worst case, or by the length of recent answers."""
+        final = sequence.max_total_tokens
+        if not is_certain:
+            to_come = max(self._expected_output_tokens - sequence.num_output_tokens, self._block_tokens)
+            final = min(final, sequence.num_tokens + int(to_come))
+        return self._blocks_for(final) - self._blocks_for(sequence.num_tokens)
+
+    def _admit(self, sequence: Sequence, hits: list[int]) -> None:
+        for block in hits:
+            self.pool.share(block)
+        num_new = self._blocks_for(sequence.num_tokens) - len(hits)
+        sequence.blocks = hits + self.pool.allocate(num_new)
+        sequence.num_registered_blocks = len(hits)
+        sequence.num_computed_tokens = len(hits) * self._block_tokens
+        if sequence.num_preemptions == 0:
+            sequence.num_cached_tokens = sequence.num_computed_tokens
+        sequence.slot = self._free_slots.pop()
+        sequence.phase = SequencePhase.RUNNING
+        self.running.append(sequence)
+        if not sequence.shares_blocks:
+            return
+        num_full = sequence.num_tokens // self._block_tokens
+        for block_hash in sequence.hash_blocks(num_full, self._block_tokens)[len(hits) :]:
+            self._computing.setdefault(block_hash, sequence)
+
+    def _advance(self, sequence: Sequence, num_computed_tokens: int) -> None:
+        """Set the progress of a sequence and register the blocks that became full."""
+        sequence.num_computed_tokens = num_computed_tokens
+        count = num_computed_tokens // self._block_tokens
+        if count <= sequence.num_registered_blocks or not sequence.shares_blocks:
+            return
+        hashes = sequence.hash_blocks(count, self._block_tokens)
+        for index in range(sequence.num_registered_blocks, count):
+            self.pool.register(sequence.blocks[index], hashes[index])
+            if self._computing.get(hashes[index]) is sequence:
+                del self._computing[hashes[index]]
+        sequence.num_registered_blocks = count
+
+    def _release(self, sequence: Sequence) -> None:
+        for block_hash in sequence.hashes[sequence.num_registered_blocks :]:
+            if self._computing.get(block_hash) is sequence:
+                del self._computing[block_hash]
+        self.pool.free(sequence.blocks)
+        sequence.blocks = []
+        self._free_slots.append(sequence.slot)
+        sequence.slot = -1
+
+    def _blocks_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self._block_tokens)
+
+
+def _arrival_id(sequence: Sequence) -> int:
+    return sequence.arrival_id
+
+
+def _chunk_order(sequence: Sequence) -> tuple[bool, int]:
+    """Return a key that sorts forced tokens first: they are few, and a stream must not wait for an older prompt."""
+    return sequence.num_computed_tokens < sequence.num_prompt_tokens, sequence.arrival_id

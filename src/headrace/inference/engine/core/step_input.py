@@ -1,0 +1,291 @@
+"""
+Conversion of a step plan to the arrays that a runner reads.
+
+Values that stay the same from step to step (block tables, sampling rows) are kept in persistent arrays, one row per
+slot, written when a sequence is admitted or gets a block. A step only gathers rows, so 64 decoding sequences cost a few
+numpy calls; while the same sequences decode one token per step, the gathered arrays are reused. A sequence may have any
+number of logit rows in a step: none during prefill, many while its prompt is scored or draft tokens are verified.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.core.generation import SamplingParams
+from headrace.inference.engine.core.row_extras import RowExtras
+from headrace.inference.engine.core.scheduler import StepPlan
+from headrace.inference.engine.core.sequence import Sequence
+from headrace.inference.engine.structured_output.state import Constraint, GrammarMasks
+from headrace.inference.runner.step import SAMPLING_DTYPE, Bias, History, Mask, RunnerLimits, StepInput
+
+Int32 = npt.NDArray[np.int32]
+SamplingRows = npt.NDArray[np.void]
+
+_SEED_MASK = 2**64 - 1
+
+
+@dataclass(slots=True)
+class LogitRows:
+    """The purpose of each logit row of a step (drawing or scoring) and of each hidden row (pooling)."""
+
+    drawing: list[Sequence] = field(default_factory=list)
+    """Sequences that draw a token, decoding ones first."""
+    draw_rows: list[int] = field(default_factory=list)
+    """First row of each drawing sequence."""
+    draw_counts: list[int] = field(default_factory=list)
+    """Rows of each drawing sequence: one, plus one per draft token, which assumes the drafts before it to be right."""
+    scoring: list[tuple[Sequence, int, int]] = field(default_factory=list)
+    """Sequence, first row and number of rows that score its prompt."""
+    pooling: list[tuple[Sequence, int, int]] = field(default_factory=list)
+    """Sequence, first hidden row and number of hidden rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CachedStep:
+    """A step of plain decoding, reused while the same sequences with the same blocks decode."""
+
+    sequences: list[Sequence]
+    step: StepInput
+    logit_rows: LogitRows
+
+
+class StepBuilder:
+    """Builds the `StepInput` of each step. One per engine."""
+
+    def __init__(self, limits: RunnerLimits, *, max_num_seqs: int, masks: GrammarMasks) -> None:
+        max_blocks = -(-limits.max_context_tokens // limits.block_tokens)
+        self._tables = np.zeros((max_num_seqs, max_blocks), np.int32)
+        self._table_lens = [0] * max_num_seqs
+        self._sampling = np.zeros(max_num_seqs, SAMPLING_DTYPE)
+        self._extras: dict[int, RowExtras] = {}
+        """Extras by slot."""
+        self._masks = masks
+        self._cached: CachedStep | None = None
+        """The last step, if the next one may reuse it."""
+
+    def admit(self, sequence: Sequence, extras: RowExtras | None) -> None:
+        """Write the persistent rows of a sequence that was given a slot."""
+        slot = sequence.slot
+        self._cached = None
+        self._sampling[slot] = sampling_row(sequence.params, sequence.seed)
+        self._table_lens[slot] = 0
+        self._extras.pop(slot, None)
+        if extras is not None:
+            self._extras[slot] = extras
+
+    def build(self, plan: StepPlan) -> tuple[StepInput, LogitRows]:
+        """Gather the arrays of one step."""
+        sequences = plan.sequences
+        for sequence in sequences:
+            if len(sequence.blocks) != self._table_lens[sequence.slot]:
+                self._write_table(sequence)
+        is_plain = plan.num_tokens == len(sequences) == plan.num_decodes
+        if is_plain and self._cached is not None and self._cached.sequences == sequences:
+            return self._next_of(self._cached), self._cached.logit_rows
+        step, logit_rows = self._gather(plan)
+        self._cached = CachedStep(sequences=sequences, step=step, logit_rows=logit_rows) if is_plain else None
+        return step, logit_rows
+
+    def _next_of(self, cached: CachedStep) -> StepInput:
+        """Return the step that follows a cached one."""
+        step = cached.step
+        sampling = step.sampling.copy()
+        sampling["position"] = [s.num_tokens for s in cached.sequences]
+        histories, biases, masks = self._extra_rows(cached.logit_rows)
+        return StepInput(
+            token_ids=_newest_tokens(cached.sequences),
+            query_starts=step.query_starts,
+            context_lens=_context_lens(cached.sequences),
+            block_tables=step.block_tables,
+            adapters=step.adapters,
+            rows=step.rows,
+            sampling=sampling,
+            histories=histories,
+            biases=biases,
+            masks=masks,
+        )
+
+    def _gather(self, plan: StepPlan) -> tuple[StepInput, LogitRows]:
+        sequences = plan.sequences
+        slots = np.array([s.slot for s in sequences], np.int64)
+        starts = np.zeros(len(sequences) + 1, np.int32)
+        np.cumsum(plan.counts, out=starts[1:])
+        most_blocks = max(len(s.blocks) for s in sequences)
+        rows, sampling, logit_rows = self._rows(plan, slots, starts)
+        hidden_rows = _hidden_rows(plan, starts, logit_rows)
+        histories, biases, masks = self._extra_rows(logit_rows)
+        step = StepInput(
+            token_ids=_token_ids(plan),
+            query_starts=starts,
+            context_lens=_context_lens(sequences),
+            block_tables=np.ascontiguousarray(self._tables[slots, :most_blocks]),
+            adapters=_adapters(sequences),
+            token_types=_token_types(sequences, starts),
+            rows=rows,
+            hidden_rows=hidden_rows,
+            sampling=sampling,
+            histories=histories,
+            biases=biases,
+            masks=masks,
+        )
+        return step, logit_rows
+
+    def _write_table(self, sequence: Sequence) -> None:
+        slot, blocks = sequence.slot, sequence.blocks
+        self._cached = None
+        written = self._table_lens[slot]
+        self._tables[slot, written : len(blocks)] = blocks[written:]
+        self._table_lens[slot] = len(blocks)
+
+    def _rows(
+        self, plan: StepPlan, slots: npt.NDArray[np.int64], starts: Int32
+    ) -> tuple[Int32, SamplingRows, LogitRows]:
+        num_decodes = plan.num_decodes
+        decoding, counts = plan.sequences[:num_decodes], plan.counts[:num_decodes]
+        logit_rows = LogitRows(drawing=list(decoding), draw_rows=starts[:num_decodes].tolist(), draw_counts=counts)
+        num_rows = int(starts[num_decodes])
+        rows = [np.arange(num_rows, dtype=np.int32)]
+        sampling = self._sampling[np.repeat(slots[:num_decodes], counts)]
+        first_positions = np.array([s.num_tokens for s in decoding], np.int64)
+        sampling["position"] = np.repeat(first_positions - starts[:num_decodes], counts) + rows[0]
+        samplings = [sampling]
+        for index in range(num_decodes, len(plan.sequences)):
+            sequence, count, start = plan.sequences[index], plan.counts[index], int(starts[index])
+            first, num_scored = _scored(sequence, count)
+            if num_scored:
+                logit_rows.scoring.append((sequence, num_rows, num_scored))
+                offset = start + first - sequence.num_computed_tokens
+                rows.append(np.arange(offset, offset + num_scored, dtype=np.int32))
+                samplings.append(_scoring_rows(sequence, first, num_scored))
+                num_rows += num_scored
+            if _draws(sequence, count):
+                logit_rows.drawing.append(sequence)
+                logit_rows.draw_rows.append(num_rows)
+                logit_rows.draw_counts.append(1)
+                rows.append(np.array([start + count - 1], np.int32))
+                drawn = self._sampling[slots[index : index + 1]]
+                drawn["position"] = sequence.num_tokens
+                samplings.append(drawn)
+                num_rows += 1
+        if len(rows) == 1:
+            return rows[0], sampling, logit_rows
+        return np.concatenate(rows), np.concatenate(samplings), logit_rows
+
+    def _extra_rows(self, logit_rows: LogitRows) -> tuple[tuple[History, ...], tuple[Bias, ...], tuple[Mask, ...]]:
+        if not self._extras:
+            return (), (), ()
+        histories, biases = [], []
+        grammars: list[tuple[int, Constraint]] = []
+        for sequence, first_row, count in zip(
+            logit_rows.drawing, logit_rows.draw_rows, logit_rows.draw_counts, strict=True
+        ):
+            extras = self._extras.get(sequence.slot)
+            if extras is None:
+                continue
+            for drafted in range(count):
+                row, num_tokens = first_row + drafted, sequence.num_tokens + drafted
+                if (history := extras.history(sequence, row, num_tokens)) is not None:
+                    histories.append(history)
+                if (bias := extras.row_bias(sequence, row, num_tokens)) is not None:
+                    biases.append(bias)
+                if extras.grammar is not None:
+                    grammars.append((row, extras.grammar))
+        self._masks.prepare(grammar for _, grammar in grammars)
+        masks = tuple(Mask(row=row, words=grammar.mask()) for row, grammar in grammars)
+        return tuple(histories), tuple(biases), masks
+
+    def release(self, slot: int) -> None:
+        """Drop the extras of a slot."""
+        self._extras.pop(slot, None)
+
+
+def sampling_row(params: SamplingParams, seed: int) -> SamplingRows:
+    """Return the (1,) row of `SAMPLING_DTYPE` for these parameters; `position` is set in each step."""
+    row = np.zeros(1, SAMPLING_DTYPE)
+    row["seed"] = np.uint64(seed & _SEED_MASK)
+    for name in ("temperature", "top_p", "min_p", "typical_p", "top_k"):
+        row[name] = getattr(params, name)
+    for name in ("repetition_penalty", "presence_penalty", "frequency_penalty"):
+        row[name] = getattr(params, name)
+    row["num_top"] = -1 if params.logprobs is None else params.logprobs
+    row["target"] = -1
+    return row
+
+
+def _context_lens(sequences: list[Sequence]) -> Int32:
+    return np.array([s.num_computed_tokens for s in sequences], np.int32)
+
+
+def _adapters(sequences: list[Sequence]) -> Int32 | None:
+    slots = [s.adapter_slot for s in sequences]
+    return np.array(slots, np.int32) if max(slots) >= 0 else None
+
+
+def _token_types(sequences: list[Sequence], starts: Int32) -> Int32 | None:
+    """Return the type of each token of the step; None if all are of type 0."""
+    if all(s.second_start < 0 for s in sequences):
+        return None
+    types = np.zeros(starts[-1], np.int32)
+    for sequence, start, stop in zip(sequences, starts[:-1], starts[1:], strict=True):
+        if sequence.second_start >= 0:
+            types[start + max(0, sequence.second_start - sequence.num_computed_tokens) : stop] = 1
+    return types
+
+
+def _newest_tokens(decoding: list[Sequence]) -> Int32:
+    return np.array([s.tokens[s.num_computed_tokens] for s in decoding], np.int32)
+
+
+def _token_ids(plan: StepPlan) -> Int32:
+    num_single = 0 if plan.num_drafted else plan.num_decodes
+    single = _newest_tokens(plan.sequences[:num_single])
+    if num_single == len(plan.sequences):
+        return single
+    chunks = [single]
+    for sequence, count in zip(plan.sequences[num_single:], plan.counts[num_single:], strict=True):
+        start = sequence.num_computed_tokens
+        chunks.append(sequence.tokens[start : start + count])
+    return np.concatenate(chunks)
+
+
+def _hidden_rows(plan: StepPlan, starts: Int32, logit_rows: LogitRows) -> Int32:
+    """Return the rows of the step that are pooled, and record the sequences that they belong to."""
+    rows: list[Int32] = []
+    num_rows = 0
+    for index in range(plan.num_decodes, len(plan.sequences)):
+        sequence = plan.sequences[index]
+        if sequence.pool is None:
+            continue
+        needed = sequence.pool.needed(sequence.num_computed_tokens, plan.counts[index])
+        if needed:
+            offset = int(starts[index]) - sequence.num_computed_tokens
+            rows.append(np.arange(needed.start + offset, needed.stop + offset, dtype=np.int32))
+            logit_rows.pooling.append((sequence, num_rows, len(needed)))
+            num_rows += len(needed)
+    return np.concatenate(rows) if rows else np.empty(0, np.int32)
+
+
+def _draws(sequence: Sequence, count: int) -> bool:
+    """Return whether the chunk reaches the newest token and the sequence may get another one."""
+    end = sequence.num_computed_tokens + count
+    return end == sequence.num_tokens < sequence.max_total_tokens
+
+
+def _scored(sequence: Sequence, count: int) -> tuple[int, int]:
+    """Return the first position of the chunk that scores the prompt token after it, and their number."""
+    if not sequence.scores_prompt:
+        return 0, 0
+    first = max(sequence.num_computed_tokens, sequence.num_scored_tokens)
+    last = min(sequence.num_computed_tokens + count, sequence.num_prompt_tokens - 1)
+    return first, max(0, last - first)
+
+
+def _scoring_rows(sequence: Sequence, first: int, count: int) -> SamplingRows:
+    rows = np.zeros(count, SAMPLING_DTYPE)
+    rows["position"] = np.arange(first + 1, first + 1 + count)
+    rows["target"] = sequence.tokens[first + 1 : first + 1 + count]
+    rows["num_top"] = sequence.params.prompt_logprobs
+    for name in ("top_p", "typical_p", "repetition_penalty"):
+        rows[name] = 1
+    return rows

@@ -1,0 +1,304 @@
+"""
+The `Backend` around a `ChoiceEngine`: admission, text and adapters, whatever computes the tokens.
+
+Our own engine runs on a thread, which meets the event loop only in `EngineThread` (commands in) and `stream` (chunks
+out).
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Mapping
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+
+from headrace.core.errors import Busy, EngineFailed, Unavailable
+from headrace.core.generation import (
+    AdapterInfo,
+    ChatPrompt,
+    Chunk,
+    EngineStats,
+    FinishReason,
+    GenerationRequest,
+    ModelInfo,
+    PoolingParams,
+    SamplingParams,
+    TextSpan,
+)
+from headrace.inference.engine.backend import Drain, Take, relay_chunks
+from headrace.inference.engine.config import EngineLimits, fit_to_runner
+from headrace.inference.engine.core.observer import EngineObserver, NoObserver
+from headrace.inference.engine.service.adapters import AdapterRegistry, LoadedAdapter
+from headrace.inference.engine.service.best_of import best_chunks
+from headrace.inference.engine.service.choice_engine import ChoiceEngine
+from headrace.inference.engine.service.request_processor import RequestProcessor, TextParts
+from headrace.inference.engine.service.stream import ChunkStream
+from headrace.inference.engine.service.thread import EngineThread, ReadAdapter
+from headrace.inference.engine.text.detokenizer import TokenTable
+from headrace.inference.runner.step import Runner
+
+_WARM_UP_TOKENS = 64
+_WARM_UP_ANSWER_TOKENS = 4
+_MAX_RETRY_AFTER_S = 60.0
+_VOCABULARY_DELAY_S = 1.0
+"""Seconds after the start before the vocabulary for grammars is built: requests may be waiting for this engine."""
+
+
+class AsyncEngine:
+    """A `Backend` with a `ChoiceEngine`, which it owns."""
+
+    def __init__(
+        self,
+        engine: ChoiceEngine,
+        parts: TextParts,
+        table: TokenTable,
+        limits: EngineLimits,
+        info: ModelInfo,
+        *,
+        observer: EngineObserver | None = None,
+        start_adapters: Mapping[str, Path] = MappingProxyType({}),
+    ) -> None:
+        self.limits = limits
+        self._info = info
+        self._observer = observer or NoObserver()
+        self._engine = engine
+        self._processor = RequestProcessor(
+            parts,
+            table,
+            limits,
+            vocab_size=engine.vocab_size,
+            generates=info.generates,
+            pooling=info.pooling,
+            delays_grammars=engine.delays_grammars,
+        )
+        self._adapters = AdapterRegistry(engine.num_adapter_slots, engine.fill_adapter_slot)
+        self._start_adapters = start_adapters
+        self._streams: set[ChunkStream] = set()
+        self._num_open = 0
+        self._is_accepting = False
+        self._is_drained = asyncio.Event()
+        self._closing: asyncio.Task[None] | None = None
+        self._preparing: asyncio.Task[None] | None = None
+        self._seconds_per_choice = 1.0
+        self._freed_at_s = time.perf_counter()
+
+    @property
+    def info(self) -> ModelInfo:
+        """The model that is served."""
+        return self._info
+
+    @property
+    def is_healthy(self) -> bool:
+        """False once the engine has ended or its last steps all failed."""
+        return self._engine.is_healthy
+
+    async def start(self) -> None:
+        """
+        Start the engine, load the configured adapters and warm up.
+
+        The warm-up produces a first token, and a few more for the step-time model, or pools a first prompt.
+
+        Raises:
+            EngineFailed: The model does not run.
+            BrokenModel, UnsupportedModel: An adapter cannot be read or applied.
+        """
+        self._engine.start()
+        try:
+            for name, path in self._start_adapters.items():
+                await self._adapters.load(name, path)
+            await self._warm_up()
+        except Exception:
+            await asyncio.to_thread(self._engine.stop)
+            raise
+        self._engine.begin_service(self._observer)
+        if self._info.generates:
+            self._preparing = asyncio.create_task(self._build_grammar_vocabulary())
+
+    async def _warm_up(self) -> None:
+        self._is_accepting = True
+        prompt_tokens = max(1, min(_WARM_UP_TOKENS, self.limits.max_prompt_tokens - _WARM_UP_ANSWER_TOKENS))
+        sampling = SamplingParams(max_new_tokens=_WARM_UP_ANSWER_TOKENS, ignore_eos=True)
+        vocab_size = self._engine.vocab_size
+        prompt = tuple(index % vocab_size for index in range(prompt_tokens))
+        pooling = None if self._info.generates else PoolingParams(task="embed_tokens", normalize=False)
+        request = GenerationRequest(
+            request_id="warm-up", prompt=prompt, sampling=sampling, pooling=pooling, cache_salt="warm-up"
+        )
+        async for chunk in self.generate(request):
+            if chunk.finish is not None and chunk.finish.reason is FinishReason.ERROR:
+                raise EngineFailed(f"The model produced no token at the start. {chunk.finish.message}")
+
+    async def _build_grammar_vocabulary(self) -> None:
+        """Build the vocabulary for grammars while there are no requests, so that neither the start nor streams wait."""
+        await asyncio.sleep(_VOCABULARY_DELAY_S)
+        await self._is_drained.wait()
+        await self._processor.build_grammar_vocabulary()
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[Chunk, None]:
+        """Stream the answer; see `Backend.generate`."""
+        stream = await self._submit(request)
+        params = request.sampling
+        try:
+            if params.best_of is not None and params.best_of > params.n:
+                async for chunk in best_chunks(stream, count=params.n, shows_logprobs=params.logprobs is not None):
+                    yield chunk
+            else:
+                while not stream.is_finished:
+                    yield await stream.next()
+        finally:
+            self._leave(stream)
+
+    async def relay(self, request: GenerationRequest, take: Take, drain: Drain) -> None:
+        """Push the answer; see `Backend.relay`."""
+        if request.sampling.best_of is not None:
+            await relay_chunks(self.generate(request), take, drain)
+            return
+        stream = await self._submit(request)
+        try:
+            while not await stream.feed(take):
+                await drain()
+        finally:
+            self._leave(stream)
+
+    @property
+    def tokenizer_config(self) -> Mapping[str, object]:
+        """The tokenizer's settings; see `Backend.tokenizer_config`."""
+        return self._processor.tokenizer_config
+
+    def tokenize(
+        self, prompt: str | ChatPrompt, *, add_special_tokens: bool | None = None
+    ) -> tuple[str, tuple[TextSpan, ...]]:
+        """Return the text after the chat template, and its tokens; see `Backend.tokenize`."""
+        return self._processor.tokenize(prompt, add_special_tokens=add_special_tokens)
+
+    def detokenize(self, token_ids: tuple[int, ...]) -> str:
+        """Return the text of tokens; see `Backend.detokenize`."""
+        return self._processor.detokenize(token_ids)
+
+    @property
+    def adapters(self) -> tuple[AdapterInfo, ...]:
+        """The adapters that requests may name."""
+        return self._adapters.infos
+
+    async def load_adapter(self, name: str, path: Path, *, replaces: bool = False) -> AdapterInfo:
+        """Load an adapter while requests run; see `Backend.load_adapter`."""
+        return await self._adapters.load(name, path, replaces=replaces)
+
+    async def unload_adapter(self, name: str) -> None:
+        """Remove an adapter; see `Backend.unload_adapter`."""
+        self._adapters.unload(name)
+
+    def stats(self) -> EngineStats:
+        """Return the current load of the engine."""
+        return self._engine.stats()
+
+    async def close(self, *, deadline_s: float) -> None:
+        """Refuse new requests, let running ones finish until the deadline, then abort the rest. Idempotent."""
+        self._is_accepting = False
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close(deadline_s))
+        await asyncio.shield(self._closing)
+
+    async def _submit(self, request: GenerationRequest) -> ChunkStream:
+        """Check and queue a request; its places are taken before the first await, so that bursts are counted."""
+        self._processor.check(request)
+        num_choices = request.sampling.best_of or request.sampling.n
+        self._take_places(num_choices)
+        stream = ChunkStream(asyncio.get_running_loop())
+        if not self._streams:
+            self._freed_at_s = time.perf_counter()
+        self._streams.add(stream)
+        self._is_drained.clear()
+        adapter: LoadedAdapter | None = None
+        try:
+            if request.adapter is not None:
+                adapter = self._adapters.acquire(request.adapter, num_choices)
+            choices = await self._processor.prepare(request, stream, now_s=time.perf_counter(), adapter=adapter)
+            if adapter is not None:
+                for choice in choices:
+                    choice.on_end = partial(self._adapters.release, adapter)
+            stream.open(choices)
+            self._check_accepting()
+            self._engine.add(stream.choices)
+        except BaseException:
+            if adapter is not None:
+                self._adapters.release(adapter, num_choices)
+            self._num_open -= num_choices
+            self._forget(stream)
+            raise
+        return stream
+
+    def _take_places(self, num_choices: int) -> None:
+        self._check_accepting()
+        places = self.limits.max_num_seqs + self.limits.max_waiting_seqs
+        if self._num_open + num_choices > places:
+            waiting = self._num_open + num_choices - self.limits.max_num_seqs
+            raise Busy(
+                f"{self._num_open} answers are running or queued and {num_choices} more were requested; "
+                f"expected at most {places} in all: {self.limits.max_num_seqs} running (max_num_seqs) and "
+                f"{self.limits.max_waiting_seqs} waiting (max_concurrent_requests). Try again later.",
+                retry_after_s=min(_MAX_RETRY_AFTER_S, max(1.0, self._seconds_per_choice * min(waiting, num_choices))),
+                num_open=self._num_open,
+                max_open=places,
+            )
+        self._num_open += num_choices
+
+    def _check_accepting(self) -> None:
+        if self._engine.crash is not None:
+            raise Unavailable(f"The engine has crashed: {self._engine.crash}. Restart the server.")
+        if not self._is_accepting:
+            state = "starting" if self._closing is None else "shutting down"
+            raise Unavailable(f"The server is {state}. Try again later.")
+
+    def _leave(self, stream: ChunkStream) -> None:
+        """Release the places of a request and abort its unfinished choices."""
+        if not stream.is_finished and self._engine.crash is None:
+            self._engine.abort(stream.choices, message="The client closed the request.")
+        self._num_open -= len(stream.choices)
+        now_s = time.perf_counter()
+        self._seconds_per_choice += 0.1 * (now_s - self._freed_at_s - self._seconds_per_choice)
+        self._freed_at_s = now_s
+        self._forget(stream)
+
+    def _forget(self, stream: ChunkStream) -> None:
+        self._streams.discard(stream)
+        if not self._streams:
+            self._is_drained.set()
+
+    async def _close(self, deadline_s: float) -> None:
+        if self._streams:
+            try:
+                await asyncio.wait_for(self._is_drained.wait(), deadline_s)
+            except TimeoutError:
+                await self._abort_all()
+        await asyncio.to_thread(self._engine.stop)
+        if self._preparing is not None:
+            self._preparing.cancel()
+        self._processor.close()
+
+    async def _abort_all(self) -> None:
+        """End the remaining choices with an ABORT chunk and give readers a moment to read it."""
+        message = "The server shut down before the answer was complete."
+        choices = [choice for stream in self._streams for choice in stream.choices]
+        self._engine.abort(choices, message=message)
+        try:
+            await asyncio.wait_for(self._is_drained.wait(), 1.0)
+        except TimeoutError:
+            return  # some readers have stopped reading
+
+
+def runner_engine(
+    runner: Runner,
+    parts: TextParts,
+    limits: EngineLimits,
+    info: ModelInfo,
+    *,
+    observer: EngineObserver | None = None,
+    read_adapter: ReadAdapter | None = None,
+    start_adapters: Mapping[str, Path] = MappingProxyType({}),
+) -> AsyncEngine:
+    """Return a backend of our own engine on a runner, which it owns."""
+    table = TokenTable(parts.tokenizer)
+    limits = fit_to_runner(limits, runner.limits)
+    engine = EngineThread(runner, table, limits, read_adapter=read_adapter)
+    return AsyncEngine(engine, parts, table, limits, info, observer=observer, start_adapters=start_adapters)

@@ -1,0 +1,182 @@
+"""
+The thread that the engine runs on.
+
+The thread sleeps on a condition while idle (no polling), takes commands between steps and delivers the chunks of a step
+in one call. `Engine` is used on this thread only.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+import structlog
+
+from headrace.core.errors import SettingsError, Unavailable
+from headrace.core.generation import Chunk, EngineStats, Finish, FinishReason
+from headrace.inference.engine.config import EngineLimits
+from headrace.inference.engine.core.choice import Choice
+from headrace.inference.engine.core.engine import Emitted, Engine
+from headrace.inference.engine.core.observer import EngineObserver
+from headrace.inference.engine.service.stream import deliver
+from headrace.inference.engine.text.detokenizer import TokenTable
+from headrace.inference.models.adapter import Adapter
+from headrace.inference.runner.step import Runner
+
+_log = structlog.get_logger("headrace.engine")
+
+MAX_FAILURES_IN_ROW = 3
+
+
+ReadAdapter = Callable[[Path], Adapter]
+"""Reads an adapter for the engine's model; blocks."""
+
+
+class EngineThread:
+    """A `ChoiceEngine`: our own engine on a `Runner`, which it owns."""
+
+    def __init__(
+        self, runner: Runner, table: TokenTable, limits: EngineLimits, *, read_adapter: ReadAdapter | None = None
+    ) -> None:
+        self._runner = runner
+        self._engine = Engine(runner, table, limits, clock=time.perf_counter)
+        self._read_adapter = read_adapter or _no_adapters
+        self._wakeup = threading.Condition()
+        self._arrivals: list[Choice] = []
+        self._aborts: list[tuple[list[Choice], str]] = []
+        self._is_stopping = False
+        self._crash: Exception | None = None
+        self._open: set[Choice] = set()
+        self._thread = threading.Thread(target=self._run, name="headrace-engine", daemon=True)
+        self.num_rounds = 0
+        """Iterations of the loop; constant while the engine is idle."""
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of token ids."""
+        return self._runner.vocab_size
+
+    @property
+    def num_adapter_slots(self) -> int:
+        """The number of adapters that may be loaded at the same time."""
+        return self._runner.limits.max_adapters
+
+    @property
+    def delays_grammars(self) -> bool:
+        """True: every mask is computed from the state of its choice."""
+        return True
+
+    @property
+    def is_healthy(self) -> bool:
+        """False after a crash, too many consecutive failed steps or the end of a process that the runner needs."""
+        is_running = self._crash is None and self._engine.num_failures_in_row < MAX_FAILURES_IN_ROW
+        return is_running and self._runner.is_healthy
+
+    @property
+    def crash(self) -> Exception | None:
+        """The exception that ended the thread, if any."""
+        return self._crash
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def begin_service(self, observer: EngineObserver) -> None:
+        """Reset the totals after the warm-up and report to `observer` from now on."""
+        self._engine.begin_service(observer)
+
+    def add(self, choices: list[Choice]) -> None:
+        """
+        Queue choices for the next step.
+
+        Raises:
+            Unavailable: The thread has ended.
+        """
+        with self._wakeup:
+            if self._is_stopping or self._crash is not None:
+                raise Unavailable("The engine has stopped. Send the request to another server or try again later.")
+            self._arrivals += choices
+            self._wakeup.notify()
+
+    def abort(self, choices: Iterable[Choice], *, message: str) -> None:
+        """End choices before the next step."""
+        with self._wakeup:
+            self._aborts.append((list(choices), message))
+            self._wakeup.notify()
+
+    def fill_adapter_slot(self, slot: int, path: Path) -> Adapter:
+        """Read an adapter into a slot of the runner; blocks."""
+        adapter = self._read_adapter(path)
+        self._runner.load_adapter(slot, adapter)
+        return adapter
+
+    def stats(self) -> EngineStats:
+        """Return current statistics, with the choices that the scheduler has not queued yet."""
+        stats = self._engine.stats()
+        return replace(stats, num_waiting=stats.num_waiting + len(self._arrivals))
+
+    def stop(self) -> None:
+        """Stop after the current step and the aborts that are queued, join the thread and close the runner."""
+        with self._wakeup:
+            self._is_stopping = True
+            self._wakeup.notify()
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._runner.close()
+
+    def _run(self) -> None:
+        try:
+            while self._wait_for_work():
+                self._round()
+        except Exception as error:  # noqa: BLE001 - an edge: the engine's own state is broken, so it cannot continue
+            _log.exception("engine.crashed")
+            with self._wakeup:
+                self._crash = error
+                lost = [*self._open, *self._arrivals]
+            deliver([(choice, _crashed(choice, error)) for choice in lost])
+
+    def _wait_for_work(self) -> bool:
+        """Sleep until there is work; return False once the thread should stop."""
+        with self._wakeup:
+            while not (self._arrivals or self._aborts or self._engine.has_work or self._is_stopping):
+                self._wakeup.wait()
+            return not self._is_stopping or bool(self._aborts)
+
+    def _round(self) -> None:
+        self.num_rounds += 1
+        with self._wakeup:
+            arrivals, self._arrivals = self._arrivals, []
+            aborts, self._aborts = self._aborts, []
+            self._open.update(arrivals)
+        for choice in arrivals:
+            self._engine.add(choice)
+        emitted: Emitted = []
+        for choices, message in aborts:
+            emitted += self._engine.abort(choices, message=message)
+        num_failures = self._engine.num_failures_in_row
+        emitted += self._engine.step()
+        if self._engine.num_failures_in_row > num_failures:
+            _log.error("engine.step_failed", exc_info=self._engine.last_failure)
+        self._open.difference_update(choice for choice, chunk in emitted if chunk.finish is not None)
+        if emitted:
+            deliver(emitted)
+        pool = self._engine.scheduler.pool
+        if not self._engine.has_work and pool.num_free != pool.num_blocks:
+            _log.error("engine.blocks_lost", num_blocks=pool.num_blocks, num_free_blocks=pool.num_free)
+
+
+def _no_adapters(_path: Path) -> NoReturn:
+    raise SettingsError("Adapters are off. Start the server with --enable-lora.")
+
+
+def _crashed(choice: Choice, error: Exception) -> Chunk:
+    """Return a last chunk without using the engine's state."""
+    finish = Finish(
+        reason=FinishReason.ERROR,
+        prompt_tokens=choice.sequence.num_prompt_tokens,
+        output_tokens=choice.sequence.num_output_tokens,
+        message=f"The engine crashed: {error}",
+    )
+    return Chunk(index=choice.index, finish=finish)

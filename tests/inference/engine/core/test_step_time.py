@@ -1,0 +1,112 @@
+"""The step-time model keeps steps short while sequences decode, learns from noise, and never stops progress."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.inference.engine.core.step_time import StepTimeModel, attended_tokens
+
+coefficients = st.tuples(st.floats(1e-4, 2e-2), st.floats(2e-5, 2e-3), st.floats(0, 1 / 300)).map(
+    lambda abc: (abc[0], abc[1], abc[1] * abc[2])
+)
+
+
+def teach(model: StepTimeModel, a: float, b: float, c: float, *, noise: float, seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(300):
+        decodes, context = rng.randint(1, 64), rng.randint(1, 2000)
+        chunk = rng.choice([0, 0, 16, 64, 200, 500])
+        tokens = decodes + chunk
+        attended = decodes * context + attended_tokens(context, chunk)
+        seconds = (a + b * tokens + c * attended) * (1 + noise * rng.uniform(-1, 1))
+        model.observe(tokens=tokens, attended=attended, seconds=seconds)
+
+
+@settings(max_examples=40, deadline=None)
+@given(coefficients, st.integers(1, 64), st.integers(0, 4000), st.integers(0, 1000))
+def test_a_step_with_the_chosen_chunk_stays_under_the_limit(
+    truth: tuple[float, float, float], decodes: int, context: int, seed: int
+) -> None:
+    a, b, c = truth
+    model = StepTimeModel()
+    teach(model, a, b, c, noise=0.05, seed=seed)
+    limit_s = 0.1
+    attended = decodes * 500
+    chunk = model.largest_chunk_tokens(tokens=decodes, attended=attended, context=context, limit_s=limit_s)
+    seconds = a + b * (decodes + chunk) + c * (attended + attended_tokens(context, chunk))
+    assert chunk == 0 or seconds <= limit_s
+
+
+@settings(max_examples=20, deadline=None)
+@given(coefficients, st.integers(0, 1000))
+def test_the_chunk_uses_most_of_the_available_time(truth: tuple[float, float, float], seed: int) -> None:
+    a, b, c = truth
+    model = StepTimeModel()
+    teach(model, a, b, c, noise=0.05, seed=seed)
+    limit_s = a + 300 * b + c * 300 * 500
+    chunk = model.largest_chunk_tokens(tokens=10, attended=10 * 300, context=200, limit_s=limit_s)
+    seconds = a + b * (10 + chunk) + c * (3000 + attended_tokens(200, chunk))
+    assert seconds >= 0.6 * limit_s
+
+
+def test_one_slow_step_changes_little() -> None:
+    model = StepTimeModel()
+    teach(model, 5e-3, 2e-4, 1e-8, noise=0.02, seed=1)
+    before = model.predict_s(tokens=200, attended=50_000)
+    for _ in range(3):
+        model.observe(tokens=200, attended=50_000, seconds=5.0)
+    for _ in range(16):
+        model.observe(tokens=16, attended=4000, seconds=5e-3 + 16 * 2e-4 + 4000e-8)
+    assert model.predict_s(tokens=200, attended=50_000) == pytest.approx(before, rel=0.3)
+
+
+@pytest.mark.parametrize(("has_chunk", "least", "most"), [(True, 0, 90), (False, 200, 400)])
+def test_chunks_leave_a_margin_when_three_steps_in_ten_are_slow(has_chunk: bool, least: int, most: int) -> None:
+    model, rng = StepTimeModel(), random.Random(1)
+    a, b, c, limit_s = 5e-3, 2e-4, 1e-8, 0.05
+    passed = 0
+    for number in range(1000):
+        chunk = model.largest_chunk_tokens(tokens=8, attended=4000, context=500, limit_s=limit_s)
+        tokens, attended = 8 + chunk, 4000 + attended_tokens(500, chunk)
+        seconds = (a + b * tokens + c * attended) * (1.6 if rng.random() < 0.3 else 1.0)
+        model.observe(tokens=tokens, attended=attended, seconds=seconds, has_chunk=has_chunk)
+        passed += number >= 100 and seconds > limit_s
+    assert least <= passed <= most
+
+
+def test_hours_of_decoding_do_not_displace_samples_of_prompts() -> None:
+    model = StepTimeModel()
+    teach(model, 5e-3, 2e-4, 0, noise=0.02, seed=2)
+    for _ in range(5000):
+        model.observe(tokens=8, attended=4000, seconds=5e-3 + 8 * 2e-4)
+    assert model.predict_s(tokens=400, attended=40_000) == pytest.approx(5e-3 + 400 * 2e-4, rel=0.15)
+
+
+def test_prompts_have_a_predicted_cost_before_any_was_measured() -> None:
+    model = StepTimeModel()
+    for _ in range(100):
+        model.observe(tokens=1, attended=100, seconds=0.01)
+    assert model.largest_chunk_tokens(tokens=1, attended=100, context=0, limit_s=0.1) <= 64
+
+
+def test_a_step_grows_by_a_bounded_factor() -> None:
+    model = StepTimeModel()
+    for tokens in (1, 32, 64):
+        for _ in range(5):
+            model.observe(tokens=tokens, attended=tokens, seconds=1e-6 * tokens)
+    assert model.largest_chunk_tokens(tokens=1, attended=1, context=0, limit_s=10.0) == 4 * 64 - 1
+
+
+def test_no_chunk_fits_a_limit_that_is_already_exceeded() -> None:
+    model = StepTimeModel()
+    teach(model, 0.2, 1e-3, 0, noise=0.0, seed=3)
+    assert model.largest_chunk_tokens(tokens=4, attended=400, context=0, limit_s=0.1) == 0
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
+def test_invalid_times_are_ignored(seconds: float) -> None:
+    model = StepTimeModel()
+    model.observe(tokens=4, attended=4, seconds=seconds)
+    assert model.coefficients == StepTimeModel().coefficients
