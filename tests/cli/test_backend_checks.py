@@ -2,10 +2,10 @@
 
 import pytest
 
-from headrace.backends.choice import HostFacts
 from headrace.cli.backend_checks import check_backends, judge_choice
 from headrace.core.engine_names import BACKENDS
 from headrace.core.installing import pip_install
+from headrace.inference.backends.choice import HostFacts
 
 TORCH = pip_install("headrace[torch]")
 NATIVE = frozenset({"native"})

@@ -3,7 +3,7 @@ Every backend answers the clients that people already have, and answers like the
 
 Of `test_clients` those tests are repeated that need something of the backend: streams, log probabilities, masks of a
 grammar, details. The others differ in the dialect, whose code is the same for every backend.
-vLLM's turn is in `tests/backends/vllm/test_server.py`, whose server is expensive to start.
+vLLM's turn is in `tests/inference/backends/vllm/test_server.py`, whose server is expensive to start.
 """
 
 from collections.abc import Iterator

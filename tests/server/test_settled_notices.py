@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.backends.choice import BackendChoice
+from headrace.inference.backends.choice import BackendChoice
 from headrace.server.main import settled_notices
 from headrace.settings.loading import load_settings
 

@@ -3,12 +3,12 @@
 import os
 from collections.abc import Iterator
 
-from headrace.backends.choice import HostFacts, ModelFacts, Request, choose_backend, install_command
-from headrace.backends.facts import PACKAGES, host_facts
-from headrace.backends.libraries import package_version
 from headrace.cli.finding import Finding
 from headrace.core.engine_names import BACKENDS
 from headrace.core.errors import UnsupportedModel
+from headrace.inference.backends.choice import HostFacts, ModelFacts, Request, choose_backend, install_command
+from headrace.inference.backends.facts import PACKAGES, host_facts
+from headrace.inference.backends.libraries import package_version
 
 _OTHER_MODEL = ModelFacts(architecture="other networks", native_error="not native", torch_error="not native")
 

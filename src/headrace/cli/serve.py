@@ -49,7 +49,7 @@ def serve(**overrides: Any) -> None:
     (/v1/chat/completions) and has a chat page at /. Every option is also an environment variable; see
     docs/settings.md.
     """
-    from headrace.backends.facts import runs_on_gpu
+    from headrace.inference.backends.facts import runs_on_gpu
 
     merged = merge_rope(overrides)
     user_code = find_user_code(merged, os.environ)

@@ -25,7 +25,7 @@ from headrace.settings.server_settings import ServerSettings
 from headrace.settings.values import flag_name
 
 if TYPE_CHECKING:
-    from headrace.backends.choice import BackendChoice
+    from headrace.inference.backends.choice import BackendChoice
 
 
 class Source(Protocol):

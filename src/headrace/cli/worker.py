@@ -88,7 +88,7 @@ def worker_settings(prepared: "PreparedWorker", env: Mapping[str, str]) -> "tupl
         SettingsError: the settings are invalid, or the image's profile has an unknown option.
         FetchFailed: the model that they name could not be fetched.
     """
-    from headrace.backends.facts import runs_on_gpu
+    from headrace.inference.backends.facts import runs_on_gpu
     from headrace.settings.sources import gather_settings
 
     settings, notices = gather_settings(

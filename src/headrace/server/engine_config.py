@@ -11,7 +11,7 @@ from headrace.settings.server_settings import ServerSettings, setting_names
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.backends.choice import BackendChoice
+    from headrace.inference.backends.choice import BackendChoice
     from headrace.inference.engine.backend import Backend
     from headrace.inference.engine.core.observer import EngineObserver
 
@@ -29,7 +29,7 @@ def load_engine(
     `on_choice` is called with the chosen backend before. Raises `UserError` if the model cannot be found, read or run,
     a setting is invalid or memory is insufficient.
     """
-    from headrace.backends.loading import load_backend
+    from headrace.inference.backends.loading import load_backend
 
     return load_backend(
         model_source(settings), engine_config(settings), progress, observer=observer, on_choice=on_choice

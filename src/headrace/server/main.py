@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from headrace.backends.choice import BackendChoice
 from headrace.core.generation import EngineStats, ModelInfo
 from headrace.core.metrics import Metrics
 from headrace.core.progress import Progress, no_progress
@@ -15,6 +14,7 @@ from headrace.core.sampling_defaults import describe_defaults
 from headrace.core.telemetry import get_logger, setup_logging
 from headrace.core.threads import keep_from_collector
 from headrace.http.otlp import tracing
+from headrace.inference.backends.choice import BackendChoice
 from headrace.inference.engine.backend import Backend
 from headrace.inference.engine.core.observer import ChoiceReport, StepReport
 from headrace.server.app import app_of

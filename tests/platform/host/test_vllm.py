@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from botocore.exceptions import ClientError
 
-from tests.backends.vllm.support import (
+from tests.inference.backends.vllm.support import (
     Process,
     process_at,
     vllm_environment,

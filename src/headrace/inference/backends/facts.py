@@ -6,12 +6,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from headrace.backends.choice import HostFacts, ModelFacts
-from headrace.backends.libraries import TransformersTables, VllmTables, transformers_tables, vllm_tables
-from headrace.backends.quantization import Quantization, quantization_of
 from headrace.core.engine_names import BACKENDS
 from headrace.core.errors import BrokenModel, UnsupportedModel
 from headrace.core.gpus import visible_gpus
+from headrace.inference.backends.choice import HostFacts, ModelFacts
+from headrace.inference.backends.libraries import TransformersTables, VllmTables, transformers_tables, vllm_tables
+from headrace.inference.backends.quantization import Quantization, quantization_of
 from headrace.inference.models.families.registry import from_config
 from headrace.inference.models.fields import Fields
 from headrace.inference.models.hf_checkpoint import read_config

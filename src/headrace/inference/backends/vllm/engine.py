@@ -9,13 +9,13 @@ from typing import Any, Protocol
 
 import structlog
 
-from headrace.backends.vllm.adapters import AdapterFacts, AdapterTable
-from headrace.backends.vllm.errors import request_error
-from headrace.backends.vllm.sampling import check_params
-from headrace.backends.vllm.stats import StepStats, Totals
-from headrace.backends.vllm.step_watch import StepWatch
 from headrace.core.errors import EngineFailed, HeadraceError, Unavailable
 from headrace.core.generation import Chunk, EngineStats, FinishReason, TokenLogprob
+from headrace.inference.backends.vllm.adapters import AdapterFacts, AdapterTable
+from headrace.inference.backends.vllm.errors import request_error
+from headrace.inference.backends.vllm.sampling import check_params
+from headrace.inference.backends.vllm.stats import StepStats, Totals
+from headrace.inference.backends.vllm.step_watch import StepWatch
 from headrace.inference.engine.core.choice import Choice, prompt_token
 from headrace.inference.engine.core.observer import EngineObserver, NoObserver
 from headrace.inference.engine.service.stream import ChunkStream

@@ -6,10 +6,10 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any, Final
 
-from headrace.backends.choice import BackendChoice, HostFacts, Request, choose_backend
-from headrace.backends.facts import host_facts, model_facts
 from headrace.core.errors import SettingsError
 from headrace.core.progress import Progress, no_progress
+from headrace.inference.backends.choice import BackendChoice, HostFacts, Request, choose_backend
+from headrace.inference.backends.facts import host_facts, model_facts
 from headrace.inference.engine.backend import Backend
 from headrace.inference.engine.config import EngineConfig, ModelSource
 from headrace.inference.engine.core.observer import EngineObserver
@@ -17,9 +17,9 @@ from headrace.inference.models.sources import home_folder, locate
 
 LOADERS: Final = {
     "native": ("headrace.inference.engine.loading.assembly", "assemble"),
-    "torch": ("headrace.backends.torch", "load_torch"),
-    "transformers": ("headrace.backends.transformers", "load_transformers"),
-    "vllm": ("headrace.backends.vllm.loading", "load_vllm"),
+    "torch": ("headrace.inference.backends.torch", "load_torch"),
+    "transformers": ("headrace.inference.backends.transformers", "load_transformers"),
+    "vllm": ("headrace.inference.backends.vllm.loading", "load_vllm"),
 }
 """The module and the function that load each backend; the function takes what `load_backend` takes."""
 

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import structlog
 
-from headrace.backends.vllm.environment import FAILURES_FILE, FOLDER_VARIABLE, LOG_VARIABLE
 from headrace.core.telemetry import setup_logging
+from headrace.inference.backends.vllm.environment import FAILURES_FILE, FOLDER_VARIABLE, LOG_VARIABLE
 
 
 def prepare_process() -> None:

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.backends.choice import ModelFacts, Request, choose_backend
-from headrace.backends.facts import host_facts, library_facts, model_facts
-from headrace.backends.libraries import TransformersTables, VllmTables
-from headrace.backends.quantization import NEEDS, Quantization, quantization_of
 from headrace.core.errors import UnsupportedModel
+from headrace.inference.backends.choice import ModelFacts, Request, choose_backend
+from headrace.inference.backends.facts import host_facts, library_facts, model_facts
+from headrace.inference.backends.libraries import TransformersTables, VllmTables
+from headrace.inference.backends.quantization import NEEDS, Quantization, quantization_of
 from headrace.inference.models.fields import Fields
 
 VLLM = VllmTables(version="0.32.0", architectures=frozenset({"LlamaForCausalLM"}))

@@ -7,8 +7,8 @@ tokens, adapters and logprobs of the prompt are not available for them.
 
 from dataclasses import replace
 
-from headrace.backends.hf_parts import MAX_STEP_ROWS, device_budget, model_info
 from headrace.core.errors import InvalidRequest, SettingsError
+from headrace.inference.backends.hf_parts import MAX_STEP_ROWS, device_budget, model_info
 from headrace.inference.engine.config import EngineConfig, ModelSource, fit_to_runner
 from headrace.inference.engine.core.choice import Choice
 from headrace.inference.engine.core.observer import EngineObserver

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.backends.vllm.step_watch import Silence, StepWatch
+from headrace.inference.backends.vllm.step_watch import Silence, StepWatch
 
 LIMIT_S = 100.0
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.backends.choice import BackendChoice, HostFacts
-from headrace.backends.facts import host_facts
-from headrace.backends.loading import adjustments, chosen_config, load_backend, num_devices
 from headrace.core.errors import SettingsError, UnsupportedModel
+from headrace.inference.backends.choice import BackendChoice, HostFacts
+from headrace.inference.backends.facts import host_facts
+from headrace.inference.backends.loading import adjustments, chosen_config, load_backend, num_devices
 from headrace.inference.engine.config import ModelSource
 from headrace.server.engine_config import engine_config
 from headrace.settings.server_settings import ServerSettings

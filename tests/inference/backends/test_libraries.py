@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.backends.libraries import package_version, read_tables, transformers_tables
+from headrace.inference.backends.libraries import package_version, read_tables, transformers_tables
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=8)
 

@@ -11,7 +11,6 @@ import httpx
 import pytest
 
 from tests import plain_http
-from tests.backends.vllm.support import files_of, processes_of, serve_vllm, wait_until_gone
 from tests.e2e.conftest import Served, serve
 from tests.e2e.test_backends import (  # noqa: F401 - collected here once more, for the server of vLLM
     client,
@@ -25,6 +24,7 @@ from tests.e2e.test_backends import (  # noqa: F401 - collected here once more, 
     test_the_openai_client_gets_logprobs_of_each_token,
     test_the_openai_stream_has_the_text_of_the_whole_answer,
 )
+from tests.inference.backends.vllm.support import files_of, processes_of, serve_vllm, wait_until_gone
 from tests.inference.models.adapter_files import random_tensors, write_adapter
 from tests.waiting import WAIT_S
 

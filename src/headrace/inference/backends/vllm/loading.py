@@ -12,11 +12,17 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.backends.vllm.adapters import read_adapter
-from headrace.backends.vllm.arguments import HostMemory, check_settings, engine_arguments, merge_arguments
-from headrace.backends.vllm.child import library_level
-from headrace.backends.vllm.engine import VllmEngine
-from headrace.backends.vllm.environment import (
+from headrace.core.errors import HeadraceError, SettingsError
+from headrace.core.generation import ModelInfo
+from headrace.core.progress import Progress, no_progress
+from headrace.core.sampling_defaults import recommended_sampling
+from headrace.core.telemetry import log_options
+from headrace.core.threads import usable_cpus
+from headrace.inference.backends.vllm.adapters import read_adapter
+from headrace.inference.backends.vllm.arguments import HostMemory, check_settings, engine_arguments, merge_arguments
+from headrace.inference.backends.vllm.child import library_level
+from headrace.inference.backends.vllm.engine import VllmEngine
+from headrace.inference.backends.vllm.environment import (
     FAILURES_FILE,
     FOLDER_VARIABLE,
     PLUGIN,
@@ -25,15 +31,9 @@ from headrace.backends.vllm.environment import (
     variables_set,
     vllm_variables,
 )
-from headrace.backends.vllm.errors import MISSING, read_failures, start_error
-from headrace.backends.vllm.stats import StepStats
-from headrace.backends.vllm.watchdog import Watchdog
-from headrace.core.errors import HeadraceError, SettingsError
-from headrace.core.generation import ModelInfo
-from headrace.core.progress import Progress, no_progress
-from headrace.core.sampling_defaults import recommended_sampling
-from headrace.core.telemetry import log_options
-from headrace.core.threads import usable_cpus
+from headrace.inference.backends.vllm.errors import MISSING, read_failures, start_error
+from headrace.inference.backends.vllm.stats import StepStats
+from headrace.inference.backends.vllm.watchdog import Watchdog
 from headrace.inference.engine.config import EngineConfig, EngineLimits, ModelSource
 from headrace.inference.engine.core.observer import EngineObserver
 from headrace.inference.engine.loading.adapters import start_adapters
@@ -47,7 +47,7 @@ from headrace.inference.models.sources import home_folder
 from headrace_handler.stray_files import listed
 
 if TYPE_CHECKING:
-    from headrace.backends.vllm.client import AsyncLLMClient
+    from headrace.inference.backends.vllm.client import AsyncLLMClient
 
 _OUR_DTYPES: Final = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.float32": "fp32"}
 
@@ -123,7 +123,7 @@ def _start(source: ModelSource, config: EngineConfig, arguments: dict[str, Any],
     with variables_set(variables):
         logging.getLogger("vllm").setLevel(library_level(log_options()[1]))
         try:
-            from headrace.backends.vllm.client import AsyncLLMClient, argument_names
+            from headrace.inference.backends.vllm.client import AsyncLLMClient, argument_names
 
             merged = merge_arguments(arguments, config.vllm_args or {}, argument_names())
             return AsyncLLMClient(merged, stats, watchdog)

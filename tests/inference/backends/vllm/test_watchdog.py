@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from headrace.backends.vllm.watchdog import Watchdog
-from tests.backends.vllm.support import process_at, wait_until_gone
+from headrace.inference.backends.vllm.watchdog import Watchdog
+from tests.inference.backends.vllm.support import process_at, wait_until_gone
 from tests.waiting import WAIT_S
 
 MARK = "HEADRACE_TEST_MARK"
 SHARED_MEMORY = Path("/dev/shm")
 SERVER = """
 import pathlib, sys, time
-from headrace.backends.vllm.watchdog import Watchdog
+from headrace.inference.backends.vllm.watchdog import Watchdog
 watchdog = Watchdog(sys.argv[1], pathlib.Path(sys.argv[2]))
 print("watching", flush=True)
 time.sleep(3600)

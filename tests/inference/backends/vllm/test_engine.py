@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from headrace.backends.vllm.adapters import AdapterFacts
-from headrace.backends.vllm.engine import VllmEngine
-from headrace.backends.vllm.sampling import grammar_source_of, sampling_arguments, structured_output_arguments
-from headrace.backends.vllm.stats import StepStats
 from headrace.core.errors import EngineFailed, InvalidRequest, Unavailable
 from headrace.core.generation import FinishReason, Grammar, RepetitionDetection
+from headrace.inference.backends.vllm.adapters import AdapterFacts
+from headrace.inference.backends.vllm.engine import VllmEngine
+from headrace.inference.backends.vllm.sampling import grammar_source_of, sampling_arguments, structured_output_arguments
+from headrace.inference.backends.vllm.stats import StepStats
 from headrace.inference.engine.service.async_engine import AsyncEngine
 from headrace.inference.engine.service.request_processor import TextParts
 from headrace.inference.engine.text.detokenizer import TokenTable

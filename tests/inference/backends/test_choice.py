@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.backends.choice import HostFacts, ModelFacts, Request, choose_backend
-from headrace.backends.quantization import Quantization
 from headrace.core.engine_names import BACKENDS, ENGINES
 from headrace.core.errors import HeadraceError, SettingsError, UnsupportedModel
 from headrace.core.installing import pip_install
+from headrace.inference.backends.choice import HostFacts, ModelFacts, Request, choose_backend
+from headrace.inference.backends.quantization import Quantization
 
 ALL = frozenset(BACKENDS)
 NATIVE_ONLY = frozenset({"native"})

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests import plain_http
-from tests.backends.vllm.support import (
+from tests.inference.backends.vllm.support import (
     FLAGS,
     Process,
     files_of,

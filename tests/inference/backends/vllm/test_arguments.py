@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from headrace.backends.vllm.arguments import (
+from headrace.core.errors import SettingsError
+from headrace.core.generation import RequestLimits
+from headrace.inference.backends.vllm.arguments import (
     HostMemory,
     check_settings,
     engine_arguments,
     kv_bytes_per_token,
     merge_arguments,
 )
-from headrace.core.errors import SettingsError
-from headrace.core.generation import RequestLimits
 from headrace.inference.engine.config import EngineConfig, ModelSource
 from headrace.inference.engine.loading.plan import ContextLength, limits_within
 from headrace.inference.models.model import GenerationDefaults, HfModel

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from headrace.backends.vllm.child import FailureFile, library_level
-from headrace.backends.vllm.errors import Failure, read_failures, request_error, start_error
 from headrace.core.errors import (
     BrokenModel,
     Busy,
@@ -18,6 +16,8 @@ from headrace.core.errors import (
     SettingsError,
     UnsupportedModel,
 )
+from headrace.inference.backends.vllm.child import FailureFile, library_level
+from headrace.inference.backends.vllm.errors import Failure, read_failures, request_error, start_error
 
 INITIALIZATION = RuntimeError("Engine core initialization failed. See root cause above. Failed core proc(s): {}")
 

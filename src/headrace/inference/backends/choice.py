@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from headrace.backends.quantization import Quantization
 from headrace.core.engine_names import BACKENDS, ENGINES
 from headrace.core.errors import HeadraceError, SettingsError, UnsupportedModel
 from headrace.core.installing import pip_install
+from headrace.inference.backends.quantization import Quantization
 
 NATIVE: Final = "native"
 CPU_ORDER: Final = ("native", "transformers", "vllm")

@@ -13,10 +13,10 @@ from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.metrics.loggers import StatLoggerBase
 
-from headrace.backends.vllm.adapters import AdapterFacts
-from headrace.backends.vllm.sampling import grammar_source_of, sampling_arguments, structured_output_arguments
-from headrace.backends.vllm.stats import StepStats
-from headrace.backends.vllm.watchdog import Watchdog
+from headrace.inference.backends.vllm.adapters import AdapterFacts
+from headrace.inference.backends.vllm.sampling import grammar_source_of, sampling_arguments, structured_output_arguments
+from headrace.inference.backends.vllm.stats import StepStats
+from headrace.inference.backends.vllm.watchdog import Watchdog
 from headrace.inference.engine.core.choice import Choice
 
 _GRAMMARS = "guidance"

@@ -7,11 +7,11 @@ only the network differs (see `headrace.inference.runner.transformers`).
 
 from functools import partial
 
-from headrace.backends.hf_parts import MAX_STEP_ROWS, device_budget, model_info
-from headrace.backends.seq2seq import load_seq_to_seq
 from headrace.core.errors import SettingsError
 from headrace.core.progress import Progress, no_progress
 from headrace.core.threads import usable_cpus
+from headrace.inference.backends.hf_parts import MAX_STEP_ROWS, device_budget, model_info
+from headrace.inference.backends.seq2seq import load_seq_to_seq
 from headrace.inference.engine.backend import Backend
 from headrace.inference.engine.config import EngineConfig, ModelSource
 from headrace.inference.engine.core.observer import EngineObserver
