@@ -1,5 +1,5 @@
 """
-Copy the browser libraries of our pages from npm into `src/headrace/http/web/vendor`, one folder per package.
+Copy the browser libraries of our pages from npm into `src/headrace/serving/http/web/vendor`, one folder per package.
 
 `manifest.json` in that folder has each package with its version, the checksum of its archive and the files to copy; a
 licence file is one of them. To update a package, change its version and run `python scripts/vendor.py --pin NAME`.
@@ -21,7 +21,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).resolve().parent.parent / "src" / "headrace" / "http" / "web" / "vendor"
+FOLDER = Path(__file__).resolve().parent.parent / "src" / "headrace" / "serving" / "http" / "web" / "vendor"
 MANIFEST = FOLDER / "manifest.json"
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import uvicorn
 
-from headrace.http.connection_memory import ConnectionMemory
-from headrace.http.protocol import StreamingProtocol
-from headrace.http.server import http_limits
+from headrace.serving.http.connection_memory import ConnectionMemory
+from headrace.serving.http.protocol import StreamingProtocol
+from headrace.serving.http.server import http_limits
 from headrace.settings.platform_settings import PlatformSettings
 
 END_S = 0.1

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, cast
 import uvloop
 
 from headrace.core.telemetry import setup_logging
-from headrace.http.server import http_limits, http_server
-from headrace.http.tls import bind, url_of
 from headrace.platform.gateway.app import Gateway
 from headrace.platform.gateway.errors import GatewayConfig
 from headrace.platform.state.records import AnyKind, NoStatus, Record
 from headrace.platform.state.routes import ROUTE, Fleet, Replica, Route, VariantRoute
+from headrace.serving.http.server import http_limits, http_server
+from headrace.serving.http.tls import bind, url_of
 from headrace.settings.platform_settings import PlatformSettings
 
 if TYPE_CHECKING:

@@ -16,12 +16,12 @@ from headrace.core.telemetry import setup_logging
 from headrace.handlers.exchange import HandlerRequest, request_part
 from headrace.handlers.pool import HandlerPool
 from headrace.handlers.spec import HandlerSpec
-from headrace.http.asgi import Receive, Scope, Send
-from headrace.http.exchange import Exchange
-from headrace.http.server import http_limits, http_server
-from headrace.http.tls import bind
 from headrace.server.handlers.app import handler_app
 from headrace.server.handlers.service import HandlerService
+from headrace.serving.http.asgi import Receive, Scope, Send
+from headrace.serving.http.exchange import Exchange
+from headrace.serving.http.server import http_limits, http_server
+from headrace.serving.http.tls import bind
 from headrace.settings.loading import load_settings
 from headrace_handler.contract import Load
 

@@ -13,7 +13,7 @@ from headrace.cli.remote import RemoteSource
 from headrace.core.errors import SettingsError, Unavailable
 from headrace.platform.host.folders import Address, DataFolder
 from headrace.testing.server import EchoServer, echo_server
-from tests.http.test_tls import write_certificate
+from tests.serving.http.test_tls import write_certificate
 
 REFUSAL = r"The certificate of 127\.0\.0\.1:\d+ is not accepted: .+ set SSL_CERT_FILE"
 

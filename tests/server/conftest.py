@@ -17,13 +17,13 @@ import uvicorn
 
 from headrace.core.telemetry import setup_logging
 from headrace.core.tracing import NO_TRACER, Tracer
-from headrace.http.asgi import Receive, Scope, Send
-from headrace.http.connection_memory import ConnectionMemory
-from headrace.http.protocol import StreamingProtocol
-from headrace.http.server import http_limits
-from headrace.http.tls import bind, url_of
 from headrace.server.app import app_of
 from headrace.server.service import FetchAdapter, Service
+from headrace.serving.http.asgi import Receive, Scope, Send
+from headrace.serving.http.connection_memory import ConnectionMemory
+from headrace.serving.http.protocol import StreamingProtocol
+from headrace.serving.http.server import http_limits
+from headrace.serving.http.tls import bind, url_of
 from headrace.settings.server_settings import ServerSettings
 from headrace.testing.echo import EchoBackend, EchoScript
 from tests import plain_http

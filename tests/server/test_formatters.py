@@ -22,13 +22,13 @@ from headrace.handlers.djl import make_spec
 from headrace.handlers.errors import LoadError
 from headrace.handlers.found import find_model
 from headrace.handlers.spec import RestartPolicy
-from headrace.http.exchange import Exchange
-from headrace.http.server import http_limits, http_server
-from headrace.http.tls import bind, url_of
 from headrace.server.app import app_of
 from headrace.server.formatters import FormattedResponse, Formatters
 from headrace.server.generation import FormattedGeneration
 from headrace.server.service import Service
+from headrace.serving.http.exchange import Exchange
+from headrace.serving.http.server import http_limits, http_server
+from headrace.serving.http.tls import bind, url_of
 from headrace.settings.server_settings import ServerSettings
 from headrace.testing.echo import EchoBackend, EchoScript
 from headrace.wire.lmi.dialect import Lmi

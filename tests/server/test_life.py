@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from headrace.core.errors import SettingsError
-from headrace.http.tls import bind, url_of
+from headrace.serving.http.tls import bind, url_of
 from tests import plain_http
 from tests.waiting import WAIT_S, pauses
 

@@ -11,8 +11,8 @@ from jsonschema import Draft202012Validator
 from starlette.routing import Route
 
 from headrace.core.answer_format.formats import REASONING_TAGS
-from headrace.http.pages import DOCS_PATH
 from headrace.server.app import app_of
+from headrace.serving.http.pages import DOCS_PATH
 from headrace.testing.echo import EchoBackend
 from headrace.wire.openapi.document import DocumentInfo, Operation, render_openapi
 from headrace.wire.openapi.operations import SERVER_OPERATIONS, with_model

@@ -18,10 +18,10 @@ from headrace.handlers.spec import HandlerSpec
 from headrace.handlers.torchserve import make_spec
 from headrace.handlers.torchserve_config import ManagementOptions
 from headrace.handlers.torchserve_models import TorchServeModels
-from headrace.http.asgi import Message
-from headrace.http.errors import CLIENT_GONE_STATUS
 from headrace.server.handlers.metrics import metrics_app
 from headrace.server.torchserve_routes import management_app
+from headrace.serving.http.asgi import Message
+from headrace.serving.http.errors import CLIENT_GONE_STATUS
 from headrace.wire.torchserve.management import Registration
 from tests.headrace_handler.torchserve_models import write_model
 from tests.waiting import WAIT_S

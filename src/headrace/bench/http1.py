@@ -18,7 +18,7 @@ from urllib.parse import SplitResult, urlsplit
 import httptools
 
 from headrace.core.errors import SettingsError
-from headrace.http.tls import client_context
+from headrace.serving.http.tls import client_context
 
 
 class ConnectionFailed(Exception):

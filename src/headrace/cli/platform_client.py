@@ -21,7 +21,7 @@ from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 import click
 
 from headrace.cli.group import Failed, UserFailed
-from headrace.http.tls import client_context
+from headrace.serving.http.tls import client_context
 from headrace.settings.platform_settings import DEFAULT_PORT, PlatformSettings, data_folder, load_platform_settings
 
 if TYPE_CHECKING:

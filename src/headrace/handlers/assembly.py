@@ -26,7 +26,7 @@ from headrace.handlers.requirements import has_neuron_device, neuron_lines, read
 from headrace.handlers.spec import ContractName, HandlerSpec
 from headrace.handlers.torchserve_archive import files_folder, is_archive, unpack_archive
 from headrace.handlers.torchserve_config import visible_environment
-from headrace.http.otlp import SECRETS as EXPORT_SECRETS
+from headrace.serving.http.otlp import SECRETS as EXPORT_SECRETS
 from headrace.settings.container_flags import FLAGS
 from headrace.settings.container_meanings import Fills
 from headrace.settings.container_names import read_container_names

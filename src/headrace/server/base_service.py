@@ -10,8 +10,8 @@ from typing import TypeVar
 from headrace.core.errors import Busy, PayloadTooLarge, Unavailable, UnsupportedEncoding
 from headrace.core.sizes import format_size
 from headrace.core.tracing import NO_TRACER, Tracer
-from headrace.http.asgi import Receive, Scope, content_encoding, content_length
-from headrace.http.body import BodyBudget, BodyShare, BodyTooLarge, BudgetSpent, read_body
+from headrace.serving.http.asgi import Receive, Scope, content_encoding, content_length
+from headrace.serving.http.body import BodyBudget, BodyShare, BodyTooLarge, BudgetSpent, read_body
 from headrace.settings.server_settings import ServerSettings
 from headrace.wire.framing import without_bom
 from headrace.wire.json_size import INLINE_BYTES, UNCOUNTED_BYTES, check_json_size

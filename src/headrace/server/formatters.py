@@ -17,8 +17,8 @@ from headrace.handlers.errors import Refused, WholeResponse
 from headrace.handlers.exchange import HandlerRequest, Pairs, request_part
 from headrace.handlers.pool import HandlerPool, PoolPhase
 from headrace.handlers.spec import HandlerSpec
-from headrace.http.asgi import Scope
 from headrace.server.lifecycle import in_daemon_thread
+from headrace.serving.http.asgi import Scope
 
 OutputKind = Literal["output", "token"]
 """Form in which a formatter gets responses: whole and by event, or by token."""

@@ -16,13 +16,13 @@ from starlette.datastructures import Headers, QueryParams
 from headrace.core.generation import ChatPrompt
 from headrace.core.telemetry import RequestRecord, get_logger, log_request
 from headrace.core.tracing import Span, trace_of
-from headrace.http.asgi import Receive, Scope, Send
-from headrace.http.body import ClientGone
-from headrace.http.errors import CLIENT_GONE_STATUS, errors_answered
-from headrace.http.exchange import Exchange
-from headrace.http.spans import DISCONNECTED, span_of
 from headrace.server.generation import ChooseDialect, ExtraBytes, FormattedGeneration, Generation
 from headrace.server.service import Service
+from headrace.serving.http.asgi import Receive, Scope, Send
+from headrace.serving.http.body import ClientGone
+from headrace.serving.http.errors import CLIENT_GONE_STATUS, errors_answered
+from headrace.serving.http.exchange import Exchange
+from headrace.serving.http.spans import DISCONNECTED, span_of
 from headrace.wire.adapters import IDENTIFIER_HEADER
 from headrace.wire.dialect import Dialect, ParsedRequest
 

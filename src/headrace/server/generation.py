@@ -16,9 +16,9 @@ from headrace.core.client_text import shortened
 from headrace.core.errors import Busy, HeadraceError, InvalidRequest
 from headrace.core.generation import Chunk, Finish
 from headrace.core.telemetry import RequestRecord
-from headrace.http.exchange import Exchange
 from headrace.inference.engine.backend import Backend, Drain
 from headrace.server.service import Service
+from headrace.serving.http.exchange import Exchange
 from headrace.wire.answers import Answer, Collector, failure_of, num_logprobs
 from headrace.wire.dialect import Dialect, ParsedRequest, Reply, StreamRenderer, Timings
 from headrace.wire.formatted import TokenSteps, for_responses, for_tokens

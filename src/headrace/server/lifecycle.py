@@ -29,10 +29,10 @@ from headrace.core.errors import HeadraceError, UserError
 from headrace.core.processes import protect_memory
 from headrace.core.telemetry import get_logger
 from headrace.core.threads import take_short_turns
-from headrace.http.asgi import ASGIApp
-from headrace.http.server import http_limits, http_server
-from headrace.http.tls import bind, server_context, url_of
 from headrace.server.base_service import BaseService
+from headrace.serving.http.asgi import ASGIApp
+from headrace.serving.http.server import http_limits, http_server
+from headrace.serving.http.tls import bind, server_context, url_of
 from headrace.settings.shutdown import resolve_shutdown_delay
 
 T = TypeVar("T")

@@ -13,7 +13,6 @@ from headrace.core.progress import Progress, no_progress
 from headrace.core.sampling_defaults import describe_defaults
 from headrace.core.telemetry import get_logger, setup_logging
 from headrace.core.threads import keep_from_collector
-from headrace.http.otlp import tracing
 from headrace.inference.backends.choice import BackendChoice
 from headrace.inference.engine.backend import Backend
 from headrace.inference.engine.core.observer import ChoiceReport, StepReport
@@ -21,6 +20,7 @@ from headrace.server.app import app_of
 from headrace.server.engine_config import load_engine
 from headrace.server.lifecycle import ModelServer, in_daemon_thread, serve
 from headrace.server.service import FetchAdapter, Service
+from headrace.serving.http.otlp import tracing
 from headrace.settings.container_names import Notice, notices_for
 from headrace.settings.server_settings import ServerSettings
 

@@ -17,10 +17,11 @@ from headrace.core.client_text import shortened
 from headrace.core.errors import Forbidden, HeadraceError, MethodNotAllowed, Unauthorized
 from headrace.core.telemetry import get_logger
 from headrace.core.tracing import ANTHROPIC_REQUEST_ID, NO_TRACER, REQUEST_ID, Tracer, bind_to_log, trace_of
-from headrace.http.asgi import ASGIApp, Receive, Scope, Send, add_headers, close_after, header, send_reply
-from headrace.http.body import ClientGone
-from headrace.http.errors import CLIENT_GONE_STATUS, ResponseAborted, internal_error
-from headrace.http.origins import (
+from headrace.server.base_service import BaseService, ServerPhase
+from headrace.serving.http.asgi import ASGIApp, Receive, Scope, Send, add_headers, close_after, header, send_reply
+from headrace.serving.http.body import ClientGone
+from headrace.serving.http.errors import CLIENT_GONE_STATUS, ResponseAborted, internal_error
+from headrace.serving.http.origins import (
     ANY,
     allowed_patterns,
     host_refusal,
@@ -29,9 +30,8 @@ from headrace.http.origins import (
     is_origin_allowed,
     send_host_page,
 )
-from headrace.http.pages import DOCS_PATH
-from headrace.http.spans import begin_span, run_in_span
-from headrace.server.base_service import BaseService, ServerPhase
+from headrace.serving.http.pages import DOCS_PATH
+from headrace.serving.http.spans import begin_span, run_in_span
 from headrace.settings.addresses import is_loopback
 from headrace.settings.server_settings import env_name
 from headrace.wire.dialect import ErrorReply

@@ -20,10 +20,10 @@ from starlette.routing import Route
 
 from headrace.core.errors import NotFound
 from headrace.core.telemetry import get_logger
-from headrace.http.asgi import ASGIApp, Receive, Scope, Send, send_reply
 from headrace.server.base_service import NOT_READY, ServerPhase
 from headrace.server.generate import GenerationRoute
 from headrace.server.service import Service
+from headrace.serving.http.asgi import ASGIApp, Receive, Scope, Send, send_reply
 from headrace.settings.server_settings import ServerSettings
 from headrace.wire.dialect import ErrorReply
 from headrace.wire.registry import get_dialect, select_dialect

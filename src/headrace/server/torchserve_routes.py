@@ -20,11 +20,11 @@ from starlette.routing import BaseRoute, Route
 from headrace.handlers.errors import Refused, WholeResponse
 from headrace.handlers.exchange import HandlerRequest
 from headrace.handlers.torchserve_models import Registered, TorchServeModels
-from headrace.http.asgi import Receive, Scope, Send
-from headrace.http.body import BodyTooLarge, BodyTooSlow, read_body
 from headrace.server.handlers.relay import HandlerRoute
 from headrace.server.handlers.service import TorchServeService
 from headrace.server.middleware import COMMON_HANDLERS
+from headrace.serving.http.asgi import Receive, Scope, Send
+from headrace.serving.http.body import BodyTooLarge, BodyTooSlow, read_body
 from headrace.wire.torchserve import management as api
 from headrace.wire.torchserve.management import ApiError, not_found, pretty, read_model_path
 

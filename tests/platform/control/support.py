@@ -12,7 +12,6 @@ import boto3
 import uvicorn
 from botocore.config import Config
 
-from headrace.http.tls import bind, url_of
 from headrace.platform.cluster.platform_logs import EndedLog
 from headrace.platform.control.app import ControlApp
 from headrace.platform.control.loops.reconciler import Reconciler
@@ -21,6 +20,7 @@ from headrace.platform.control.planning.config import ReconcilerConfig
 from headrace.platform.control.planning.worker_build import WorkerDefaults
 from headrace.platform.host.operations import OPERATIONS
 from headrace.platform.state.store import Store, open_store
+from headrace.serving.http.tls import bind, url_of
 from headrace.testing.fake_launcher import FakeLauncher, FakeMachine
 from headrace.wire.aws.scope import AwsScope
 from tests.prompt_server import PromptServer

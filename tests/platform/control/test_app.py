@@ -9,10 +9,10 @@ import cbor2
 import pytest
 from botocore.exceptions import ClientError
 
-from headrace.http.body import BodyBudget
 from headrace.platform.control.app import ControlApp
 from headrace.platform.host.operations import OPERATIONS
 from headrace.platform.state.store import open_store
+from headrace.serving.http.body import BodyBudget
 from headrace.wire.aws import calls, services
 from tests import plain_http
 from tests.platform.control.calls import CONTAINER

@@ -19,7 +19,6 @@ from botocore.config import Config
 
 from headrace.core.telemetry import setup_logging
 from headrace.core.tracing import NO_TRACER, Tracer
-from headrace.http.tls import bind, url_of
 from headrace.platform.gateway import objects as objects_module
 from headrace.platform.gateway.app import Gateway, Publish
 from headrace.platform.gateway.async_queue import AsyncPublisher
@@ -27,6 +26,7 @@ from headrace.platform.gateway.errors import GatewayConfig
 from headrace.platform.gateway.objects import ObjectStore
 from headrace.platform.state.routes import ROUTE, Route
 from headrace.platform.state.signals import Wake
+from headrace.serving.http.tls import bind, url_of
 from tests import plain_http
 from tests.prompt_server import PLATFORM_HTTP, PromptServer
 from tests.service_models import parsed_service_models

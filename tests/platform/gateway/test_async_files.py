@@ -5,8 +5,6 @@ from contextlib import ExitStack
 
 import pytest
 
-from headrace.http.body import FREE_BYTES, BodyBudget
-from headrace.http.client_connection import ClientResponse, ResponseBroken, ResponseTooLarge
 from headrace.platform.gateway.async_files import (
     IN_MEMORY_BYTES,
     InputRoom,
@@ -14,6 +12,8 @@ from headrace.platform.gateway.async_files import (
     PendingInvocation,
     ReceivedBody,
 )
+from headrace.serving.http.body import FREE_BYTES, BodyBudget
+from headrace.serving.http.client_connection import ClientResponse, ResponseBroken, ResponseTooLarge
 from tests.waiting import WAIT_S
 
 from .async_parts import pending

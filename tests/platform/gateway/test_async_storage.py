@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.http.body import FREE_BYTES
 from headrace.platform.gateway import async_files, async_invocations
 from headrace.platform.gateway.async_files import PendingFolder
 from headrace.platform.gateway.objects import ObjectsUnavailable
+from headrace.serving.http.body import FREE_BYTES
 
 from .async_parts import IDLE, OUTPUT
 from .conftest import Running, accepting

@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 from botocore.exceptions import ClientError
 
-from headrace.http.body import FREE_BYTES
+from headrace.serving.http.body import FREE_BYTES
 
 from .conftest import client_of, running
 from .routes import route, variant

@@ -9,10 +9,10 @@ import openai
 import pytest
 
 from headrace.core.errors import NotFound, PayloadTooLarge
-from headrace.http.asgi import set_caller
-from headrace.http.body import BodyBudget, BudgetSpent
 from headrace.platform.gateway.metrics import InvocationRecord
 from headrace.platform.gateway.stored_responses import StoredResponses
+from headrace.serving.http.asgi import set_caller
+from headrace.serving.http.body import BodyBudget, BudgetSpent
 from headrace.wire.json_size import INLINE_BYTES
 from headrace.wire.openai.stored_responses import PreviousResponseNotFound, ResponseKey, ResponseMemory, StoredResponse
 

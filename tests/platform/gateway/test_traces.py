@@ -12,8 +12,8 @@ import pytest
 
 from headrace.core.telemetry import setup_logging
 from headrace.core.tracing import Tracer
-from headrace.http.otlp import tracing
 from headrace.platform.state.routes import AsyncOutput
+from headrace.serving.http.otlp import tracing
 from headrace.testing.echo import EchoBackend, EchoScript
 from tests import plain_http
 from tests.otlp_receiver import Receiver, Span, grpc_receiver, http_receiver

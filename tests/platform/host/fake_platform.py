@@ -25,11 +25,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 
-from headrace.http.asgi import ASGIApp
-from headrace.http.tls import bind, url_of
 from headrace.platform.gateway.traffic_history import TrafficHistory
 from headrace.platform.host.access_keys import AccessKeys
 from headrace.platform.host.console import ConsoleSources, console_app, needs_key
+from headrace.serving.http.asgi import ASGIApp
+from headrace.serving.http.tls import bind, url_of
 from tests.prompt_server import PromptServer
 from tests.waiting import WAIT_S
 

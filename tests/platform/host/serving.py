@@ -8,7 +8,7 @@ from typing import Any
 
 import uvicorn
 
-from headrace.http.tls import bind, url_of
+from headrace.serving.http.tls import bind, url_of
 from tests.prompt_server import PLATFORM_HTTP, PromptServer
 from tests.waiting import WAIT_S
 

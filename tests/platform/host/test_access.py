@@ -15,8 +15,8 @@ from botocore.auth import HmacV1QueryAuth, S3SigV4Auth, S3SigV4QueryAuth, SigV4A
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from headrace.http.asgi import Receive, Scope, Send, headers_of, send_response
 from headrace.platform.storage.s3_upload import begun, open_upload, signed_payload_of
+from headrace.serving.http.asgi import Receive, Scope, Send, headers_of, send_response
 from headrace.wire.aws.chunk_signatures import ChunkKey
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.aws.sigv4 import MAX_SKEW_S

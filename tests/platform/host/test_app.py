@@ -15,13 +15,13 @@ from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 from starlette.responses import JSONResponse
 
-from headrace.http.asgi import Receive, Scope, Send, caller_of
-from headrace.http.body import FREE_BYTES, BodyBudget, read_body
 from headrace.platform.gateway.app import Gateway
 from headrace.platform.host.access import Authenticator
 from headrace.platform.host.access_keys import ACCESS_KEY, AccessKeySpec, KeyRing
 from headrace.platform.host.app import Apps, PlatformApp
 from headrace.platform.state.store import open_store
+from headrace.serving.http.asgi import Receive, Scope, Send, caller_of
+from headrace.serving.http.body import FREE_BYTES, BodyBudget, read_body
 from tests import plain_http
 from tests.waiting import WAIT_S
 from tests.wire.test_unknown_routes import FOREIGN, OF_SERVERS, message_of

@@ -12,11 +12,11 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from headrace.core.telemetry import setup_logging
-from headrace.http.audit import REPEAT_S, AuditedCall, AuditLog
 from headrace.platform.control.app import ControlApp, resource_of
 from headrace.platform.host.access import bucket_call, console_call
 from headrace.platform.host.operations import OPERATIONS
 from headrace.platform.state.store import open_store
+from headrace.serving.http.audit import REPEAT_S, AuditedCall, AuditLog
 from tests import plain_http
 from tests.platform.control.support import AWS_SCOPE, IMAGE, ListedLogs
 from tests.waiting import WAIT_S

@@ -7,8 +7,8 @@ from importlib.resources import files
 import httpx
 import pytest
 
-from headrace.http.pages import shared_files
 from headrace.platform.host.console import MAX_RATES, is_console, needs_key
+from headrace.serving.http.pages import shared_files
 from tests import plain_http
 from tests.waiting import WAIT_S
 

@@ -11,7 +11,6 @@ from typing import Any
 import httpx
 import pytest
 
-from headrace.http.body import BodyBudget
 from headrace.platform.gateway.app import Gateway
 from headrace.platform.gateway.traffic_history import TrafficHistory
 from headrace.platform.host.access import Authenticator
@@ -20,6 +19,7 @@ from headrace.platform.host.app import Apps, PlatformApp
 from headrace.platform.host.console import MAX_NOTE_CHARACTERS, ConsoleSources, console_app
 from headrace.platform.host.folders import DataFolder
 from headrace.platform.state.store import Store, open_store
+from headrace.serving.http.body import BodyBudget
 from tests import plain_http
 from tests.e2e.conftest import headrace_command
 from tests.waiting import WAIT_S

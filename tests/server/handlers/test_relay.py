@@ -17,12 +17,12 @@ from starlette.routing import BaseRoute, Route
 from headrace.core.telemetry import setup_logging
 from headrace.core.tracing import NO_TRACER, Tracer
 from headrace.handlers.pool import HandlerPool
-from headrace.http.otlp import tracing
-from headrace.http.server import http_limits, http_server
-from headrace.http.tls import bind, url_of
 from headrace.server.handlers.app import handler_app
 from headrace.server.handlers.relay import HandlerRoute
 from headrace.server.handlers.service import CodeService, HandlerService
+from headrace.serving.http.otlp import tracing
+from headrace.serving.http.server import http_limits, http_server
+from headrace.serving.http.tls import bind, url_of
 from headrace.settings.loading import load_settings
 from tests import plain_http
 from tests.handlers.support import pool_of, spec_for, until

@@ -32,8 +32,6 @@ from headrace.core.processes import (
     spawn,
 )
 from headrace.core.telemetry import get_logger
-from headrace.http.client import ClientRequest, send_once
-from headrace.http.client_connection import NoResponse
 from headrace.platform.cluster.cgroups import WorkerCgroups
 from headrace.platform.cluster.host_resources import Given, Holding, HostResources, give, gpu_environment, gpus_text
 from headrace.platform.cluster.launcher import Handle, LaunchFailed, Observation, WorkerPhase, WorkerSpec
@@ -51,6 +49,8 @@ from headrace.platform.cluster.worker_files import (
     write_value,
 )
 from headrace.platform.cluster.worker_logs import WorkerLogs
+from headrace.serving.http.client import ClientRequest, send_once
+from headrace.serving.http.client_connection import NoResponse
 
 WORKER_COMMAND: Final = (sys.executable, "-P", "-m", "headrace", "worker")
 PING_TIMEOUT_S: Final = 2.0

@@ -8,7 +8,7 @@ the platform's credentials and settings are not.
 from collections.abc import Mapping
 from typing import Final
 
-from headrace.http.otlp import SECRETS as EXPORT_SECRETS
+from headrace.serving.http.otlp import SECRETS as EXPORT_SECRETS
 
 _NAMES: Final = frozenset(
     {

@@ -17,9 +17,6 @@ from typing import Any
 
 from headrace.core.errors import Unavailable
 from headrace.core.telemetry import get_logger
-from headrace.http.asgi import Receive, Scope, Send, content_length, request_of, send_response
-from headrace.http.audit import AuditedCall, AuditLog
-from headrace.http.body import BodyBudget, BodyShare, BodyTooLarge, BodyTooSlow, BudgetSpent, ClientGone, read_body
 from headrace.platform.cloudwatch.metrics.metric import SeriesStore
 from headrace.platform.cloudwatch.series.memory import MemorySeries
 from headrace.platform.cluster.platform_logs import PlatformLogs
@@ -28,6 +25,17 @@ from headrace.platform.control.api.identity import assumed_role_arn
 from headrace.platform.control.model.images import OwnImage
 from headrace.platform.state.records import MAX_WRITE_TRIES, Conflict, Json
 from headrace.platform.state.store import Store
+from headrace.serving.http.asgi import Receive, Scope, Send, content_length, request_of, send_response
+from headrace.serving.http.audit import AuditedCall, AuditLog
+from headrace.serving.http.body import (
+    BodyBudget,
+    BodyShare,
+    BodyTooLarge,
+    BodyTooSlow,
+    BudgetSpent,
+    ClientGone,
+    read_body,
+)
 from headrace.wire.aws import calls, members, services
 from headrace.wire.aws.errors import AwsError, bodies_spent, throttled
 from headrace.wire.aws.http import AwsCall, HttpRequest, HttpResponse, header_value, inflated

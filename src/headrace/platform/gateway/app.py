@@ -13,12 +13,6 @@ from time import perf_counter
 
 from headrace.core.errors import HeadraceError, Unavailable
 from headrace.core.tracing import NO_TRACER, Tracer, bind_to_log, trace_of
-from headrace.http.asgi import Receive, Scope, Send
-from headrace.http.body import BodyBudget, BodyTooLarge, BodyTooSlow, BudgetSpent, ClientGone
-from headrace.http.client import HttpClient
-from headrace.http.errors import CLIENT_GONE_STATUS, errors_answered
-from headrace.http.exchange import Exchange
-from headrace.http.spans import begin_span
 from headrace.platform.gateway import openai, request
 from headrace.platform.gateway.async_files import MAX_INLINE_BYTES, pending_of
 from headrace.platform.gateway.async_invocations import AsyncInvocations
@@ -46,6 +40,12 @@ from headrace.platform.gateway.traffic_history import TrafficHistory
 from headrace.platform.state.routes import Route
 from headrace.platform.state.signals import QuarantineListener, Wake
 from headrace.platform.state.store import Store
+from headrace.serving.http.asgi import Receive, Scope, Send
+from headrace.serving.http.body import BodyBudget, BodyTooLarge, BodyTooSlow, BudgetSpent, ClientGone
+from headrace.serving.http.client import HttpClient
+from headrace.serving.http.errors import CLIENT_GONE_STATUS, errors_answered
+from headrace.serving.http.exchange import Exchange
+from headrace.serving.http.spans import begin_span
 from headrace.wire.aws import calls
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.openai.stored_responses import ResponseMemory

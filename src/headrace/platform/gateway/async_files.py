@@ -22,11 +22,11 @@ import msgspec
 
 from headrace.core.telemetry import get_logger
 from headrace.core.tracing import TraceContext
-from headrace.http.body import FREE_BYTES, BodyBudget, BodyShare, BudgetSpent
-from headrace.http.client_connection import ClientResponse, ResponseTooLarge
 from headrace.platform.gateway.request import Invocation
 from headrace.platform.gateway.routing import is_for_components
 from headrace.platform.state.routes import Route
+from headrace.serving.http.body import FREE_BYTES, BodyBudget, BodyShare, BudgetSpent
+from headrace.serving.http.client_connection import ClientResponse, ResponseTooLarge
 from headrace.wire.aws.errors import AwsError
 
 

@@ -16,10 +16,6 @@ from typing import TypeVar
 
 from headrace.core.telemetry import get_logger
 from headrace.core.tracing import NO_TRACER, Tracer, bind_to_log
-from headrace.http.body import FREE_BYTES
-from headrace.http.client import ClientRequest
-from headrace.http.client_connection import ResponseBroken, ResponseTooLarge
-from headrace.http.exchange import Exchange
 from headrace.platform.gateway.async_files import (
     InputRoom,
     PendingFolder,
@@ -36,6 +32,10 @@ from headrace.platform.gateway.service import InvocationService
 from headrace.platform.gateway.spans import ASYNC_RUN, describe_invocation
 from headrace.platform.gateway.table import RouteTable
 from headrace.platform.gateway.wait_queue import REMIND_S
+from headrace.serving.http.body import FREE_BYTES
+from headrace.serving.http.client import ClientRequest
+from headrace.serving.http.client_connection import ResponseBroken, ResponseTooLarge
+from headrace.serving.http.exchange import Exchange
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.framing import JSON_CONTENT_TYPE, to_json
 

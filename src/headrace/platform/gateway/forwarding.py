@@ -14,8 +14,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
 from headrace.core.telemetry import get_logger
-from headrace.http.client import ClientRequest, HttpClient
-from headrace.http.client_connection import ClientResponse, ConnectFailed, NoResponse, ResponseHeadBroken
 from headrace.platform.gateway import routing
 from headrace.platform.gateway.errors import ErrorTexts, GatewayConfig
 from headrace.platform.gateway.replica_state import LoadLease, Loads, Quarantine
@@ -24,6 +22,8 @@ from headrace.platform.gateway.table import RouteTable
 from headrace.platform.gateway.wait_queue import RELEASED_PER_REPLICA, WaitQueue, WaitQueueFull
 from headrace.platform.state.routes import Route, VariantRoute
 from headrace.platform.state.signals import QuarantineListener, Wake, WakeTarget
+from headrace.serving.http.client import ClientRequest, HttpClient
+from headrace.serving.http.client_connection import ClientResponse, ConnectFailed, NoResponse, ResponseHeadBroken
 from headrace.wire.adapters import IDENTIFIER_HEADER
 from headrace.wire.aws.errors import AwsError
 

@@ -2,13 +2,13 @@
 
 from time import perf_counter
 
-from headrace.http.client import ClientRequest
-from headrace.http.client_connection import ClientResponse, ResponseBroken
-from headrace.http.exchange import Exchange
 from headrace.platform.gateway import errors
 from headrace.platform.gateway.metrics import InvocationRecord
 from headrace.platform.gateway.request import Invocation
 from headrace.platform.gateway.service import InvocationService, finish, relay
+from headrace.serving.http.client import ClientRequest
+from headrace.serving.http.client_connection import ClientResponse, ResponseBroken
+from headrace.serving.http.exchange import Exchange
 from headrace.wire.aws import eventstream
 from headrace.wire.framing import UNBUFFERED_HEADERS
 

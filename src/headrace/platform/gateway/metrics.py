@@ -12,8 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.core.metrics import SECONDS, SHORT_SECONDS, Distribution
 from headrace.core.tracing import ANTHROPIC_REQUEST_ID
-from headrace.http.prometheus import merge_families, metrics_page
 from headrace.platform.state.routes import Route
+from headrace.serving.http.prometheus import merge_families, metrics_page
 
 MODEL_ERRORS = frozenset({"ModelError", "engine_failed"})
 """Codes of model errors: of the runtime API, of the OpenAI API."""

@@ -31,10 +31,6 @@ from headrace.core.errors import (
     Unavailable,
 )
 from headrace.core.tracing import trace_of
-from headrace.http.asgi import Headers, Scope, header
-from headrace.http.client import ClientRequest
-from headrace.http.client_connection import ClientResponse, ResponseBroken
-from headrace.http.exchange import Exchange
 from headrace.platform.gateway import request as runtime_request
 from headrace.platform.gateway.errors import NoCapacity, NotServing, UnknownTarget
 from headrace.platform.gateway.metrics import InvocationRecord
@@ -43,6 +39,10 @@ from headrace.platform.gateway.request import Invocation
 from headrace.platform.gateway.routing import is_for_components
 from headrace.platform.gateway.service import InvocationService, finish, relay
 from headrace.platform.gateway.stored_responses import PendingResponse
+from headrace.serving.http.asgi import Headers, Scope, header
+from headrace.serving.http.client import ClientRequest
+from headrace.serving.http.client_connection import ClientResponse, ResponseBroken
+from headrace.serving.http.exchange import Exchange
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.framing import SSE_CONTENT_TYPE, without_bom
 from headrace.wire.json_size import INLINE_BYTES, check_json_size

@@ -8,10 +8,10 @@ import msgspec
 
 from headrace.core.client_text import shortened
 from headrace.core.errors import HeadraceError, ModelFailed, ModelNotFound, ModelNotReady
-from headrace.http.client import ClientRequest, HttpClient
-from headrace.http.client_connection import NoResponse, ResponseBroken, ResponseTooLarge
 from headrace.platform.gateway.routing import can_answer, is_for_components
 from headrace.platform.state.routes import Replica, Route, VariantRoute
+from headrace.serving.http.client import ClientRequest, HttpClient
+from headrace.serving.http.client_connection import NoResponse, ResponseBroken, ResponseTooLarge
 from headrace.wire.framing import to_json
 from headrace.wire.unknown_routes import MODELS
 

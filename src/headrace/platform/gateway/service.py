@@ -10,16 +10,16 @@ from datetime import UTC, datetime
 from functools import partial
 from time import perf_counter
 
-from headrace.http.body import BodyBudget, ClientGone
-from headrace.http.client import ClientRequest
-from headrace.http.client_connection import ClientResponse, Hold, ResponseBroken, ResponseTooLarge, uncounted
-from headrace.http.exchange import Exchange
 from headrace.platform.gateway.errors import ErrorTexts, GatewayConfig, NoCapacity
 from headrace.platform.gateway.forwarding import Forwarder
 from headrace.platform.gateway.metrics import GatewayMetrics, InvocationRecord
 from headrace.platform.gateway.request import Invocation
 from headrace.platform.gateway.routing import RoutingDecision, RoutingQuery, prefix_of
 from headrace.platform.gateway.stored_responses import StoredResponses
+from headrace.serving.http.body import BodyBudget, ClientGone
+from headrace.serving.http.client import ClientRequest
+from headrace.serving.http.client_connection import ClientResponse, Hold, ResponseBroken, ResponseTooLarge, uncounted
+from headrace.serving.http.exchange import Exchange
 
 NEW_SESSION = "NEW_SESSION"
 DEFAULT_LIFETIME_S = 1200.0

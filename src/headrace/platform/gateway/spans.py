@@ -2,9 +2,9 @@
 
 from headrace.core.telemetry import get_logger
 from headrace.core.tracing import Span
-from headrace.http.spans import DISCONNECTED, describe_response
 from headrace.platform.gateway import openai, request
 from headrace.platform.gateway.metrics import InvocationRecord
+from headrace.serving.http.spans import DISCONNECTED, describe_response
 from headrace.wire.unknown_routes import OPENAI_METHODS
 
 

@@ -16,10 +16,10 @@ from typing import Protocol
 from urllib.parse import parse_qsl
 
 from headrace.core.errors import PayloadTooLarge
-from headrace.http.asgi import Scope, caller_of
-from headrace.http.body import BodyBudget
-from headrace.http.exchange import Exchange
 from headrace.platform.gateway.metrics import InvocationRecord
+from headrace.serving.http.asgi import Scope, caller_of
+from headrace.serving.http.body import BodyBudget
+from headrace.serving.http.exchange import Exchange
 from headrace.wire.framing import JSON_CONTENT_TYPE
 from headrace.wire.json_size import INLINE_BYTES, UNCOUNTED_BYTES, check_json_size
 from headrace.wire.openai.proxied_responses import FindPrevious, Keep, ProxiedRequest, ResponseRecorder, read_request

@@ -18,11 +18,11 @@ from typing import Final
 from urllib.parse import parse_qs, unquote
 
 from headrace.core.tracing import trace_of
-from headrace.http.asgi import ASGIApp, Message, Receive, Scope, Send, request_of
-from headrace.http.audit import AuditedCall, AuditLog
-from headrace.http.body import BodyShare, BodyTooLarge, BodyTooSlow, read_body, replay
-from headrace.http.origins import allowed_patterns, host_refusal, is_host_allowed, is_origin_allowed
 from headrace.platform.host.access_keys import KeyRing
+from headrace.serving.http.asgi import ASGIApp, Message, Receive, Scope, Send, request_of
+from headrace.serving.http.audit import AuditedCall, AuditLog
+from headrace.serving.http.body import BodyShare, BodyTooLarge, BodyTooSlow, read_body, replay
+from headrace.serving.http.origins import allowed_patterns, host_refusal, is_host_allowed, is_origin_allowed
 from headrace.wire.aws import bearer_tokens, sigv4
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.aws.http import HttpRequest

@@ -26,21 +26,6 @@ from headrace.core.errors import Busy, Forbidden, HeadraceError, PayloadTooLarge
 from headrace.core.gpus import Gpu
 from headrace.core.telemetry import get_logger
 from headrace.core.tracing import bind_to_log, trace_of
-from headrace.http.asgi import (
-    ASGIApp,
-    Receive,
-    Scope,
-    Send,
-    close_after,
-    request_of,
-    send_reply,
-    send_response,
-    set_caller,
-)
-from headrace.http.audit import client_address
-from headrace.http.body import BodyBudget, BodyShare, BudgetSpent, ClientGone
-from headrace.http.origins import is_navigation, send_host_page
-from headrace.http.pages import DOCS_PATH, api_page_routes
 from headrace.platform.gateway import openai
 from headrace.platform.host.access import (
     FOR_CONTROL,
@@ -62,6 +47,21 @@ from headrace.platform.state.records import Json
 from headrace.platform.storage.object_storage import DiskSpace, ObjectStorage
 from headrace.platform.storage.s3_proxy import ISOLATION_HEADERS
 from headrace.platform.storage.s3_upload import set_signed_payload
+from headrace.serving.http.asgi import (
+    ASGIApp,
+    Receive,
+    Scope,
+    Send,
+    close_after,
+    request_of,
+    send_reply,
+    send_response,
+    set_caller,
+)
+from headrace.serving.http.audit import client_address
+from headrace.serving.http.body import BodyBudget, BodyShare, BudgetSpent, ClientGone
+from headrace.serving.http.origins import is_navigation, send_host_page
+from headrace.serving.http.pages import DOCS_PATH, api_page_routes
 from headrace.settings.platform_settings import PlatformSettings
 from headrace.settings.server_settings import PLATFORM_PREFIX
 from headrace.wire.aws import sigv2

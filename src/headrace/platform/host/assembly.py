@@ -10,7 +10,6 @@ from headrace.core.errors import SettingsError
 from headrace.core.installing import pip_install
 from headrace.core.telemetry import get_logger
 from headrace.core.tracing import NO_TRACER, Tracer
-from headrace.http.otlp import traced_environment
 from headrace.inference.models.sources import home_folder
 from headrace.platform.autoscaling.loops.waker import Waker
 from headrace.platform.cloudwatch.series.file import FileSeries
@@ -53,6 +52,7 @@ from headrace.platform.storage.object_grants import ObjectGrants
 from headrace.platform.storage.object_storage import DiskSpace, ObjectStorage
 from headrace.platform.storage.s3_proxy import S3Proxy
 from headrace.platform.storage.s3_signing import S3Access
+from headrace.serving.http.otlp import traced_environment
 from headrace.settings.platform_settings import HERE, LOCAL, OVER_CLIENT, PlatformSettings
 from headrace.wire.aws.scope import AwsScope
 

@@ -22,12 +22,12 @@ from starlette.routing import Route
 
 from headrace.core.errors import Unavailable
 from headrace.core.tracing import trace_of
-from headrace.http.audit import AuditedCall, AuditLog
-from headrace.http.body import BodyTooLarge, read_body
-from headrace.http.pages import page_file, page_routes
 from headrace.platform.gateway.traffic_history import RATE_WINDOW_S, TrafficHistory
 from headrace.platform.host.access_keys import AccessKey, AccessKeys
 from headrace.platform.state.records import Json, LastRecord
+from headrace.serving.http.audit import AuditedCall, AuditLog
+from headrace.serving.http.body import BodyTooLarge, read_body
+from headrace.serving.http.pages import page_file, page_routes
 
 CONSOLE_PATH = "/console"
 MAX_RATES = 200

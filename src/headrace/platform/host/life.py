@@ -27,9 +27,6 @@ from headrace.core.errors import HeadraceError, Unavailable
 from headrace.core.log_files import KEPT_LOG_BYTES, MAX_LOG_BYTES, trim_log
 from headrace.core.telemetry import get_logger
 from headrace.core.threads import keep_from_collector
-from headrace.http.otlp import tracing
-from headrace.http.server import HttpServer, http_limits, http_server
-from headrace.http.tls import trusts_itself, url_of
 from headrace.platform.cluster.launcher import Launcher
 from headrace.platform.control.model.worker import WORKER
 from headrace.platform.host.app import PlatformApp
@@ -40,6 +37,9 @@ from headrace.platform.host.supervisor import STOP_WITHOUT_DELAY
 from headrace.platform.state.records import Conflict
 from headrace.platform.state.store import Store
 from headrace.platform.storage.object_storage import ObjectStorage
+from headrace.serving.http.otlp import tracing
+from headrace.serving.http.server import HttpServer, http_limits, http_server
+from headrace.serving.http.tls import trusts_itself, url_of
 from headrace.settings.platform_settings import PlatformSettings
 from headrace.settings.shutdown import resolve_shutdown_delay
 from headrace.wire.aws import services

@@ -24,7 +24,6 @@ from headrace.core.errors import HeadraceError, SettingsError, Unavailable, User
 from headrace.core.processes import protect_memory
 from headrace.core.telemetry import get_logger, setup_logging
 from headrace.core.threads import take_short_turns
-from headrace.http.tls import bind, server_context
 from headrace.platform.cluster.worker_files import write_atomically
 from headrace.platform.host.assembly import prepare_keys
 from headrace.platform.host.folders import DataFolder, short_path
@@ -36,6 +35,7 @@ from headrace.platform.state.coordination import Displaced
 from headrace.platform.state.database import locked_database
 from headrace.platform.state.store import open_store
 from headrace.platform.storage.object_storage import make_storage
+from headrace.serving.http.tls import bind, server_context
 from headrace.settings.platform_settings import PlatformSettings, data_folder
 
 _ASK: Final = b"sockets"

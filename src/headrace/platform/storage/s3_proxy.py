@@ -17,8 +17,6 @@ import httpcore
 
 from headrace.core.aws_buckets import explain_missing_bucket
 from headrace.core.telemetry import get_logger
-from headrace.http.asgi import Receive, Scope, Send, add_headers, content_length, headers_of, send_response
-from headrace.http.body import ClientGone
 from headrace.platform.storage.object_storage import READY, DiskSpace, ObjectStorage
 from headrace.platform.storage.s3_signing import (
     S3Access,
@@ -29,6 +27,8 @@ from headrace.platform.storage.s3_signing import (
     signed_headers,
 )
 from headrace.platform.storage.s3_upload import Upload, begun, open_upload, signed_payload_of
+from headrace.serving.http.asgi import Receive, Scope, Send, add_headers, content_length, headers_of, send_response
+from headrace.serving.http.body import ClientGone
 from headrace.wire.aws.calls import render_error
 from headrace.wire.aws.errors import AwsError
 

@@ -13,9 +13,9 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from headrace.http.asgi import Receive, Scope
-from headrace.http.body import body_parts
 from headrace.platform.storage.s3_signing import UNSIGNED_PAYLOAD
+from headrace.serving.http.asgi import Receive, Scope
+from headrace.serving.http.body import body_parts
 from headrace.wire.aws.chunk_signatures import ChunkVerifier
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.aws.sigv4 import Identity

@@ -15,12 +15,12 @@ from headrace.core.tracing import trace_of
 from headrace.handlers.errors import Refused, WholeResponse
 from headrace.handlers.exchange import HandlerRequest, RequestPart
 from headrace.handlers.spec import ContractName
-from headrace.http.asgi import Receive, Scope, Send
 from headrace.server.base_service import NOT_READY, ServerPhase
 from headrace.server.handlers.metrics import handler_metrics
 from headrace.server.handlers.relay import HandlerRoute, clean_headers, clean_status
 from headrace.server.handlers.service import CodeService
 from headrace.server.middleware import EXCEPTION_HANDLERS, middleware, route_error_handler
+from headrace.serving.http.asgi import Receive, Scope, Send
 from headrace.wire.adapters import parse_register, render_change
 from headrace.wire.framing import JSON_CONTENT_TYPE, to_json
 from headrace.wire.torchserve.dialect import render_error

@@ -14,7 +14,6 @@ from headrace.handlers.spec import HandlerSpec
 from headrace.handlers.torchserve import model_version
 from headrace.handlers.torchserve_config import ManagementOptions
 from headrace.handlers.torchserve_models import TorchServeModels
-from headrace.http.otlp import tracing
 from headrace.server.base_service import ServerPhase
 from headrace.server.handlers.app import handler_app
 from headrace.server.handlers.metrics import metrics_app
@@ -23,6 +22,7 @@ from headrace.server.lifecycle import ModelServer, SideApp, in_daemon_thread, se
 from headrace.server.main import TRACED_SERVICE, log_start
 from headrace.server.middleware import middleware
 from headrace.server.torchserve_routes import management_app, torchserve_routes
+from headrace.serving.http.otlp import tracing
 from headrace.settings.addresses import split_address
 from headrace.settings.container_names import Notice
 from headrace.settings.server_settings import ServerSettings

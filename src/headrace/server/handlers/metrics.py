@@ -16,9 +16,9 @@ from starlette.routing import Route
 
 from headrace.handlers.pool import HandlerPool
 from headrace.handlers.torchserve_models import Registered, TorchServeModels
-from headrace.http.prometheus import merge_families, metrics_page
 from headrace.server.base_service import ServerPhase
 from headrace.server.handlers.service import CodeService
+from headrace.serving.http.prometheus import merge_families, metrics_page
 
 _OWN: Final = ("headrace_", "process_")
 

@@ -27,12 +27,12 @@ from headrace.handlers.exchange import (
     request_part,
 )
 from headrace.handlers.pool import HandlerPool
-from headrace.http.asgi import Receive, Scope, Send, header, send_reply
-from headrace.http.body import ClientGone
-from headrace.http.errors import CLIENT_GONE_STATUS, ResponseAborted, errors_answered
-from headrace.http.exchange import Exchange
-from headrace.http.spans import DISCONNECTED, span_of
 from headrace.server.handlers.service import CodeService
+from headrace.serving.http.asgi import Receive, Scope, Send, header, send_reply
+from headrace.serving.http.body import ClientGone
+from headrace.serving.http.errors import CLIENT_GONE_STATUS, ResponseAborted, errors_answered
+from headrace.serving.http.exchange import Exchange
+from headrace.serving.http.spans import DISCONNECTED, span_of
 from headrace.wire.unknown_routes import render_error_for
 from headrace_handler.client_data import parameter
 from headrace_handler.contract import Mode

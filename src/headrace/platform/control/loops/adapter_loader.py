@@ -14,13 +14,13 @@ from urllib.parse import quote
 import msgspec
 
 from headrace.core.telemetry import get_logger
-from headrace.http.client import ClientRequest, send_once
-from headrace.http.client_connection import NoResponse, ResponseBroken, ResponseTooLarge
 from headrace.platform.cluster.launcher import NO_GRANTS, Grants
 from headrace.platform.control.model.worker import WORKER, AdapterState
 from headrace.platform.control.planning.worker_actions import AdapterAction, LoadAdapter
 from headrace.platform.state.records import MAX_WRITE_TRIES, Conflict, Record
 from headrace.platform.state.store import Store
+from headrace.serving.http.client import ClientRequest, send_once
+from headrace.serving.http.client_connection import NoResponse, ResponseBroken, ResponseTooLarge
 
 _UNLOAD_TIMEOUT_S = 30.0
 _MAX_ANSWER_BYTES: Final = 64 * 1024

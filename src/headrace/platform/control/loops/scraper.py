@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from headrace.http.client import ClientRequest, send_once
-from headrace.http.client_connection import NoResponse, ResponseBroken, ResponseTooLarge
 from headrace.platform.cloudwatch.metrics.metric import Dimensions, Metric, MetricSink, StatisticSink
 from headrace.platform.cloudwatch.metrics.worker_page import (
     Page,
@@ -30,6 +28,8 @@ from headrace.platform.control.model.worker import WORKER, ReplicaSpec, WorkerRe
 from headrace.platform.control.model.workload import serving_revision
 from headrace.platform.state.records import Record, Unreadable
 from headrace.platform.state.store import Store
+from headrace.serving.http.client import ClientRequest, send_once
+from headrace.serving.http.client_connection import NoResponse, ResponseBroken, ResponseTooLarge
 
 PERIOD_S = 10.0
 TIMEOUT_S = 3.0

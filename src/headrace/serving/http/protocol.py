@@ -20,11 +20,11 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from headrace.core.telemetry import get_logger
-from headrace.http.asgi import WRITE_PART, ASGIApp, Message, Receive, Scope, Send
-from headrace.http.connection_memory import ConnectionMemory, ConnectionShare
-from headrace.http.direct_writes import HeadJoiner, end_by_close, has_length, part_writer_of, pieces_of
-from headrace.http.errors import ResponseAborted
-from headrace.http.head import MAX_HEAD_BYTES, MAX_HEADERS, HttpRefused, check_head, refusal_of
+from headrace.serving.http.asgi import WRITE_PART, ASGIApp, Message, Receive, Scope, Send
+from headrace.serving.http.connection_memory import ConnectionMemory, ConnectionShare
+from headrace.serving.http.direct_writes import HeadJoiner, end_by_close, has_length, part_writer_of, pieces_of
+from headrace.serving.http.errors import ResponseAborted
+from headrace.serving.http.head import MAX_HEAD_BYTES, MAX_HEADERS, HttpRefused, check_head, refusal_of
 
 LINGER_S = 2.0
 """Seconds for a client to read a refusal sent before the end of its request: closing at once would reset it."""

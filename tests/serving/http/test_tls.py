@@ -14,7 +14,7 @@ import pytest
 import trustme
 
 from headrace.core.errors import SettingsError
-from headrace.http.tls import client_context, server_context, trusts_itself
+from headrace.serving.http.tls import client_context, server_context, trusts_itself
 from headrace.testing.server import EchoServer, echo_server
 from tests.waiting import WAIT_S
 

@@ -43,7 +43,7 @@ _API_FILES = {
     f"{DOCS_PATH}/swagger-ui.css": "vendor/swagger-ui-dist/swagger-ui.css",
     f"{DOCS_PATH}/swagger-ui-bundle.js": "vendor/swagger-ui-dist/swagger-ui-bundle.js",
 }
-_SHARED = "headrace.http"
+_SHARED = "headrace.serving.http"
 _TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "woff2": "font/woff2"}
 
 Endpoint = Callable[[Request], Awaitable[Response]]

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from headrace.http.asgi import Message, Receive
+from headrace.serving.http.asgi import Message, Receive
 
 FREE_BYTES = 64 * 1024
 """The first bytes of each body are not counted, so that slow large bodies never keep out small ones."""

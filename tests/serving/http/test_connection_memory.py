@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from headrace.http.connection_memory import ConnectionMemory, ConnectionShare
+from headrace.serving.http.connection_memory import ConnectionMemory, ConnectionShare
 from tests.http_cases import GET, HOST
 from tests.server.conftest import serving
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
-from headrace.http.asgi import (
+from headrace.serving.http.asgi import (
     Body,
     Headers,
     Receive,
@@ -22,7 +22,7 @@ from headrace.http.asgi import (
     part_writer,
     response_messages,
 )
-from headrace.http.body import BodyBudget, BodyShare, ClientGone, read_body
+from headrace.serving.http.body import BodyBudget, BodyShare, ClientGone, read_body
 
 
 class Exchange:

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from headrace.http.client import ClientRequest, HttpClient, send_once
-from headrace.http.client_connection import ConnectFailed, NoResponse, ResponseHeadBroken
+from headrace.serving.http.client import ClientRequest, HttpClient, send_once
+from headrace.serving.http.client_connection import ConnectFailed, NoResponse, ResponseHeadBroken
 from tests.waiting import WAIT_S
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"

@@ -6,9 +6,9 @@ import socket
 
 import pytest
 
-from headrace.http.asgi import WRITE_PART, part_writer
-from headrace.http.body import ClientGone
-from headrace.http.exchange import Exchange
+from headrace.serving.http.asgi import WRITE_PART, part_writer
+from headrace.serving.http.body import ClientGone
+from headrace.serving.http.exchange import Exchange
 from headrace.testing.echo import EchoBackend, EchoScript
 from tests.server.conftest import serving
 from tests.waiting import WAIT_S

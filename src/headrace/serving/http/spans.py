@@ -1,8 +1,8 @@
 """The span of an HTTP request: started at its head, kept in its scope, ended after its response."""
 
 from headrace.core.tracing import NoSpan, Span, Tracer, replace_trace, trace_of
-from headrace.http.asgi import ASGIApp, Message, Receive, Scope, Send
-from headrace.http.errors import CLIENT_GONE_STATUS
+from headrace.serving.http.asgi import ASGIApp, Message, Receive, Scope, Send
+from headrace.serving.http.errors import CLIENT_GONE_STATUS
 
 _SCOPE_KEY = "headrace.span"
 _UNTRACED_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})

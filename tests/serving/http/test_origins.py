@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.http.origins import allowed_patterns, is_host_allowed, is_origin_allowed
+from headrace.serving.http.origins import allowed_patterns, is_host_allowed, is_origin_allowed
 
 OWN = "127.0.0.1:8080"
 

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, suppress
 
 from headrace.core.errors import HeadraceError, Internal, Unavailable
 from headrace.core.telemetry import get_logger
-from headrace.http.body import ClientGone
+from headrace.serving.http.body import ClientGone
 
 CLIENT_GONE_STATUS = 499
 """Status in the log of a request whose client disconnected. Source: nginx."""

@@ -12,9 +12,9 @@ from typing import Any, cast
 import uvicorn
 
 from headrace.core.telemetry import get_logger
-from headrace.http.asgi import ASGIApp
-from headrace.http.connection_memory import ConnectionMemory
-from headrace.http.protocol import HttpLimits, StreamingProtocol
+from headrace.serving.http.asgi import ASGIApp
+from headrace.serving.http.connection_memory import ConnectionMemory
+from headrace.serving.http.protocol import HttpLimits, StreamingProtocol
 from headrace.settings.platform_settings import PlatformSettings
 from headrace.settings.server_settings import ServerSettings
 

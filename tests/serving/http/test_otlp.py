@@ -6,7 +6,7 @@ import pytest
 
 from headrace.core.errors import SettingsError
 from headrace.core.tracing import NO_TRACER, TraceContext
-from headrace.http.otlp import OtlpTarget, otlp_target, traced_environment, tracing
+from headrace.serving.http.otlp import OtlpTarget, otlp_target, traced_environment, tracing
 
 BASE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 TRACES = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"

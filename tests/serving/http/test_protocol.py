@@ -6,10 +6,10 @@ import socket
 
 import pytest
 
-from headrace.http.connection_memory import ConnectionMemory
-from headrace.http.exchange import Exchange
-from headrace.http.protocol import MAX_PIPELINED, MAX_SMALL_CHUNKS, HttpLimits, StreamingProtocol
-from headrace.http.server import http_server
+from headrace.serving.http.connection_memory import ConnectionMemory
+from headrace.serving.http.exchange import Exchange
+from headrace.serving.http.protocol import MAX_PIPELINED, MAX_SMALL_CHUNKS, HttpLimits, StreamingProtocol
+from headrace.serving.http.server import http_server
 from headrace.testing.echo import EchoBackend, EchoScript
 from tests.http_cases import GET, HOST, MALFORMED, answers_in, exchange
 from tests.server.conftest import serving

@@ -6,7 +6,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from headrace.http.pages import api_page_routes, page_routes, shared_files
+from headrace.serving.http.pages import api_page_routes, page_routes, shared_files
 
 
 @pytest.fixture(scope="module")
@@ -44,5 +44,5 @@ def test_nothing_else_of_the_vendored_folder_is_served(client: TestClient, path:
 
 def test_every_shared_file_is_served() -> None:
     api_page = {route.path.removeprefix("/docs/") for route in api_page_routes()} | {"api.html"}
-    present = {file.name for file in files("headrace.http").joinpath("web").iterdir() if file.is_file()}
+    present = {file.name for file in files("headrace.serving.http").joinpath("web").iterdir() if file.is_file()}
     assert present - api_page == set(shared_files())

@@ -15,8 +15,8 @@ from collections.abc import Collection
 from urllib.parse import urlsplit
 
 from headrace.core.client_text import shortened
-from headrace.http.asgi import Scope, Send, header, send_response
-from headrace.http.pages import PAGE_HEADERS
+from headrace.serving.http.asgi import Scope, Send, header, send_response
+from headrace.serving.http.pages import PAGE_HEADERS
 
 ANY = "*"
 """The pattern of all host names, and of all origins."""

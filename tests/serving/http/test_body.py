@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.http.body import (
+from headrace.serving.http.body import (
     FREE_BYTES,
     BodyBudget,
     BodyTooLarge,

@@ -110,7 +110,7 @@ def tracing(endpoint: str | None, env: Mapping[str, str], *, service: str) -> It
         return
     try:
         exporters = import_module(f"opentelemetry.exporter.otlp.proto.{_PROTOCOLS[target.protocol]}.trace_exporter")
-        from headrace.http.otlp_spans import OtelTracer
+        from headrace.serving.http.otlp_spans import OtelTracer
     except ImportError as error:
         raise SettingsError(
             f"Traces are to be exported to {target.public_url} by {target.protocol}, and {error.name} is not "

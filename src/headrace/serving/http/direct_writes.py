@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from headrace.http.asgi import BODILESS, Message, WritePart
+from headrace.serving.http.asgi import BODILESS, Message, WritePart
 
 PART_BYTES = 64 * 1024
 """A larger part of a body is written in pieces of this size, each when the client has read most of the one before."""

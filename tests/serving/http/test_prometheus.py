@@ -2,7 +2,7 @@
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from headrace.http.prometheus import merge_families
+from headrace.serving.http.prometheus import merge_families
 
 
 def counter(model: str, value: float) -> Metric:

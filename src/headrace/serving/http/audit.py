@@ -11,7 +11,7 @@ from typing import Final
 
 from headrace.core.client_text import shortened
 from headrace.core.telemetry import get_logger
-from headrace.http.asgi import Scope, caller_of
+from headrace.serving.http.asgi import Scope, caller_of
 
 ANONYMOUS: Final = "anonymous"
 """The caller on a platform that requires no credentials."""

@@ -12,10 +12,10 @@ import pytest
 import trustme
 import uvloop
 
-from headrace.http.asgi import Receive, Scope, Send, send_response
-from headrace.http.protocol import HttpLimits
-from headrace.http.server import http_server
-from headrace.http.tls import bind
+from headrace.serving.http.asgi import Receive, Scope, Send, send_response
+from headrace.serving.http.protocol import HttpLimits
+from headrace.serving.http.server import http_server
+from headrace.serving.http.tls import bind
 from tests.waiting import WAIT_S
 
 LOOPS = [pytest.param(asyncio.new_event_loop, id="asyncio"), pytest.param(uvloop.new_event_loop, id="uvloop")]

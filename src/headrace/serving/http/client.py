@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
-from headrace.http.client_connection import (
+from headrace.serving.http.client_connection import (
     ClientConnection,
     ClientResponse,
     ConnectFailed,

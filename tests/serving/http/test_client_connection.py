@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.http.client_connection import (
+from headrace.serving.http.client_connection import (
     HIGH_WATER_BYTES,
     MAX_HEAD_BYTES,
     MAX_PART_BYTES,
