@@ -35,6 +35,22 @@ from headrace.platform.gateway.metrics import families as gateway_families
 from headrace.platform.host.operations import OPERATIONS
 from headrace.server.handlers.metrics import families as handler_families
 from headrace.server.handlers.metrics import torchserve_families
+from headrace.serving.wire.anthropic.dialect import FIELDS as MESSAGES_FIELDS
+from headrace.serving.wire.aws import coverage
+from headrace.serving.wire.aws.errors import AwsError
+from headrace.serving.wire.fields import LEAVE_IT_OUT
+from headrace.serving.wire.lmi.dialect import PARAMETER_FIELDS as LMI_FIELDS
+from headrace.serving.wire.ollama.dialect import CHAT_FIELDS as OLLAMA_CHAT_FIELDS
+from headrace.serving.wire.ollama.dialect import GENERATE_FIELDS as OLLAMA_GENERATE_FIELDS
+from headrace.serving.wire.ollama.options import FIELDS as OLLAMA_OPTIONS
+from headrace.serving.wire.openai.chat import FIELDS as CHAT_FIELDS
+from headrace.serving.wire.openai.completions import FIELDS as COMPLETIONS_FIELDS
+from headrace.serving.wire.openai.responses import FIELDS as RESPONSES_FIELDS
+from headrace.serving.wire.tgi.dialect import PARAMETER_FIELDS as TGI_FIELDS
+from headrace.serving.wire.toolkit.dialect import PARAMETER_FIELDS as TOOLKIT_GENERATION_FIELDS
+from headrace.serving.wire.toolkit.encoders import CLASSIFICATION_FIELDS as TOOLKIT_CLASSIFICATION_FIELDS
+from headrace.serving.wire.toolkit.encoders import FEATURE_FIELDS as TOOLKIT_FEATURES_FIELDS
+from headrace.serving.wire.torchserve.dialect import PARAMETER_FIELDS as TORCHSERVE_FIELDS
 from headrace.settings.container_flags import FLAGS
 from headrace.settings.container_meanings import (
     Fills,
@@ -50,26 +66,10 @@ from headrace.settings.container_tables import ENVIRONMENT, GENERAL_NAMES, MODEL
 from headrace.settings.docs import SettingRow, setting_rows
 from headrace.settings.platform_settings import PlatformSettings
 from headrace.settings.values import flag_name
-from headrace.wire.anthropic.dialect import FIELDS as MESSAGES_FIELDS
-from headrace.wire.aws import coverage
-from headrace.wire.aws.errors import AwsError
-from headrace.wire.fields import LEAVE_IT_OUT
-from headrace.wire.lmi.dialect import PARAMETER_FIELDS as LMI_FIELDS
-from headrace.wire.ollama.dialect import CHAT_FIELDS as OLLAMA_CHAT_FIELDS
-from headrace.wire.ollama.dialect import GENERATE_FIELDS as OLLAMA_GENERATE_FIELDS
-from headrace.wire.ollama.options import FIELDS as OLLAMA_OPTIONS
-from headrace.wire.openai.chat import FIELDS as CHAT_FIELDS
-from headrace.wire.openai.completions import FIELDS as COMPLETIONS_FIELDS
-from headrace.wire.openai.responses import FIELDS as RESPONSES_FIELDS
-from headrace.wire.tgi.dialect import PARAMETER_FIELDS as TGI_FIELDS
-from headrace.wire.toolkit.dialect import PARAMETER_FIELDS as TOOLKIT_GENERATION_FIELDS
-from headrace.wire.toolkit.encoders import CLASSIFICATION_FIELDS as TOOLKIT_CLASSIFICATION_FIELDS
-from headrace.wire.toolkit.encoders import FEATURE_FIELDS as TOOLKIT_FEATURES_FIELDS
-from headrace.wire.torchserve.dialect import PARAMETER_FIELDS as TORCHSERVE_FIELDS
 from headrace_handler.contract import Load
 
 if TYPE_CHECKING:
-    from headrace.wire.fields import FieldTable
+    from headrace.serving.wire.fields import FieldTable
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

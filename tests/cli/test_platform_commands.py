@@ -24,7 +24,7 @@ from headrace.cli.invoke_body import request_body
 from headrace.cli.invoke_errors import answer_message
 from headrace.cli.scale import change_note
 from headrace.cli.tables import age, labelled, table, wrapped
-from headrace.wire.aws import services, validation
+from headrace.serving.wire.aws import services, validation
 
 
 @pytest.mark.parametrize(

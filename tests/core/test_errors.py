@@ -4,7 +4,7 @@ import re
 
 from headrace.core import errors
 from headrace.core.errors import HeadraceError
-from headrace.wire.aws.errors import AwsError
+from headrace.serving.wire.aws.errors import AwsError
 
 
 def _drawn() -> list[tuple[int, str]]:

@@ -10,8 +10,8 @@ import pytest
 from huggingface_hub import InferenceClient
 
 from tests import plain_http
+from tests.serving.wire.readers import as_events, read_lmi_fragments, read_outputs, read_tgi, read_torchserve
 from tests.waiting import WAIT_S
-from tests.wire.readers import as_events, read_lmi_fragments, read_outputs, read_tgi, read_torchserve
 
 from .conftest import Served, serve
 

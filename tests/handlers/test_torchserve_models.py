@@ -9,7 +9,7 @@ import pytest
 from headrace.handlers.spec import HandlerSpec
 from headrace.handlers.torchserve_models import TorchServeModels
 from headrace.handlers.torchserve_store import ModelStore
-from headrace.wire.torchserve.management import ApiError, Registration
+from headrace.serving.wire.torchserve.management import ApiError, Registration
 from tests.handlers.support import num_descriptors
 from tests.handlers.wheels import make_wheel
 from tests.headrace_handler.torchserve_models import pack, write_model

@@ -11,7 +11,7 @@ import pytest
 
 from headrace.core.errors import HeadraceError, SettingsError
 from headrace.handlers.torchserve_store import ModelStore, holds_models, is_model_store
-from headrace.wire.torchserve.management import ApiError, Registration
+from headrace.serving.wire.torchserve.management import ApiError, Registration
 from tests.handlers.support import num_descriptors
 from tests.headrace_handler.torchserve_models import pack, write_model
 

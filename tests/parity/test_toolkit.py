@@ -9,11 +9,11 @@ import tokenizers
 
 from headrace.core.errors import InvalidRequest
 from headrace.core.generation import Chunk, Finish, FinishReason, Pooled, PoolingInfo
-from headrace.wire.answers import Collector
-from headrace.wire.toolkit.dialect import Toolkit
+from headrace.serving.wire.answers import Collector
+from headrace.serving.wire.toolkit.dialect import Toolkit
 from headrace_handler.contracts.sagemaker.profiles.huggingface import predict
 from tests.parity.test_embeddings import write_model
-from tests.wire.samples import CONTEXT, MODEL, answer, whole
+from tests.serving.wire.samples import CONTEXT, MODEL, answer, whole
 
 LABELS = ("bad", "fair", "good")
 BODIES = [

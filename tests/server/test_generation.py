@@ -9,10 +9,10 @@ import pytest
 from headrace.core.errors import Busy, EngineFailed, Internal, InvalidRequest
 from headrace.server.generate import GenerationRoute
 from headrace.server.service import Service
+from headrace.serving.wire.json_size import INLINE_BYTES
+from headrace.serving.wire.openai.chat import OpenAIChat
 from headrace.settings.server_settings import ServerSettings
 from headrace.testing.echo import EchoBackend, EchoScript
-from headrace.wire.json_size import INLINE_BYTES
-from headrace.wire.openai.chat import OpenAIChat
 
 from .conftest import SLOW, serving
 

@@ -13,9 +13,9 @@ from starlette.routing import Route
 from headrace.core.answer_format.formats import REASONING_TAGS
 from headrace.server.app import app_of
 from headrace.serving.http.pages import DOCS_PATH
+from headrace.serving.wire.openapi.document import DocumentInfo, Operation, render_openapi
+from headrace.serving.wire.openapi.operations import SERVER_OPERATIONS, with_model
 from headrace.testing.echo import EchoBackend
-from headrace.wire.openapi.document import DocumentInfo, Operation, render_openapi
-from headrace.wire.openapi.operations import SERVER_OPERATIONS, with_model
 
 from .conftest import Echo, serving
 

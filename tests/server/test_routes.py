@@ -8,7 +8,7 @@ import re
 import pytest
 
 from headrace.testing.echo import EchoBackend
-from tests.wire.test_unknown_routes import FOREIGN, message_of
+from tests.serving.wire.test_unknown_routes import FOREIGN, message_of
 
 from .conftest import serving
 

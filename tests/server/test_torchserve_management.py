@@ -22,7 +22,7 @@ from headrace.server.handlers.metrics import metrics_app
 from headrace.server.torchserve_routes import management_app
 from headrace.serving.http.asgi import Message
 from headrace.serving.http.errors import CLIENT_GONE_STATUS
-from headrace.wire.torchserve.management import Registration
+from headrace.serving.wire.torchserve.management import Registration
 from tests.headrace_handler.torchserve_models import write_model
 from tests.waiting import WAIT_S
 

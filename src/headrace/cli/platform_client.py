@@ -281,7 +281,7 @@ def translate_errors() -> Iterator[None]:
     """Translate boto3's errors to messages of one sentence."""
     from botocore.exceptions import BotoCoreError, ClientError, EndpointConnectionError, HTTPClientError, SSLError
 
-    from headrace.wire.aws.signature_faults import KEY_HINT
+    from headrace.serving.wire.aws.signature_faults import KEY_HINT
 
     try:
         yield

@@ -82,7 +82,7 @@ def _listed(document: Mapping[str, Any], member: str, path: Path) -> list[dict[s
 def _check(where: str, service: str, operation: str, request: Mapping[str, Any]) -> None:
     from botocore.validate import ParamValidator
 
-    from headrace.wire.aws import services
+    from headrace.serving.wire.aws import services
 
     shape = services.operation(service, operation).input_shape
     report = ParamValidator().validate(request, shape)

@@ -13,7 +13,7 @@ from headrace.handlers.pool import HandlerPool, PoolPhase
 from headrace.handlers.spec import HandlerSpec
 from headrace.handlers.torchserve import model_version
 from headrace.handlers.torchserve_config import ManagementOptions
-from headrace.wire.torchserve.management import (
+from headrace.serving.wire.torchserve.management import (
     ApiError,
     ModelState,
     Registration,

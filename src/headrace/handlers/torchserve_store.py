@@ -28,7 +28,7 @@ from headrace.handlers.spec import HandlerSpec
 from headrace.handlers.torchserve import model_version
 from headrace.handlers.torchserve_archive import is_archive
 from headrace.handlers.torchserve_config import allowed_urls, variable, versions_of
-from headrace.wire.torchserve.management import ApiError, Registration
+from headrace.serving.wire.torchserve.management import ApiError, Registration
 from headrace_handler.stray_files import listed
 
 _URL: Final = re.compile(r"(file|https?)://", re.IGNORECASE)

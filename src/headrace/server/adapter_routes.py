@@ -15,8 +15,7 @@ from headrace.core.generation import AdapterInfo
 from headrace.core.telemetry import get_logger
 from headrace.inference.engine.backend import Backend
 from headrace.server.service import Service
-from headrace.settings.server_settings import ServerSettings
-from headrace.wire.adapters import (
+from headrace.serving.wire.adapters import (
     AdapterChange,
     parse_register,
     parse_vllm,
@@ -24,7 +23,8 @@ from headrace.wire.adapters import (
     render_adapters,
     render_change,
 )
-from headrace.wire.framing import JSON_CONTENT_TYPE
+from headrace.serving.wire.framing import JSON_CONTENT_TYPE
+from headrace.settings.server_settings import ServerSettings
 
 _CODE_FILE = "model.py"
 

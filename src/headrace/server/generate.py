@@ -23,8 +23,8 @@ from headrace.serving.http.body import ClientGone
 from headrace.serving.http.errors import CLIENT_GONE_STATUS, errors_answered
 from headrace.serving.http.exchange import Exchange
 from headrace.serving.http.spans import DISCONNECTED, span_of
-from headrace.wire.adapters import IDENTIFIER_HEADER
-from headrace.wire.dialect import Dialect, ParsedRequest
+from headrace.serving.wire.adapters import IDENTIFIER_HEADER
+from headrace.serving.wire.dialect import Dialect, ParsedRequest
 
 
 class GenerationRoute:

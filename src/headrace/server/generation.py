@@ -19,10 +19,10 @@ from headrace.core.telemetry import RequestRecord
 from headrace.inference.engine.backend import Backend, Drain
 from headrace.server.service import Service
 from headrace.serving.http.exchange import Exchange
-from headrace.wire.answers import Answer, Collector, failure_of, num_logprobs
-from headrace.wire.dialect import Dialect, ParsedRequest, Reply, StreamRenderer, Timings
-from headrace.wire.formatted import TokenSteps, for_responses, for_tokens
-from headrace.wire.framing import JSON_CONTENT_TYPE, JSONLINES_CONTENT_TYPE
+from headrace.serving.wire.answers import Answer, Collector, failure_of, num_logprobs
+from headrace.serving.wire.dialect import Dialect, ParsedRequest, Reply, StreamRenderer, Timings
+from headrace.serving.wire.formatted import TokenSteps, for_responses, for_tokens
+from headrace.serving.wire.framing import JSON_CONTENT_TYPE, JSONLINES_CONTENT_TYPE
 
 if TYPE_CHECKING:
     from headrace.server.formatters import FormattedResponse, Part

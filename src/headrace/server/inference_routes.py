@@ -18,23 +18,23 @@ from starlette.routing import Route
 from headrace.core.tracing import trace_of
 from headrace.server.generate import GenerationRoute
 from headrace.server.service import Service
-from headrace.wire.anthropic.dialect import AnthropicMessages, parse_count
-from headrace.wire.anthropic.reply import render_count as render_anthropic_count
-from headrace.wire.dialect import Dialect, RequestContext
-from headrace.wire.framing import JSON_CONTENT_TYPE
-from headrace.wire.ollama import models as ollama
-from headrace.wire.ollama.dialect import OllamaChat, OllamaGenerate
-from headrace.wire.ollama.embeddings import OllamaEmbed, OllamaEmbeddings
-from headrace.wire.openai import pages as vllm
-from headrace.wire.openai.chat import OpenAIChat
-from headrace.wire.openai.completions import OpenAICompletions
-from headrace.wire.openai.pages import render_model, render_models
-from headrace.wire.openai.pooling import OpenAIEmbeddings
-from headrace.wire.openai.responses import OpenAIResponses
-from headrace.wire.openai.responses_reply import render_count
-from headrace.wire.openai.stored_responses import ACTIONS, Action, ResponseCall, ResponseKey, ResponseStore
-from headrace.wire.tgi.reply import parse_tokenize, render_tokenize
-from headrace.wire.unknown_routes import (
+from headrace.serving.wire.anthropic.dialect import AnthropicMessages, parse_count
+from headrace.serving.wire.anthropic.reply import render_count as render_anthropic_count
+from headrace.serving.wire.dialect import Dialect, RequestContext
+from headrace.serving.wire.framing import JSON_CONTENT_TYPE
+from headrace.serving.wire.ollama import models as ollama
+from headrace.serving.wire.ollama.dialect import OllamaChat, OllamaGenerate
+from headrace.serving.wire.ollama.embeddings import OllamaEmbed, OllamaEmbeddings
+from headrace.serving.wire.openai import pages as vllm
+from headrace.serving.wire.openai.chat import OpenAIChat
+from headrace.serving.wire.openai.completions import OpenAICompletions
+from headrace.serving.wire.openai.pages import render_model, render_models
+from headrace.serving.wire.openai.pooling import OpenAIEmbeddings
+from headrace.serving.wire.openai.responses import OpenAIResponses
+from headrace.serving.wire.openai.responses_reply import render_count
+from headrace.serving.wire.openai.stored_responses import ACTIONS, Action, ResponseCall, ResponseKey, ResponseStore
+from headrace.serving.wire.tgi.reply import parse_tokenize, render_tokenize
+from headrace.serving.wire.unknown_routes import (
     COUNT_TOKENS,
     DETOKENIZE,
     INPUT_TOKENS,

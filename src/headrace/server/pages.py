@@ -9,9 +9,9 @@ from starlette.routing import Route
 
 from headrace.server.service import Service
 from headrace.serving.http.pages import api_page_routes, page_response, page_routes
-from headrace.wire.framing import JSON_CONTENT_TYPE
-from headrace.wire.openapi.document import DocumentInfo, render_openapi
-from headrace.wire.openapi.operations import OPENAPI_PATH, SERVER_OPERATIONS, with_model
+from headrace.serving.wire.framing import JSON_CONTENT_TYPE
+from headrace.serving.wire.openapi.document import DocumentInfo, render_openapi
+from headrace.serving.wire.openapi.operations import OPENAPI_PATH, SERVER_OPERATIONS, with_model
 
 _PACKAGE = "headrace.server"
 _ABOUT = (

@@ -25,8 +25,8 @@ from headrace.server.handlers.service import TorchServeService
 from headrace.server.middleware import COMMON_HANDLERS
 from headrace.serving.http.asgi import Receive, Scope, Send
 from headrace.serving.http.body import BodyTooLarge, BodyTooSlow, read_body
-from headrace.wire.torchserve import management as api
-from headrace.wire.torchserve.management import ApiError, not_found, pretty, read_model_path
+from headrace.serving.wire.torchserve import management as api
+from headrace.serving.wire.torchserve.management import ApiError, not_found, pretty, read_model_path
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 

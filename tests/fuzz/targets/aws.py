@@ -11,14 +11,14 @@ from botocore.credentials import Credentials
 from botocore.eventstream import EventStreamBuffer
 
 from headrace.platform.storage.s3_upload import AwsChunkedReader, BadChunk, begun, open_upload
-from headrace.wire.aws import bearer_tokens, calls, eventstream, sigv4
-from headrace.wire.aws.errors import AwsError
-from headrace.wire.aws.http import HttpRequest, inflated
-from headrace.wire.aws.identify import form_fields, identify
+from headrace.serving.wire.aws import bearer_tokens, calls, eventstream, sigv4
+from headrace.serving.wire.aws.errors import AwsError
+from headrace.serving.wire.aws.http import HttpRequest, inflated
+from headrace.serving.wire.aws.identify import form_fields, identify
 from tests.fuzz.target import Malformed, Target
 from tests.fuzz.targets.connections import _loop
-from tests.wire.aws.client_side import error_of
-from tests.wire.aws.signing import ACCESS_KEY, SECRET, SECRETS, SIGNED_S, signed
+from tests.serving.wire.aws.client_side import error_of
+from tests.serving.wire.aws.signing import ACCESS_KEY, SECRET, SECRETS, SIGNED_S, signed
 
 _MAX_INFLATED_BYTES = 1 << 20
 

@@ -13,8 +13,8 @@ from headrace.server.handlers.relay import body_parts
 from headrace.serving.http.client_connection import ClientConnection, NoResponse, ResponseBroken
 from headrace.serving.http.connection_memory import ConnectionMemory
 from headrace.serving.http.protocol import HttpLimits, StreamingProtocol
-from headrace.wire.openai.proxied_responses import ProxiedRequest, ResponseRecorder, read_request
-from headrace.wire.openai.stored_responses import NO_ITEMS, StoredResponse
+from headrace.serving.wire.openai.proxied_responses import ProxiedRequest, ResponseRecorder, read_request
+from headrace.serving.wire.openai.stored_responses import NO_ITEMS, StoredResponse
 from headrace_handler.frames import BadFrame, FrameParser
 from tests.fuzz.target import Target
 from tests.http_cases import MALFORMED

@@ -10,27 +10,27 @@ import msgspec
 from headrace.core.answer_format.formats import REASONING_TAGS
 from headrace.core.errors import HeadraceError
 from headrace.inference.engine.service.validation import check_sampling
-from headrace.wire import adapters
-from headrace.wire.anthropic.dialect import AnthropicMessages, parse_count
-from headrace.wire.dialect import Dialect, RequestContext
-from headrace.wire.json_size import check_json_size
-from headrace.wire.ollama.dialect import OllamaChat, OllamaGenerate
-from headrace.wire.ollama.embeddings import OllamaEmbed, OllamaEmbeddings
-from headrace.wire.ollama.models import render_show
-from headrace.wire.openai.completions import OpenAICompletions
-from headrace.wire.openai.pages import is_tokens_body, parse_detokenize, parse_tokens
-from headrace.wire.openai.pooling import OpenAIEmbeddings, Rerank, Score
-from headrace.wire.openai.responses import OpenAIResponses
-from headrace.wire.openai.stored_responses import item_page
-from headrace.wire.registry import get_dialect, select_dialect
-from headrace.wire.tei.dialect import Tei
-from headrace.wire.toolkit.dialect import Toolkit
-from headrace.wire.torchserve.management import ApiError, read_model_path, read_registration
+from headrace.serving.wire import adapters
+from headrace.serving.wire.anthropic.dialect import AnthropicMessages, parse_count
+from headrace.serving.wire.dialect import Dialect, RequestContext
+from headrace.serving.wire.json_size import check_json_size
+from headrace.serving.wire.ollama.dialect import OllamaChat, OllamaGenerate
+from headrace.serving.wire.ollama.embeddings import OllamaEmbed, OllamaEmbeddings
+from headrace.serving.wire.ollama.models import render_show
+from headrace.serving.wire.openai.completions import OpenAICompletions
+from headrace.serving.wire.openai.pages import is_tokens_body, parse_detokenize, parse_tokens
+from headrace.serving.wire.openai.pooling import OpenAIEmbeddings, Rerank, Score
+from headrace.serving.wire.openai.responses import OpenAIResponses
+from headrace.serving.wire.openai.stored_responses import item_page
+from headrace.serving.wire.registry import get_dialect, select_dialect
+from headrace.serving.wire.tei.dialect import Tei
+from headrace.serving.wire.toolkit.dialect import Toolkit
+from headrace.serving.wire.torchserve.management import ApiError, read_model_path, read_registration
 from tests.fuzz.target import Target
 from tests.inference.engine.support import LIMITS as ENGINE_LIMITS
-from tests.wire.samples import CONTEXT, MODEL
-from tests.wire.test_bad_bodies import NAMES
-from tests.wire.test_pooled import CLASSIFIER, EMBEDDINGS, RERANKER
+from tests.serving.wire.samples import CONTEXT, MODEL
+from tests.serving.wire.test_bad_bodies import NAMES
+from tests.serving.wire.test_pooled import CLASSIFIER, EMBEDDINGS, RERANKER
 
 _LIMITS = replace(ENGINE_LIMITS, request=CONTEXT.limits, max_model_len=2048, max_prompt_tokens=2000)
 _WORDS = tuple(name.encode() for name in NAMES)

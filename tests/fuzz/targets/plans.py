@@ -10,9 +10,9 @@ from headrace.platform.cloudwatch.math.queries import Query, evaluate
 from headrace.platform.cloudwatch.math.syntax import BadExpression
 from headrace.platform.cloudwatch.validation import parse_alarm
 from headrace.platform.control.api.log_lines import read_token
-from headrace.wire.aws import calls
-from headrace.wire.aws.errors import AwsError
-from headrace.wire.aws.http import HttpRequest
+from headrace.serving.wire.aws import calls
+from headrace.serving.wire.aws.errors import AwsError
+from headrace.serving.wire.aws.http import HttpRequest
 from tests.fuzz.target import Target
 from tests.platform.cloudwatch.test_metric_math import T0, M, series_of
 

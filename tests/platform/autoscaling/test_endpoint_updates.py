@@ -11,7 +11,7 @@ from headrace.platform.autoscaling.api.targets import (
 )
 from headrace.platform.control.api.definitions import create_endpoint_config
 from headrace.platform.control.api.endpoints import create_endpoint
-from headrace.wire.aws.errors import AwsError
+from headrace.serving.wire.aws.errors import AwsError
 from tests.platform.control.components.scene import Scene
 from tests.platform.control.support import ROLE
 

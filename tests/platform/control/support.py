@@ -21,8 +21,8 @@ from headrace.platform.control.planning.worker_build import WorkerDefaults
 from headrace.platform.host.operations import OPERATIONS
 from headrace.platform.state.store import Store, open_store
 from headrace.serving.http.tls import bind, url_of
+from headrace.serving.wire.aws.scope import AwsScope
 from headrace.testing.fake_launcher import FakeLauncher, FakeMachine
-from headrace.wire.aws.scope import AwsScope
 from tests.prompt_server import PromptServer
 from tests.waiting import WAIT_S, pauses
 

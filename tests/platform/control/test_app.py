@@ -13,7 +13,7 @@ from headrace.platform.control.app import ControlApp
 from headrace.platform.host.operations import OPERATIONS
 from headrace.platform.state.store import open_store
 from headrace.serving.http.body import BodyBudget
-from headrace.wire.aws import calls, services
+from headrace.serving.wire.aws import calls, services
 from tests import plain_http
 from tests.platform.control.calls import CONTAINER
 from tests.platform.control.support import AWS_SCOPE, ListedLogs, Platform

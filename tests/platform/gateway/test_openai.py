@@ -11,8 +11,8 @@ import pytest
 
 from headrace.platform.gateway.openai import match
 from tests import plain_http
+from tests.serving.wire.test_unknown_routes import FOREIGN, message_of
 from tests.waiting import WAIT_S
-from tests.wire.test_unknown_routes import FOREIGN, message_of
 
 from .conftest import running
 from .openai_worker import MESSAGES, chat, client_of_openai, event, response_event

@@ -13,8 +13,13 @@ from headrace.platform.gateway.metrics import InvocationRecord
 from headrace.platform.gateway.stored_responses import StoredResponses
 from headrace.serving.http.asgi import set_caller
 from headrace.serving.http.body import BodyBudget, BudgetSpent
-from headrace.wire.json_size import INLINE_BYTES
-from headrace.wire.openai.stored_responses import PreviousResponseNotFound, ResponseKey, ResponseMemory, StoredResponse
+from headrace.serving.wire.json_size import INLINE_BYTES
+from headrace.serving.wire.openai.stored_responses import (
+    PreviousResponseNotFound,
+    ResponseKey,
+    ResponseMemory,
+    StoredResponse,
+)
 
 from .conftest import Running, running
 from .openai_worker import client_of_openai, response_event

@@ -17,9 +17,9 @@ from botocore.credentials import Credentials
 
 from headrace.platform.storage.s3_upload import begun, open_upload, signed_payload_of
 from headrace.serving.http.asgi import Receive, Scope, Send, headers_of, send_response
-from headrace.wire.aws.chunk_signatures import ChunkKey
-from headrace.wire.aws.errors import AwsError
-from headrace.wire.aws.sigv4 import MAX_SKEW_S
+from headrace.serving.wire.aws.chunk_signatures import ChunkKey
+from headrace.serving.wire.aws.errors import AwsError
+from headrace.serving.wire.aws.sigv4 import MAX_SKEW_S
 from tests import plain_http
 from tests.waiting import WAIT_S
 

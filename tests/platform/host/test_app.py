@@ -23,8 +23,8 @@ from headrace.platform.state.store import open_store
 from headrace.serving.http.asgi import Receive, Scope, Send, caller_of
 from headrace.serving.http.body import FREE_BYTES, BodyBudget, read_body
 from tests import plain_http
+from tests.serving.wire.test_unknown_routes import FOREIGN, OF_SERVERS, message_of
 from tests.waiting import WAIT_S
-from tests.wire.test_unknown_routes import FOREIGN, OF_SERVERS, message_of
 
 from .broken_store import out_of_reach
 from .serving import serving

@@ -17,8 +17,8 @@ from headrace.platform.control.model.worker import WORKER, ReplicaSpec
 from headrace.platform.host.life import bound_logs, end_workers, warm_up
 from headrace.platform.state.records import Record
 from headrace.platform.state.store import open_store
+from headrace.serving.wire.aws import services
 from headrace.testing.fake_launcher import FakeLauncher
-from headrace.wire.aws import services
 from tests import plain_http
 from tests.e2e.conftest import headrace_command
 from tests.waiting import WAIT_S

@@ -6,7 +6,7 @@ from pathlib import Path
 from headrace.platform.gateway.stored_responses import StoredResponses
 from headrace.platform.host.peers import Siblings, share_responses
 from headrace.serving.http.body import BodyBudget
-from headrace.wire.openai.stored_responses import ResponseKey, ResponseMemory, StoredResponse
+from headrace.serving.wire.openai.stored_responses import ResponseKey, ResponseMemory, StoredResponse
 
 from .test_siblings import standing
 

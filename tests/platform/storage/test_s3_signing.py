@@ -20,9 +20,9 @@ from headrace.platform.storage.s3_signing import (
     presigned_url,
     signed_headers,
 )
-from headrace.wire.aws import sigv4
-from headrace.wire.aws.errors import AwsError
-from headrace.wire.aws.http import HttpRequest
+from headrace.serving.wire.aws import sigv4
+from headrace.serving.wire.aws.errors import AwsError
+from headrace.serving.wire.aws.http import HttpRequest
 
 ACCESS = S3Access(endpoint_url="http://127.0.0.1:8333", access_key="AK/ID", secret_key="se+cret", region="us-east-1")
 NOW_S = datetime(2026, 1, 31, 12, 0, tzinfo=UTC).timestamp()

@@ -1,7 +1,7 @@
 """CloudWatch's errors, with the codes of its query protocol. Source: botocore's model of cloudwatch, 2010-08-01."""
 
-from headrace.wire.aws.errors import AwsError
-from headrace.wire.aws.paging import Paginator
+from headrace.serving.wire.aws.errors import AwsError
+from headrace.serving.wire.aws.paging import Paginator
 
 
 def invalid_value(message: str) -> AwsError:

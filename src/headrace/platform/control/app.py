@@ -36,12 +36,12 @@ from headrace.serving.http.body import (
     ClientGone,
     read_body,
 )
-from headrace.wire.aws import calls, members, services
-from headrace.wire.aws.errors import AwsError, bodies_spent, throttled
-from headrace.wire.aws.http import AwsCall, HttpRequest, HttpResponse, header_value, inflated
-from headrace.wire.aws.identify import Target, identify
-from headrace.wire.aws.member_table import MEMBERS
-from headrace.wire.aws.scope import AwsScope
+from headrace.serving.wire.aws import calls, members, services
+from headrace.serving.wire.aws.errors import AwsError, bodies_spent, throttled
+from headrace.serving.wire.aws.http import AwsCall, HttpRequest, HttpResponse, header_value, inflated
+from headrace.serving.wire.aws.identify import Target, identify
+from headrace.serving.wire.aws.member_table import MEMBERS
+from headrace.serving.wire.aws.scope import AwsScope
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 """Maximum size of a request body; legitimate requests to these services are far smaller."""

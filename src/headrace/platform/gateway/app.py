@@ -46,10 +46,10 @@ from headrace.serving.http.client import HttpClient
 from headrace.serving.http.errors import CLIENT_GONE_STATUS, errors_answered
 from headrace.serving.http.exchange import Exchange
 from headrace.serving.http.spans import begin_span
-from headrace.wire.aws import calls
-from headrace.wire.aws.errors import AwsError
-from headrace.wire.openai.stored_responses import ResponseMemory
-from headrace.wire.unknown_routes import MODELS, OPENAI_METHODS
+from headrace.serving.wire.aws import calls
+from headrace.serving.wire.aws.errors import AwsError
+from headrace.serving.wire.openai.stored_responses import ResponseMemory
+from headrace.serving.wire.unknown_routes import MODELS, OPENAI_METHODS
 
 MODEL_FAILED_STATUS = 424
 STOPPING = "The platform is stopping. Try your request again."

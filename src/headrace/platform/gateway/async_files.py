@@ -27,7 +27,7 @@ from headrace.platform.gateway.routing import is_for_components
 from headrace.platform.state.routes import Route
 from headrace.serving.http.body import FREE_BYTES, BodyBudget, BodyShare, BudgetSpent
 from headrace.serving.http.client_connection import ClientResponse, ResponseTooLarge
-from headrace.wire.aws.errors import AwsError
+from headrace.serving.wire.aws.errors import AwsError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,8 +36,8 @@ from headrace.serving.http.body import FREE_BYTES
 from headrace.serving.http.client import ClientRequest
 from headrace.serving.http.client_connection import ResponseBroken, ResponseTooLarge
 from headrace.serving.http.exchange import Exchange
-from headrace.wire.aws.errors import AwsError
-from headrace.wire.framing import JSON_CONTENT_TYPE, to_json
+from headrace.serving.wire.aws.errors import AwsError
+from headrace.serving.wire.framing import JSON_CONTENT_TYPE, to_json
 
 BUSY_PAUSE_S = 1.0
 """Pause before a retry when all replicas are full or gone."""

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from headrace.core.client_text import shortened
 from headrace.platform.state.routes import Route
-from headrace.wire.aws.errors import AwsError
+from headrace.serving.wire.aws.errors import AwsError
 
 MIB = 1024 * 1024
 

@@ -24,8 +24,8 @@ from headrace.platform.state.routes import Route, VariantRoute
 from headrace.platform.state.signals import QuarantineListener, Wake, WakeTarget
 from headrace.serving.http.client import ClientRequest, HttpClient
 from headrace.serving.http.client_connection import ClientResponse, ConnectFailed, NoResponse, ResponseHeadBroken
-from headrace.wire.adapters import IDENTIFIER_HEADER
-from headrace.wire.aws.errors import AwsError
+from headrace.serving.wire.adapters import IDENTIFIER_HEADER
+from headrace.serving.wire.aws.errors import AwsError
 
 MAX_TRIES = 3
 """Connections that may break after a request was sent before the request fails."""

@@ -9,8 +9,8 @@ from headrace.platform.gateway.service import InvocationService, finish, relay
 from headrace.serving.http.client import ClientRequest
 from headrace.serving.http.client_connection import ClientResponse, ResponseBroken
 from headrace.serving.http.exchange import Exchange
-from headrace.wire.aws import eventstream
-from headrace.wire.framing import UNBUFFERED_HEADERS
+from headrace.serving.wire.aws import eventstream
+from headrace.serving.wire.framing import UNBUFFERED_HEADERS
 
 
 async def invoke(

@@ -43,11 +43,11 @@ from headrace.serving.http.asgi import Headers, Scope, header
 from headrace.serving.http.client import ClientRequest
 from headrace.serving.http.client_connection import ClientResponse, ResponseBroken
 from headrace.serving.http.exchange import Exchange
-from headrace.wire.aws.errors import AwsError
-from headrace.wire.framing import SSE_CONTENT_TYPE, without_bom
-from headrace.wire.json_size import INLINE_BYTES, check_json_size
-from headrace.wire.openai.envelope import render_error
-from headrace.wire.unknown_routes import (
+from headrace.serving.wire.aws.errors import AwsError
+from headrace.serving.wire.framing import SSE_CONTENT_TYPE, without_bom
+from headrace.serving.wire.json_size import INLINE_BYTES, check_json_size
+from headrace.serving.wire.openai.envelope import render_error
+from headrace.serving.wire.unknown_routes import (
     COUNT_TOKENS,
     INPUT_TOKENS,
     MODELS,

@@ -12,8 +12,8 @@ from headrace.platform.gateway.routing import can_answer, is_for_components
 from headrace.platform.state.routes import Replica, Route, VariantRoute
 from headrace.serving.http.client import ClientRequest, HttpClient
 from headrace.serving.http.client_connection import NoResponse, ResponseBroken, ResponseTooLarge
-from headrace.wire.framing import to_json
-from headrace.wire.unknown_routes import MODELS
+from headrace.serving.wire.framing import to_json
+from headrace.serving.wire.unknown_routes import MODELS
 
 _MODEL_PATH = f"{MODELS}/"
 

@@ -13,8 +13,8 @@ from typing import Literal
 from botocore.model import StructureShape
 
 from headrace.core.tracing import TraceContext
-from headrace.wire.aws import scalars, services, validation
-from headrace.wire.aws.member_table import INVOCATIONS
+from headrace.serving.wire.aws import scalars, services, validation
+from headrace.serving.wire.aws.member_table import INVOCATIONS
 
 Api = Literal["InvokeEndpoint", "InvokeEndpointWithResponseStream", "InvokeEndpointAsync"]
 

@@ -5,7 +5,7 @@ from headrace.core.tracing import Span
 from headrace.platform.gateway import openai, request
 from headrace.platform.gateway.metrics import InvocationRecord
 from headrace.serving.http.spans import DISCONNECTED, describe_response
-from headrace.wire.unknown_routes import OPENAI_METHODS
+from headrace.serving.wire.unknown_routes import OPENAI_METHODS
 
 
 def log_invocation(record: InvocationRecord) -> None:

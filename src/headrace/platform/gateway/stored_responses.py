@@ -20,10 +20,16 @@ from headrace.platform.gateway.metrics import InvocationRecord
 from headrace.serving.http.asgi import Scope, caller_of
 from headrace.serving.http.body import BodyBudget
 from headrace.serving.http.exchange import Exchange
-from headrace.wire.framing import JSON_CONTENT_TYPE
-from headrace.wire.json_size import INLINE_BYTES, UNCOUNTED_BYTES, check_json_size
-from headrace.wire.openai.proxied_responses import FindPrevious, Keep, ProxiedRequest, ResponseRecorder, read_request
-from headrace.wire.openai.stored_responses import (
+from headrace.serving.wire.framing import JSON_CONTENT_TYPE
+from headrace.serving.wire.json_size import INLINE_BYTES, UNCOUNTED_BYTES, check_json_size
+from headrace.serving.wire.openai.proxied_responses import (
+    FindPrevious,
+    Keep,
+    ProxiedRequest,
+    ResponseRecorder,
+    read_request,
+)
+from headrace.serving.wire.openai.stored_responses import (
     ACTIONS,
     PreviousResponseNotFound,
     ResponseCall,
@@ -33,7 +39,7 @@ from headrace.wire.openai.stored_responses import (
     StoredResponse,
     previous_response,
 )
-from headrace.wire.unknown_routes import RESPONSES
+from headrace.serving.wire.unknown_routes import RESPONSES
 
 _PATH = re.compile(rf"{RESPONSES}/([^/]+)(/[a-z_]+)?")
 

@@ -23,10 +23,10 @@ from headrace.serving.http.asgi import ASGIApp, Message, Receive, Scope, Send, r
 from headrace.serving.http.audit import AuditedCall, AuditLog
 from headrace.serving.http.body import BodyShare, BodyTooLarge, BodyTooSlow, read_body, replay
 from headrace.serving.http.origins import allowed_patterns, host_refusal, is_host_allowed, is_origin_allowed
-from headrace.wire.aws import bearer_tokens, sigv4
-from headrace.wire.aws.errors import AwsError
-from headrace.wire.aws.http import HttpRequest
-from headrace.wire.aws.signature_faults import Fault, fault_error
+from headrace.serving.wire.aws import bearer_tokens, sigv4
+from headrace.serving.wire.aws.errors import AwsError
+from headrace.serving.wire.aws.http import HttpRequest
+from headrace.serving.wire.aws.signature_faults import Fault, fault_error
 
 MAX_SIGNED_BODY_BYTES = 25 * 1024 * 1024
 """A body is hashed as a whole. The gateway's limit is the same; bodies for S3 are streamed and not limited."""

@@ -62,20 +62,20 @@ from headrace.serving.http.audit import client_address
 from headrace.serving.http.body import BodyBudget, BodyShare, BudgetSpent, ClientGone
 from headrace.serving.http.origins import is_navigation, send_host_page
 from headrace.serving.http.pages import DOCS_PATH, api_page_routes
+from headrace.serving.wire.aws import sigv2
+from headrace.serving.wire.aws.calls import render_error as render_aws_error
+from headrace.serving.wire.aws.errors import AwsError, bodies_spent
+from headrace.serving.wire.aws.http import HttpRequest
+from headrace.serving.wire.aws.identify import Target, identify, scope_service
+from headrace.serving.wire.aws.signature_faults import KEY_HINT
+from headrace.serving.wire.aws.sigv4 import access_key_of
+from headrace.serving.wire.dialect import ErrorReply
+from headrace.serving.wire.openai.envelope import render_error as render_openai_error
+from headrace.serving.wire.openapi.document import DocumentInfo, render_openapi
+from headrace.serving.wire.openapi.operations import OPENAPI_PATH, PLATFORM_OPERATIONS
+from headrace.serving.wire.unknown_routes import is_foreign, render_error_for, unknown_route
 from headrace.settings.platform_settings import PlatformSettings
 from headrace.settings.server_settings import PLATFORM_PREFIX
-from headrace.wire.aws import sigv2
-from headrace.wire.aws.calls import render_error as render_aws_error
-from headrace.wire.aws.errors import AwsError, bodies_spent
-from headrace.wire.aws.http import HttpRequest
-from headrace.wire.aws.identify import Target, identify, scope_service
-from headrace.wire.aws.signature_faults import KEY_HINT
-from headrace.wire.aws.sigv4 import access_key_of
-from headrace.wire.dialect import ErrorReply
-from headrace.wire.openai.envelope import render_error as render_openai_error
-from headrace.wire.openapi.document import DocumentInfo, render_openapi
-from headrace.wire.openapi.operations import OPENAPI_PATH, PLATFORM_OPERATIONS
-from headrace.wire.unknown_routes import is_foreign, render_error_for, unknown_route
 
 TERMINATING = "The platform is shutting down; requests that still arrive are served."
 OUTDATED = (

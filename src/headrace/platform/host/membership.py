@@ -31,7 +31,7 @@ from headrace.platform.gateway.publishing import Sampler
 from headrace.platform.state.coordination import HEARTBEAT_S, LEASE_S, Coordination, Displaced, Member, Standing
 from headrace.platform.state.records import Fenced
 from headrace.platform.state.store import Store
-from headrace.wire.aws.scope import AwsScope
+from headrace.serving.wire.aws.scope import AwsScope
 
 _LEAVE_POLL_S = 0.1
 

@@ -22,7 +22,7 @@ from headrace.platform.cloudwatch.metrics.worker_page import WorkerReading
 from headrace.platform.gateway.stored_responses import StoredResponses
 from headrace.platform.host.folders import short_path
 from headrace.platform.state.coordination import Coordination, Standing
-from headrace.wire.openai.stored_responses import ResponseKey, StoredResponse
+from headrace.serving.wire.openai.stored_responses import ResponseKey, StoredResponse
 
 REPORT_S: Final = 0.2
 """Seconds between reports while requests are in flight, here or elsewhere."""

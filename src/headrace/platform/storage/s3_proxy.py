@@ -29,8 +29,8 @@ from headrace.platform.storage.s3_signing import (
 from headrace.platform.storage.s3_upload import Upload, begun, open_upload, signed_payload_of
 from headrace.serving.http.asgi import Receive, Scope, Send, add_headers, content_length, headers_of, send_response
 from headrace.serving.http.body import ClientGone
-from headrace.wire.aws.calls import render_error
-from headrace.wire.aws.errors import AwsError
+from headrace.serving.wire.aws.calls import render_error
+from headrace.serving.wire.aws.errors import AwsError
 
 _HOP_BY_HOP = frozenset(
     {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding"}

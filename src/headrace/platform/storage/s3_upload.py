@@ -16,9 +16,9 @@ from typing import Protocol
 from headrace.platform.storage.s3_signing import UNSIGNED_PAYLOAD
 from headrace.serving.http.asgi import Receive, Scope
 from headrace.serving.http.body import body_parts
-from headrace.wire.aws.chunk_signatures import ChunkVerifier
-from headrace.wire.aws.errors import AwsError
-from headrace.wire.aws.sigv4 import Identity
+from headrace.serving.wire.aws.chunk_signatures import ChunkVerifier
+from headrace.serving.wire.aws.errors import AwsError
+from headrace.serving.wire.aws.sigv4 import Identity
 
 _SIZE = re.compile(rb"([0-9a-fA-F]{1,8})(?:;(?:chunk-signature=([0-9a-f]{64})\Z)?[^\r\n]*)?")
 _MAX_LINE_BYTES = 4096

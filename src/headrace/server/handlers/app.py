@@ -21,10 +21,10 @@ from headrace.server.handlers.relay import HandlerRoute, clean_headers, clean_st
 from headrace.server.handlers.service import CodeService
 from headrace.server.middleware import EXCEPTION_HANDLERS, middleware, route_error_handler
 from headrace.serving.http.asgi import Receive, Scope, Send
-from headrace.wire.adapters import parse_register, render_change
-from headrace.wire.framing import JSON_CONTENT_TYPE, to_json
-from headrace.wire.torchserve.dialect import render_error
-from headrace.wire.unknown_routes import render_error_for
+from headrace.serving.wire.adapters import parse_register, render_change
+from headrace.serving.wire.framing import JSON_CONTENT_TYPE, to_json
+from headrace.serving.wire.torchserve.dialect import render_error
+from headrace.serving.wire.unknown_routes import render_error_for
 
 _WORDS = {ServerPhase.READY: "Healthy", ServerPhase.TERMINATING: "Healthy", ServerPhase.LOADING: "PENDING"}
 """DJL's words; TorchServe and the toolkits know the first and `Unhealthy`."""

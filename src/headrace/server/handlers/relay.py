@@ -33,7 +33,7 @@ from headrace.serving.http.body import ClientGone
 from headrace.serving.http.errors import CLIENT_GONE_STATUS, ResponseAborted, errors_answered
 from headrace.serving.http.exchange import Exchange
 from headrace.serving.http.spans import DISCONNECTED, span_of
-from headrace.wire.unknown_routes import render_error_for
+from headrace.serving.wire.unknown_routes import render_error_for
 from headrace_handler.client_data import parameter
 from headrace_handler.contract import Mode
 from headrace_handler.frames import Buffer

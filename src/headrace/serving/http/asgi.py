@@ -5,8 +5,8 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from headrace.wire.aws.http import HttpRequest
-from headrace.wire.dialect import ErrorReply
+from headrace.serving.wire.aws.http import HttpRequest
+from headrace.serving.wire.dialect import ErrorReply
 
 __all__ = ["ASGIApp", "Message", "Receive", "Scope", "Send"]
 

@@ -22,9 +22,9 @@ from headrace.platform.host.operations import OPERATIONS
 from headrace.platform.state.records import copy_part
 from headrace.platform.state.routes import VariantRoute
 from headrace.platform.state.store import Store, open_store
-from headrace.wire.aws import calls, services, validation
-from headrace.wire.aws.errors import AwsError
-from headrace.wire.aws.http import AwsCall
+from headrace.serving.wire.aws import calls, services, validation
+from headrace.serving.wire.aws.errors import AwsError
+from headrace.serving.wire.aws.http import AwsCall
 from tests.platform.control.planning.world import pass_context
 from tests.platform.control.support import AWS_SCOPE, IMAGE, ROLE, ListedLogs, share_of
 

@@ -15,7 +15,7 @@ from headrace.platform.control.api.endpoints import (
 )
 from headrace.platform.control.model.endpoint import ENDPOINT
 from headrace.platform.state.records import Json, Record
-from headrace.wire.aws.errors import AwsError
+from headrace.serving.wire.aws.errors import AwsError
 from tests.platform.control.components.scene import Scene
 
 PLAIN = {"VariantName": "v", "InstanceType": "ml.m5.large", "InitialInstanceCount": 1}

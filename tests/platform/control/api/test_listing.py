@@ -15,8 +15,8 @@ from headrace.platform.control.api.listing import Read, list_page
 from headrace.platform.state.records import Kind, NoStatus, Record, RecordPart
 from headrace.platform.state.selection import Selection
 from headrace.platform.state.store import Store, open_store
-from headrace.wire.aws.errors import AwsError
-from headrace.wire.aws.paging import Paginator
+from headrace.serving.wire.aws.errors import AwsError
+from headrace.serving.wire.aws.paging import Paginator
 
 NAMES = st.text("abcXY-", min_size=1, max_size=3)
 THINGS = st.dictionaries(NAMES, st.tuples(st.integers(0, 3), st.sampled_from(["InService", "Failed"])), max_size=12)

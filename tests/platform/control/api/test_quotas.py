@@ -7,7 +7,7 @@ import pytest
 
 from headrace.platform.control.api.context import MAX_ENVIRONMENT_BYTES, MAX_RECORDS, check_environment, check_number
 from headrace.platform.state.records import AnyKind
-from headrace.wire.aws.errors import AwsError
+from headrace.serving.wire.aws.errors import AwsError
 from tests.platform.control.calls import CONTAINER, NEED, refusal
 from tests.platform.control.support import ROLE, Platform
 

@@ -14,7 +14,7 @@ from headrace.platform.control.api.components import (
 )
 from headrace.platform.control.model.worker import WORKER
 from headrace.platform.state.routes import ROUTE, AdapterRoute
-from headrace.wire.aws.errors import AwsError
+from headrace.serving.wire.aws.errors import AwsError
 from tests.platform.control.components.scene import NEED, Scene
 
 

@@ -11,7 +11,7 @@ from headrace.platform.control.api.components import update_inference_component
 from headrace.platform.control.api.endpoints import update_endpoint, update_weights
 from headrace.platform.control.loops.timing import WATCH_PAUSE_S
 from headrace.platform.control.model.workload import HEALTH_TIMEOUT_S, State
-from headrace.wire.aws.errors import AwsError
+from headrace.serving.wire.aws.errors import AwsError
 from tests.platform.control.components.scene import NEED, Scene
 from tests.platform.control.planning.host_world import HostWorld, component_config, managed
 from tests.platform.control.planning.world import BROKEN, Behaviour

@@ -11,7 +11,7 @@ from headrace.platform.control.model.component import INFERENCE_COMPONENT
 from headrace.platform.control.model.endpoint import ENDPOINT
 from headrace.platform.control.model.worker import WORKER
 from headrace.platform.state.routes import ROUTE
-from headrace.wire.aws.errors import AwsError
+from headrace.serving.wire.aws.errors import AwsError
 from tests.platform.cloudwatch.samples import create_alarm
 from tests.platform.control.components.scene import NEED, TYPE, Scene
 from tests.platform.control.planning.host_world import managed

@@ -7,7 +7,7 @@ import pytest
 from headrace.platform.control.api.components import update_inference_component
 from headrace.platform.control.api.definitions import MODELS
 from headrace.platform.state.records import Json
-from headrace.wire.aws.errors import AwsError
+from headrace.serving.wire.aws.errors import AwsError
 from tests.platform.control.components.scene import TYPE, Scene
 from tests.platform.control.support import IMAGE
 

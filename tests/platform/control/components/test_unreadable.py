@@ -18,7 +18,7 @@ from headrace.platform.control.model.component import INFERENCE_COMPONENT
 from headrace.platform.control.model.endpoint import ENDPOINT
 from headrace.platform.control.model.worker import WORKER
 from headrace.platform.host.overview import read_overview
-from headrace.wire.aws.errors import AwsError
+from headrace.serving.wire.aws.errors import AwsError
 from tests.platform.control.broken_records import edit_record
 from tests.platform.control.components.scene import Scene
 

@@ -9,7 +9,7 @@ from headrace.platform.control.model.endpoint import ENDPOINT
 from headrace.platform.control.model.names import arn_of, parse_arn
 from headrace.platform.state.records import Kind
 from headrace.platform.state.store import open_store
-from headrace.wire.aws.scope import AwsScope
+from headrace.serving.wire.aws.scope import AwsScope
 
 AWS_SCOPE = AwsScope(account="123456789012", region="us-east-1")
 

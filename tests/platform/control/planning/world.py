@@ -28,7 +28,7 @@ from headrace.platform.control.planning.worker_actions import (
 )
 from headrace.platform.state.records import AnyKind, Record, RecordPart, copy_part
 from headrace.platform.state.routes import VariantRoute
-from headrace.wire.aws.scope import AwsScope
+from headrace.serving.wire.aws.scope import AwsScope
 
 AWS_SCOPE = AwsScope(account="123456789012", region="us-east-1")
 

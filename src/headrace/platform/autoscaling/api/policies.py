@@ -33,7 +33,7 @@ from headrace.platform.autoscaling.records.policies import children, ensure_alar
 from headrace.platform.cloudwatch.alarms.records import ALARM, alarm_arn
 from headrace.platform.control.api.context import CallContext
 from headrace.platform.state.records import Json, Record, readable
-from headrace.wire.aws.errors import AwsError, validation_error
+from headrace.serving.wire.aws.errors import AwsError, validation_error
 
 _MAX_POLICIES = 50
 _MAX_STEPS = 20

@@ -16,8 +16,8 @@ from headrace.platform.control.api.context import CallContext
 from headrace.platform.state.records import AlreadyExists, Conflict, Json, Kind, Record, Unreadable
 from headrace.platform.state.selection import ALL, Entry, Selection
 from headrace.platform.state.store import Store
-from headrace.wire.aws.errors import AwsError, validation_error
-from headrace.wire.aws.paging import Paginator
+from headrace.serving.wire.aws.errors import AwsError, validation_error
+from headrace.serving.wire.aws.paging import Paginator
 
 MembersT = TypeVar("MembersT", bound=TargetMembers)
 SpecT = TypeVar("SpecT")

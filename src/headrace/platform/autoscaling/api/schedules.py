@@ -27,7 +27,7 @@ from headrace.platform.autoscaling.planning.targets import (
 from headrace.platform.autoscaling.records.policies import children
 from headrace.platform.control.api.context import CallContext
 from headrace.platform.state.records import Json
-from headrace.wire.aws.errors import AwsError, validation_error
+from headrace.serving.wire.aws.errors import AwsError, validation_error
 
 _MAX_ACTIONS = 200
 """Source: Application Auto Scaling user guide, "Quotas"."""

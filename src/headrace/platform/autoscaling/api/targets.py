@@ -31,8 +31,8 @@ from headrace.platform.control.model.endpoint import ENDPOINT
 from headrace.platform.control.model.workload import serving_revision
 from headrace.platform.state.records import Json, Record, Unreadable
 from headrace.platform.state.selection import Selection
-from headrace.wire.aws.errors import AwsError, validation_error
-from headrace.wire.aws.scope import MAX_TAGS
+from headrace.serving.wire.aws.errors import AwsError, validation_error
+from headrace.serving.wire.aws.scope import MAX_TAGS
 
 _MAX_TARGETS = 500
 """Source: Application Auto Scaling user guide, "Quotas"."""

@@ -29,7 +29,7 @@ from headrace.platform.cloudwatch.metrics.metric import SeriesReader
 from headrace.platform.control.loops.store_access import changes, grouped
 from headrace.platform.state.records import Conflict, Unreadable, readable
 from headrace.platform.state.store import Store
-from headrace.wire.aws.scope import AwsScope
+from headrace.serving.wire.aws.scope import AwsScope
 
 PERIOD_S = 10.0
 """Seconds between two passes."""

@@ -34,8 +34,8 @@ from headrace.platform.autoscaling.records.policies import remove_target
 from headrace.platform.cloudwatch.alarms.records import EvaluatedAlarm
 from headrace.platform.state.records import Conflict
 from headrace.platform.state.store import Store
-from headrace.wire.aws.errors import AwsError
-from headrace.wire.aws.scope import AwsScope
+from headrace.serving.wire.aws.errors import AwsError
+from headrace.serving.wire.aws.scope import AwsScope
 
 
 @dataclass(slots=True, kw_only=True)

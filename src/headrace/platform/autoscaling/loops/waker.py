@@ -20,8 +20,8 @@ from headrace.platform.control.model.component import ComponentSpec
 from headrace.platform.state.records import MAX_WRITE_TRIES, Conflict, Record
 from headrace.platform.state.signals import WakeTarget
 from headrace.platform.state.store import Store
-from headrace.wire.aws.errors import AwsError
-from headrace.wire.aws.scope import AwsScope
+from headrace.serving.wire.aws.errors import AwsError
+from headrace.serving.wire.aws.scope import AwsScope
 
 CAUSE = "a request arrived while capacity was 0"
 

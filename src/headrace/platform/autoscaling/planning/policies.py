@@ -19,8 +19,8 @@ from headrace.platform.autoscaling.planning.targets import (
 from headrace.platform.cloudwatch.alarms.records import AlarmSpec, EvaluatedAlarm
 from headrace.platform.cloudwatch.validation import parse_alarm
 from headrace.platform.state.records import Json, Kind, NoStatus, Record, RecordPart
-from headrace.wire.aws.errors import AwsError, validation_error
-from headrace.wire.aws.scope import AwsScope
+from headrace.serving.wire.aws.errors import AwsError, validation_error
+from headrace.serving.wire.aws.scope import AwsScope
 
 PolicyType = Literal["StepScaling", "TargetTrackingScaling"]
 

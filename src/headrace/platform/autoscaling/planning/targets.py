@@ -13,7 +13,7 @@ import msgspec
 from headrace.platform.autoscaling.planning.decision import Code, Scaling, Suspensions
 from headrace.platform.autoscaling.planning.schedule import Schedule, Window, parse
 from headrace.platform.state.records import Json, Kind, Record, RecordPart, StoredRecord
-from headrace.wire.aws.scope import AwsScope, partition_of
+from headrace.serving.wire.aws.scope import AwsScope, partition_of
 
 NAMESPACE = "sagemaker"
 VARIANT_DIMENSION = "sagemaker:variant:DesiredInstanceCount"

@@ -36,7 +36,7 @@ from headrace.platform.control.model.workload import (
 )
 from headrace.platform.state.records import Record, Unreadable
 from headrace.platform.state.store import Store
-from headrace.wire.aws.scope import AwsScope
+from headrace.serving.wire.aws.scope import AwsScope
 
 ScaledRecord = EndpointRecord | ComponentRecord
 

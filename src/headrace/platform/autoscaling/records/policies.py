@@ -30,7 +30,7 @@ from headrace.platform.cloudwatch.alarms.records import ALARM, AlarmRecord, Alar
 from headrace.platform.state.records import AlreadyExists, Kind, Record, StoredRecord, Unreadable, readable
 from headrace.platform.state.selection import Selection
 from headrace.platform.state.store import Store
-from headrace.wire.aws.scope import AwsScope
+from headrace.serving.wire.aws.scope import AwsScope
 
 _SpecT = TypeVar("_SpecT")
 _StatusT = TypeVar("_StatusT")

@@ -9,7 +9,7 @@ import msgspec
 
 from headrace.platform.cloudwatch.alarms.rules import AlarmDefinition, AlarmRule, AlarmState, rule_of
 from headrace.platform.state.records import Json, Kind, Record, RecordPart, Unreadable
-from headrace.wire.aws.scope import AwsScope, partition_of
+from headrace.serving.wire.aws.scope import AwsScope, partition_of
 
 MAX_HISTORY = 100
 NEW_REASON = "Unchecked: Initial alarm creation"

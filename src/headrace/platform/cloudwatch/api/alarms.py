@@ -20,9 +20,9 @@ from headrace.platform.cloudwatch.errors import PAGES, invalid_combination, inva
 from headrace.platform.cloudwatch.validation import metric_of, parse_alarm
 from headrace.platform.state.records import AlreadyExists, Conflict, Json, Record, Unreadable
 from headrace.platform.state.selection import Entry, Selection
-from headrace.wire.aws.errors import AwsError
-from headrace.wire.aws.paging import Key
-from headrace.wire.aws.scope import MAX_TAGS
+from headrace.serving.wire.aws.errors import AwsError
+from headrace.serving.wire.aws.paging import Key
+from headrace.serving.wire.aws.scope import MAX_TAGS
 
 MAX_ALARMS = 5000
 """Source: CloudWatch service quotas, metric alarms per region."""

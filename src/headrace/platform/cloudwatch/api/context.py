@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from headrace.platform.cloudwatch.metrics.metric import SeriesStore
 from headrace.platform.cloudwatch.series.memory import MemorySeries
 from headrace.platform.state.store import Store
-from headrace.wire.aws.scope import AwsScope
+from headrace.serving.wire.aws.scope import AwsScope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from headrace.platform.cloudwatch.metrics.metric import Metric, Point
 from headrace.platform.cloudwatch.metrics.statistics import is_statistic, statistic
 from headrace.platform.cloudwatch.validation import check_period, check_queries, metric_of
 from headrace.platform.state.records import Json
-from headrace.wire.aws.paging import Key
+from headrace.serving.wire.aws.paging import Key
 
 _PAGE_SIZE = 500
 _RECENT_S = 3 * 3600

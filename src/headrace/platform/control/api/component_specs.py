@@ -21,7 +21,7 @@ from headrace.platform.control.model.endpoint import EndpointRecord
 from headrace.platform.control.model.resources import read_requirements, resources_of_type, too_large_message
 from headrace.platform.control.model.workload import State, Workload, visible_state
 from headrace.platform.state.records import Json, Unreadable
-from headrace.wire.aws.errors import validation_error
+from headrace.serving.wire.aws.errors import validation_error
 
 _ALTERNATIVES = {"ModelName": "Container", "Container": "ModelName"}
 """Members of a specification that replace each other."""

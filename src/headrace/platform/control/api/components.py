@@ -46,7 +46,7 @@ from headrace.platform.control.model.workload import (
 )
 from headrace.platform.state.records import Json, Unreadable
 from headrace.platform.state.selection import Selection
-from headrace.wire.aws.errors import validation_error
+from headrace.serving.wire.aws.errors import validation_error
 
 _NOT_A_HOST = (
     "Inference Components are not supported in this Endpoint. "

@@ -13,7 +13,7 @@ from headrace.platform.control.model.images import OwnImage
 from headrace.platform.control.model.names import TITLES, arn_of, unreadable_message
 from headrace.platform.state.records import AlreadyExists, AnyKind, Json, Kind, Record, Unreadable
 from headrace.platform.state.store import Store
-from headrace.wire.aws.errors import AwsError, not_found, validation_error
+from headrace.serving.wire.aws.errors import AwsError, not_found, validation_error
 
 SpecT = TypeVar("SpecT")
 StatusT = TypeVar("StatusT")

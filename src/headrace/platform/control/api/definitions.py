@@ -15,7 +15,7 @@ from headrace.platform.control.model.definitions import (
 from headrace.platform.control.model.endpoint import model_name_of
 from headrace.platform.state.records import Json, Kind, NoStatus
 from headrace.platform.state.selection import Selection
-from headrace.wire.aws.errors import validation_error
+from headrace.serving.wire.aws.errors import validation_error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,7 +43,7 @@ from headrace.platform.control.planning.deployment import Deployment
 from headrace.platform.control.planning.rollout import traffic_fraction
 from headrace.platform.state.records import Json, Unreadable
 from headrace.platform.state.selection import Selection
-from headrace.wire.aws.errors import validation_error
+from headrace.serving.wire.aws.errors import validation_error
 
 _MAX_MESSAGE_CHARACTERS = 1024
 """Maximum length of a StatusMessage."""

@@ -9,9 +9,9 @@ from urllib.parse import quote
 
 from headrace.platform.control.api.context import CallContext
 from headrace.platform.state.records import Json
-from headrace.wire.aws.errors import AwsError
-from headrace.wire.aws.paging import Paginator
-from headrace.wire.aws.scope import AwsScope, partition_of
+from headrace.serving.wire.aws.errors import AwsError
+from headrace.serving.wire.aws.paging import Paginator
+from headrace.serving.wire.aws.scope import AwsScope, partition_of
 
 ROLE_NAME = "HeadraceRole"
 """The role that callers have assumed."""

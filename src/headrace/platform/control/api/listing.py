@@ -5,8 +5,8 @@ from heapq import nlargest, nsmallest
 
 from headrace.platform.state.records import Json
 from headrace.platform.state.selection import Entry, Order, Selection
-from headrace.wire.aws.errors import validation_error
-from headrace.wire.aws.paging import Key, Paginator
+from headrace.serving.wire.aws.errors import validation_error
+from headrace.serving.wire.aws.paging import Key, Paginator
 
 PAGE_SIZE = 10
 """Default of `MaxResults`. Source: SageMaker API reference, ListEndpoints."""

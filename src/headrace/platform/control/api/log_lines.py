@@ -21,7 +21,7 @@ from headrace.platform.cluster.worker_logs import WorkerLogEvent
 from headrace.platform.control.api.context import CallContext
 from headrace.platform.control.model.worker import WORKER
 from headrace.platform.state.records import Json, Record
-from headrace.wire.aws.errors import AwsError
+from headrace.serving.wire.aws.errors import AwsError
 
 _BLOCK = 1000
 _TERM = re.compile(r'(?P<sign>[?-]?)(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<plain>[^\s"]+))')

@@ -19,8 +19,8 @@ from headrace.platform.control.api.log_lines import (
     read_token,
 )
 from headrace.platform.state.records import Json
-from headrace.wire.aws.errors import AwsError
-from headrace.wire.aws.paging import Paginator
+from headrace.serving.wire.aws.errors import AwsError
+from headrace.serving.wire.aws.paging import Paginator
 
 _MAX_EVENTS = 10_000
 _MAX_ANSWER_CHARACTERS = 1_000_000

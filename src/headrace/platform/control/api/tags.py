@@ -5,8 +5,8 @@ from typing import Any
 from headrace.platform.control.api.context import CallContext, tags_of
 from headrace.platform.control.model.names import parse_arn
 from headrace.platform.state.records import Json, Record, Unreadable
-from headrace.wire.aws.errors import not_found, validation_error
-from headrace.wire.aws.scope import MAX_TAGS
+from headrace.serving.wire.aws.errors import not_found, validation_error
+from headrace.serving.wire.aws.scope import MAX_TAGS
 
 
 def add_tags(context: CallContext, params: Json) -> Json:

@@ -38,7 +38,7 @@ from headrace.platform.control.planning.worker_build import WorkerDefaults
 from headrace.platform.state.records import Conflict, StoredRecord, Unreadable
 from headrace.platform.state.signals import ReadLoads
 from headrace.platform.state.store import Store
-from headrace.wire.aws.scope import AwsScope
+from headrace.serving.wire.aws.scope import AwsScope
 
 _BURST_S = 0.02
 """Writes within this time are handled by one pass."""

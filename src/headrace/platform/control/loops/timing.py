@@ -18,7 +18,7 @@ from headrace.platform.cluster.local import ping
 from headrace.platform.control.model.names import new_instance_id
 from headrace.platform.control.model.worker import WorkerRecord
 from headrace.platform.control.planning.config import CLOCK_JUMP_S, PassContext, ReconcilerConfig
-from headrace.wire.aws.scope import AwsScope
+from headrace.serving.wire.aws.scope import AwsScope
 
 
 @dataclass(frozen=True, slots=True)

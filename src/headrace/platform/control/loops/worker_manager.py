@@ -57,7 +57,7 @@ from headrace.platform.control.planning.worker_actions import (
 )
 from headrace.platform.control.planning.worker_build import WorkerDefaults, build_worker
 from headrace.platform.state.store import Store
-from headrace.wire.aws.errors import AwsError
+from headrace.serving.wire.aws.errors import AwsError
 
 _LAUNCHER_PATIENCE_S = 30.0
 """Timeout of a call to the launcher."""

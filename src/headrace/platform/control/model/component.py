@@ -22,7 +22,7 @@ from headrace.platform.control.model.workload import (
     visible_state,
 )
 from headrace.platform.state.records import Json, Kind, Record, RecordPart, StoredRecord, Unreadable
-from headrace.wire.aws.errors import AwsError, validation_error
+from headrace.serving.wire.aws.errors import AwsError, validation_error
 
 MAX_COPIES: Final = 100
 """Maximum copies of a component: a mistyped count must not fill the machine with processes."""

@@ -20,10 +20,10 @@ from headrace.platform.control.model.workload import (
 )
 from headrace.platform.state.records import Json, Kind, Record, RecordPart
 from headrace.platform.state.routes import AsyncOutput, PrefixRouting, RoutingStrategy
-from headrace.wire.aws import services
-from headrace.wire.aws.errors import AwsError, validation_error
-from headrace.wire.aws.member_table import HOSTING
-from headrace.wire.aws.members import notices
+from headrace.serving.wire.aws import services
+from headrace.serving.wire.aws.errors import AwsError, validation_error
+from headrace.serving.wire.aws.member_table import HOSTING
+from headrace.serving.wire.aws.members import notices
 
 MAX_WORKERS: Final = 100
 """Maximum workers of an endpoint: a mistyped count must not fill the machine with processes."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
-from headrace.wire.aws.errors import validation_error
+from headrace.serving.wire.aws.errors import validation_error
 
 Version = tuple[int, ...]
 

@@ -11,7 +11,7 @@ from headrace.platform.control.model.component import INFERENCE_COMPONENT
 from headrace.platform.control.model.definitions import ENDPOINT_CONFIG, MODEL
 from headrace.platform.control.model.endpoint import ENDPOINT
 from headrace.platform.state.records import AnyKind, Unreadable
-from headrace.wire.aws.scope import AwsScope, partition_of
+from headrace.serving.wire.aws.scope import AwsScope, partition_of
 
 ARN_TYPES: dict[AnyKind, str] = {
     MODEL: "model",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from headrace.platform.state.records import Json
-from headrace.wire.aws.errors import validation_error
+from headrace.serving.wire.aws.errors import validation_error
 
 _WHERE = "DeploymentConfig"
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from headrace.wire.aws.scope import AwsScope
+from headrace.serving.wire.aws.scope import AwsScope
 
 CLOCK_JUMP_S: Final = 1.0
 """Smallest change of the wall clock that counts as a jump; time servers slew smaller ones."""

@@ -1,0 +1,312 @@
+"""
+Common fields of completions and chat completions: sampling parameters, their ranges, the model's name.
+
+The names are OpenAI's, vLLM's, SGLang's and TGI's; the tables at the end have those that are not applied.
+Source: OpenAI API reference; vLLM `entrypoints/openai/*/protocol.py` (0.32); SGLang `entrypoints/openai/protocol.py`;
+TGI `router/src/lib.rs` (ChatRequest).
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Literal
+
+import msgspec
+
+from headrace.core.client_text import shortened
+from headrace.core.errors import InvalidRequest, ModelNotFound
+from headrace.core.generation import RepetitionDetection, SamplingParams
+from headrace.serving.wire.constraints import ConstraintFields, read_constraint
+from headrace.serving.wire.dialect import RequestContext
+from headrace.serving.wire.fields import (
+    LARGEST_SEED,
+    SAMPLING_NO_EFFECT,
+    SAMPLING_REFUSED,
+    Refused,
+    clamp_count,
+    effective_temperature,
+    first_given,
+)
+from headrace.serving.wire.framing import invalid
+
+Texts = str | list[str] | list[str | int | list[int]]
+Framing = Literal["sse", "jsonlines"]
+"""LMI streams chat as jsonlines: the same objects, one per line, without `[DONE]`."""
+
+_MAX_LOGIT_BIASES = 4096
+"""Python checks each entry while all other streams stall: 300,000 entries took 0.7 s."""
+
+
+class StreamOptions(msgspec.Struct):
+    """The fields of a request's `stream_options`."""
+
+    include_usage: bool | None = None
+
+
+class RepetitionDetectionFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """vLLM's `repetition_detection`; a `max_pattern_size` of 0 turns it off, a `min_pattern_size` of 0 means 1."""
+
+    max_pattern_size: int = 0
+    min_pattern_size: int = 0
+    min_count: int = 0
+
+
+class CommonFields(ConstraintFields, kw_only=True):
+    """Fields of both bodies; null is the same as an absent field."""
+
+    model: str | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    n: int | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    stop: str | list[str] | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    seed: int | None = None
+    user: str | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    repetition_penalty: float | None = None
+    repetition_detection: RepetitionDetectionFields | None = None
+    min_tokens: int | None = None
+    ignore_eos: bool | None = None
+    stop_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool | None = None
+    no_stop_trim: bool | None = None
+    """SGLang's name for `include_stop_str_in_output`."""
+    skip_special_tokens: bool | None = None
+    truncate_prompt_tokens: int | None = None
+    cache_salt: str | None = None
+
+
+def served_model(fields: CommonFields, context: RequestContext) -> tuple[RequestContext, str | None]:
+    """
+    Return the context with the model that answers, and the adapter if `model` names one.
+
+    Raises:
+        ModelNotFound: the server accepts certain names only, and this is none of them.
+    """
+    return model_named(fields.model, context)
+
+
+def model_named(name: str | None, context: RequestContext) -> tuple[RequestContext, str | None]:
+    """Return the result of `served_model` for a model's name."""
+    if name in context.adapters:
+        return replace(context, model=replace(context.model, name=name)), name
+    accepted = context.accepted_models
+    if name is None or accepted is None or name in accepted or name == context.model.name:
+        return context, None
+    served = ", ".join(f"`{served}`" for served in (context.model.name, *sorted(context.adapters)))
+    raise ModelNotFound(f"The model `{shortened(name)}` does not exist. Served here: {served}.")
+
+
+def is_stream(fields: CommonFields) -> bool:
+    """Return whether the request asks for a stream. Raises `InvalidRequest`: `stream_options` without `stream`."""
+    if fields.stream_options is not None and not fields.stream:
+        text = "The 'stream_options' parameter is only allowed when 'stream' is enabled."
+        raise InvalidRequest(text, param="stream_options")
+    return bool(fields.stream)
+
+
+def sampling_params(fields: CommonFields, context: RequestContext, *, max_new_tokens: int | None) -> SamplingParams:
+    """Check the common fields and convert them. Raises `InvalidRequest` with OpenAI's text: a value is out of range."""
+    _check_ranges(fields, context)
+    check_range("min_tokens", fields.min_tokens, low=0, high=max_new_tokens)
+    defaults = context.model.sampling_defaults  # as vLLM's --generation-config; OpenAI's for the rest
+    top_p = first_given(fields.top_p, defaults.top_p, 1.0)
+    temperature = first_given(fields.temperature, defaults.temperature, 1.0)
+    logit_bias, stop = _logit_bias(fields, context), read_stop(fields.stop, context)
+    for token_id in fields.stop_token_ids or ():
+        check_range("stop_token_ids", token_id, low=0, high=context.model.vocab_size - 1)
+    repetition = None  # the engine checks its ranges; source: vLLM `sampling_params.py`
+    if (rule := fields.repetition_detection) is not None and rule.max_pattern_size != 0:
+        repetition = RepetitionDetection(
+            max_pattern_size=rule.max_pattern_size,
+            min_pattern_size=rule.min_pattern_size or 1,
+            min_count=rule.min_count,
+        )
+    return SamplingParams(
+        max_new_tokens=max_new_tokens,
+        default_max_new_tokens=defaults.max_new_tokens,
+        min_new_tokens=fields.min_tokens or 0,
+        temperature=effective_temperature(temperature) if top_p > 0.0 else 0.0,
+        top_k=clamp_count(max(0, first_given(fields.top_k, defaults.top_k, 0))),
+        top_p=top_p if top_p > 0.0 else 1.0,
+        min_p=first_given(fields.min_p, defaults.min_p, 0.0),
+        typical_p=1.0 if fields.typical_p is None else fields.typical_p,
+        repetition_penalty=first_given(fields.repetition_penalty, defaults.repetition_penalty, 1.0),
+        presence_penalty=fields.presence_penalty or 0.0,
+        frequency_penalty=fields.frequency_penalty or 0.0,
+        logit_bias=logit_bias,
+        seed=None if fields.seed is None else fields.seed & LARGEST_SEED,
+        stop=stop,
+        stop_token_ids=tuple(fields.stop_token_ids or ()),
+        include_stop=bool(fields.include_stop_str_in_output or fields.no_stop_trim),
+        ignore_eos=bool(fields.ignore_eos),
+        skip_special_tokens=fields.skip_special_tokens is not False,
+        n=1 if fields.n is None else fields.n,
+        grammar=read_constraint(fields),
+        repetition_detection=repetition,
+    )
+
+
+def check_range(
+    name: str, value: float | None, *, low: float | None = None, high: float | None = None, above: float | None = None
+) -> None:
+    """Check `low <= value <= high` and `value > above`; None passes. Raises `InvalidRequest` with OpenAI's text."""
+    if value is None:
+        return
+    kind = "integer" if isinstance(value, int) else "decimal"
+    expected = None
+    if low is not None and value < low:
+        expected = f"{kind} below minimum value. Expected a value >= {low:g}"
+    elif above is not None and value <= above:
+        expected = f"{kind} below minimum value. Expected a value > {above:g}"
+    elif high is not None and value > high:
+        expected = f"{kind} above maximum value. Expected a value <= {high:g}"
+    if expected is not None:
+        raise invalid(name, f"{expected}, but got {value} instead")
+
+
+def _check_ranges(fields: CommonFields, context: RequestContext) -> None:
+    check_range("temperature", fields.temperature, low=0, high=2)
+    check_range("top_p", fields.top_p, low=0, high=1)
+    check_range("n", fields.n, low=1, high=context.limits.max_best_of)
+    check_range("presence_penalty", fields.presence_penalty, low=-2, high=2)
+    check_range("frequency_penalty", fields.frequency_penalty, low=-2, high=2)
+    check_range("top_k", fields.top_k, low=-1)
+    check_range("min_p", fields.min_p, low=0, high=1)
+    check_range("typical_p", fields.typical_p, above=0, high=1)
+    check_range("repetition_penalty", fields.repetition_penalty, above=0)
+    check_range("truncate_prompt_tokens", fields.truncate_prompt_tokens, low=1, high=context.model.max_prompt_tokens)
+
+
+def _logit_bias(fields: CommonFields, context: RequestContext) -> dict[int, float]:
+    count = len(fields.logit_bias or ())
+    if count > _MAX_LOGIT_BIASES:
+        raise invalid("logit_bias", f"expected at most {_MAX_LOGIT_BIASES} token ids, but got {count}")
+    biases: dict[int, float] = {}
+    for key, bias in (fields.logit_bias or {}).items():
+        check_range(f"logit_bias.{key}", bias, low=-100, high=100)
+        if not (key.isascii() and key.isdigit() and len(key) < 12 and int(key) < context.model.vocab_size):
+            expected = f"Expected token ids from 0 to {context.model.vocab_size - 1} as keys"
+            raise invalid("logit_bias", f"{expected}, but got '{key[:40]}'")
+        biases[int(key)] = bias
+    return biases
+
+
+def read_stop(stop: str | list[str] | None, context: RequestContext, *, param: str = "stop") -> tuple[str, ...]:
+    """Return the stop sequences. Raises `InvalidRequest`: there are too many, or one is empty."""
+    stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    most = context.limits.max_stop_sequences
+    if len(stops) > most:
+        raise invalid(param, f"Expected at most {most} stop sequences, but got {len(stops)}")
+    if "" in stops:
+        raise invalid(param, "a stop sequence must not be empty")
+    return stops
+
+
+def read_texts(
+    name: str, value: Texts, context: RequestContext, *, no_text: str, no_ids: str, most: int | None = None
+) -> list[str | tuple[int, ...]]:
+    """
+    Return the prompts or inputs of a text, a list of token ids, a list of texts or a list of lists of token ids.
+
+    `no_text` and `no_ids` are the errors for an empty text or list; `most` is the longest list of texts.
+    """
+
+    def read(item: str | int | list[int]) -> str | tuple[int, ...]:
+        if isinstance(item, int):
+            raise invalid(name, "texts and token ids cannot be mixed in one array")
+        if not item:
+            raise invalid(name, no_text if isinstance(item, str) else no_ids)
+        if isinstance(item, str):
+            return item
+        for token_id in item:
+            check_range(name, token_id, low=0, high=context.model.vocab_size - 1)
+        return tuple(item)
+
+    if isinstance(value, str):
+        return [read(value)]
+    if not value:
+        raise invalid(name, f"empty array. Expected at least one {name}")
+    ids = [item for item in value if isinstance(item, int)]
+    if len(ids) == len(value):
+        return [read(ids)]
+    if most is not None and len(value) > most:
+        text = f"array too long. Expected an array with maximum length {most}, but got an array with length"
+        raise invalid(name, f"{text} {len(value)} instead")
+    return [read(item) for item in value]
+
+
+COMMON_REFUSED: Mapping[str, Refused] = {
+    **{name: refused for name, refused in SAMPLING_REFUSED.items() if name != "repetition_detection"},
+    "prompt_logprobs": Refused(
+        "responses have no field for them", "Completions return them with 'echo' and 'logprobs'."
+    ),
+    "return_token_ids": Refused("responses contain no token ids", "TGI's '/generate' returns them with 'details'."),
+    "return_tokens_as_token_ids": Refused("logprobs identify tokens by their text"),
+    "return_hidden_states": Refused("hidden states are not available"),
+    "return_routed_experts": Refused("the experts that a token took are not returned"),
+    "return_cached_tokens_details": Refused(
+        "only the number of cached tokens is reported", "See 'usage.prompt_tokens_details'."
+    ),
+    "kv_transfer_params": Refused("KV cache transfer between servers is not supported"),
+    "ec_transfer_params": Refused("encoder cache transfer between servers is not supported"),
+    "vllm_xargs": Refused("the server has no custom extensions"),
+    "custom_params": Refused("custom logits processors are not supported"),
+    "custom_logit_processor": Refused("custom logits processors are not supported"),
+    "stop_regex": Refused("stop conditions are strings and token ids", "Use 'stop'."),
+    "lora_path": Refused("an adapter is chosen by its name", "Name it in 'model'."),
+    "session_params": Refused("stateful sessions are not supported"),
+}
+
+CHAT_REFUSED: Mapping[str, Refused] = {
+    **COMMON_REFUSED,
+    "functions": Refused("it was replaced by 'tools'", "Send 'tools'."),
+    "function_call": Refused("it was replaced by 'tool_choice'", "Send 'tool_choice'.", neutral="none"),
+    "modalities": Refused("the model generates only text", neutral=["text"]),
+    "audio": Refused("the model generates only text"),
+    "web_search_options": Refused("the server has no web search"),
+    "moderation": Refused("the server has no moderation"),
+    "verbosity": Refused(
+        "models here have no verbosity setting", "Ask for it in the prompt, or set 'max_tokens'.", neutral="medium"
+    ),
+    "echo": Refused("responses do not repeat the last message"),
+    "chat_template": Refused("clients may not run templates on the server", "Start the server with --chat-template."),
+    "add_special_tokens": Refused("the chat template adds the special tokens"),
+    "documents": Refused("documents are not passed to the chat template", "Put them into a message."),
+    "reasoning": Refused("OpenAI names it differently", "Use 'reasoning_effort' or 'chat_template_kwargs'."),
+    "task": Refused("no supported chat template has quick tasks"),
+    "input_ids": Refused("a chat is sent as messages", "Send token ids as the 'prompt' of /v1/completions."),
+    "tool_prompt": Refused("the chat template determines how tools are described"),
+    "return_prompt_text": Refused("responses do not repeat the prompt", "'/chat_tokenize' returns its text."),
+    "return_prompt_token_ids": Refused("responses do not repeat the prompt", "'/chat_tokenize' returns its tokens."),
+    "return_meta_info": Refused("responses contain only OpenAI's fields"),
+}
+
+COMPLETIONS_REFUSED: Mapping[str, Refused] = {
+    **COMMON_REFUSED,
+    "suffix": Refused("fill-in-the-middle is not supported"),
+    "prompt_embeds": Refused("prompts are text or token ids"),
+    "add_special_tokens": Refused("the tokenizer always adds its special tokens", "Send token ids.", neutral=True),
+}
+
+NO_EFFECT = SAMPLING_NO_EFFECT | frozenset(
+    (
+        # tracing, billing and storage
+        *("metadata", "request_id", "rid", "safety_identifier", "service_tier", "session_id", "store"),
+        *("custom_labels", "extra_key"),
+        # speed and routing
+        *("prediction", "priority", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention"),
+        *("bootstrap_host", "bootstrap_port", "bootstrap_room", "data_parallel_rank", "disagg_prefill_dp_rank"),
+        *("routed_dp_rank", "ngram_corpus_id"),
+        # options of inputs and outputs that are not supported
+        *("images_config", "max_dynamic_patch", "min_dynamic_patch", "use_audio_in_video", "media_io_kwargs"),
+        *("mm_processor_kwargs", "return_mm_kwargs", "return_token_offsets", "routed_experts_prompt_start"),
+        *("routed_experts_start_len", "stream_reasoning"),
+    )
+)

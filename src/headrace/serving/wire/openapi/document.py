@@ -1,0 +1,177 @@
+"""
+The OpenAPI document of a list of operations.
+
+Source: OpenAPI Specification 3.1.1, whose schemas are those of JSON Schema 2020-12.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from headrace.serving.wire.fields import FieldTable
+from headrace.serving.wire.framing import JSON_CONTENT_TYPE, SSE_CONTENT_TYPE, to_json
+from headrace.serving.wire.openapi.answers import REFERENCE, answer_types
+
+_Object = dict[str, object]
+
+_TEXT: _Object = {"type": "string"}
+_PATH_PARAMETER = re.compile(r"\{(\w+)(?::path)?\}")
+_MODULE_PREFIX = b"headrace.serving.wire."
+"""Schemas of structs with the same name are distinguished by their modules."""
+_STREAMED = "The response. The schema of a stream is that of the `data` of each event, or of each line."
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """A group of routes that share clients and a format of errors."""
+
+    name: str
+    about: str
+    error: str
+    """The type of its errors in `answers.ts`."""
+    stream: str = SSE_CONTENT_TYPE
+    """The content type of its streams."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One method of one path."""
+
+    api: Api
+    method: str
+    path: str
+    """As the router has it; parameters are `{name}` or `{name:path}`."""
+    summary: str
+    answer: str
+    """The type of a JSON response in `answers.ts`, or the content type of another one; empty: none."""
+    event: str = ""
+    """The type of the `data` of a stream's events, or of its lines; empty: it does not stream."""
+    bodies: tuple[type, ...] = ()
+    """The structs that parse the body, one of which it must match; empty: it has no body."""
+    example: Mapping[str, object] = field(default_factory=dict)
+    """A body that works as it is."""
+    fields: Mapping[str, FieldTable] = field(default_factory=dict)
+    """The tables of the fields that the structs lack, by the prefix of their names."""
+    query: Mapping[str, str] = field(default_factory=dict)
+    """Optional parameters of the query, each with a description."""
+    is_open: bool = False
+    """True if no key is required."""
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The types of its responses, events and errors."""
+        return tuple(kind for kind in (self.answer, self.event, self.api.error) if kind and "/" not in kind)
+
+    @property
+    def produces(self) -> tuple[str, ...]:
+        """The content types of a successful response."""
+        whole = self.answer if "/" in self.answer else JSON_CONTENT_TYPE
+        return (*((whole,) if self.answer else ()), *((self.api.stream,) if self.event else ()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentInfo:
+    """The title, version and introduction of a document."""
+
+    title: str
+    version: str
+    description: str
+
+
+def render_openapi(operations: Sequence[Operation], info: DocumentInfo) -> bytes:
+    """Render the document as JSON."""
+    bodies = list(dict.fromkeys(body for operation in operations for body in operation.bodies))
+    found, components = msgspec.json.schema_components(bodies, schema_hook=_any_value, ref_template=REFERENCE)
+    references = dict(zip(bodies, found, strict=True))
+    answers = answer_types().components(kind for operation in operations for kind in operation.kinds)
+    assert not answers.keys() & components.keys(), "an interface of answers.ts has the name of a request's struct"
+    paths: dict[str, _Object] = {}
+    for operation in operations:
+        path = _PATH_PARAMETER.sub(r"{\1}", operation.path)
+        paths.setdefault(path, {})[operation.method.lower()] = _operation(operation, references)
+    apis = dict.fromkeys(operation.api for operation in operations)
+    document = to_json(
+        {
+            "openapi": "3.1.1",
+            "info": {"title": info.title, "version": info.version, "description": info.description},
+            "tags": [{"name": api.name, "description": api.about} for api in apis],
+            "security": [{"key": []}, {}],
+            "paths": paths,
+            "components": {
+                "schemas": {**components, **answers},
+                "securitySchemes": {"key": {"type": "http", "scheme": "bearer", "description": "The server's key."}},
+            },
+        }
+    )
+    return document.replace(_MODULE_PREFIX, b"")
+
+
+def _any_value(kind: type) -> _Object:
+    """Return the schema of values that a struct accepts unchecked: any JSON value."""
+    if kind is object:
+        return {"description": "Any JSON value."}
+    raise NotImplementedError
+
+
+def _operation(operation: Operation, references: Mapping[type, _Object]) -> _Object:
+    words = re.findall(r"\w+", operation.path) or ["root"]
+    described: _Object = {
+        "tags": [operation.api.name],
+        "summary": operation.summary,
+        "operationId": "_".join((operation.method.lower(), *words)),
+        "responses": _responses(operation),
+    }
+    description = "\n\n".join(
+        note for prefix, table in operation.fields.items() for note in _field_notes(prefix, table)
+    )
+    if description:
+        described["description"] = description
+    in_path = [{"name": name, "in": "path", "required": True} for name in _PATH_PARAMETER.findall(operation.path)]
+    in_query = [
+        {"name": name, "in": "query", "required": False, "description": about}
+        for name, about in operation.query.items()
+    ]
+    if in_path or in_query:
+        described["parameters"] = [{**parameter, "schema": _TEXT} for parameter in (*in_path, *in_query)]
+    if operation.bodies:
+        schemas = [references[body] for body in operation.bodies]
+        content: _Object = {"schema": schemas[0] if len(schemas) == 1 else {"anyOf": schemas}}
+        if operation.example:
+            content["example"] = operation.example
+        described["requestBody"] = {"required": not operation.query, "content": {JSON_CONTENT_TYPE: content}}
+    if operation.is_open:
+        described["security"] = []
+    return described
+
+
+def _responses(operation: Operation) -> _Object:
+    content = {kind: {"schema": _response_schema(operation, kind)} for kind in operation.produces}
+    success: _Object = {"description": _STREAMED if operation.event else "The response."}
+    if content:
+        success["content"] = content
+    error = {"schema": {"$ref": REFERENCE.format(name=operation.api.error)}}
+    refusal = {
+        "description": "An error. Its text names the value, what was expected, and the fix.",
+        "content": {JSON_CONTENT_TYPE: error},
+    }
+    return {"200": success, "default": refusal}
+
+
+def _response_schema(operation: Operation, kind: str) -> _Object:
+    """Return the schema of a response; that of a stream describes one event, as in OpenAI's own document."""
+    if kind == operation.answer:
+        return _TEXT
+    return answer_types().schema(operation.answer if kind == JSON_CONTENT_TYPE else operation.event)
+
+
+def _field_notes(prefix: str, table: FieldTable) -> Iterator[str]:
+    if table.no_effect:
+        yield f"Accepted without effect: {_names(prefix, table.no_effect)}."
+    if table.refused:
+        yield f"Refused unless null, false or empty: {_names(prefix, table.refused)}."
+
+
+def _names(prefix: str, names: Iterable[str]) -> str:
+    return ", ".join(f"`{prefix}{name}`" for name in sorted(names))

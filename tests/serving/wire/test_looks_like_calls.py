@@ -1,0 +1,167 @@
+"""Text that looks like a tool call is a complete call or text, in every dialect, whole and streamed."""
+
+import json
+
+import pytest
+
+from headrace.core.answer_format.formats import FORMATS
+from headrace.serving.wire.anthropic.dialect import AnthropicMessages
+from headrace.serving.wire.ollama.dialect import OllamaChat
+from headrace.serving.wire.openai.answer_stream import AnswerPlan, AnswerStream, ArgumentsDelta, CallStart, TextDelta
+from headrace.serving.wire.openai.chat import OpenAIChat
+from headrace.serving.wire.openai.responses import OpenAIResponses
+from headrace.serving.wire.openai.tools import ToolPlan
+from tests.serving.wire.samples import answer, line_objects, parse, sse_objects, streamed, whole
+
+HI = [{"role": "user", "content": "hi"}]
+NAMES = ("f", "get")
+AS_CALLS = [
+    ('<tool_call>{"name": "f", "arguments": {"a": 1}, "note": "x"}</tool_call>', [{"a": 1}]),
+    ('<tool_call>{"note": "x", "name": "f", "arguments": {"a": 1}}</tool_call>', [{"a": 1}]),
+    ('<tool_call>{"name": "f", "arguments": {"a": 1}</tool_call>', [{"a": 1}]),
+    ('<tool_call>{"name": "f", "arguments": {"a": 1}', [{"a": 1}]),
+    ('<tool_call>{"name": "f", "arguments": {"a": 1}}}</tool_call>', [{"a": 1}]),
+    ('<tool_call>{"name": "f", "arguments": {"a": "</tool_call>"}}</tool_call>', [{"a": "</tool_call>"}]),
+    ('<tool_call>{"name": "f", "arguments": {"a": 1}}{"name": "f", "arguments": {}}</tool_call>', [{"a": 1}, {}]),
+    ('<tool_call>{"name": "f", "arguments": null}</tool_call>', [{}]),
+    ('<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}</tool_call>', [{"a": 1}]),
+    ('[TOOL_CALLS][{"name": "f", "arguments": {"a": 1}, "id": "abc"}, {"name": "f", "arguments": {}}]', [{"a": 1}, {}]),
+    ('[TOOL_CALLS] [{"name": "f", "arguments": {"a": 1}]', [{"a": 1}]),
+    ('[TOOL_CALLS]f[ARGS]{"a": 1}', [{"a": 1}]),
+    ('[TOOL_CALLS]f[CALL_ID]x1[ARGS]{"a": 1}[TOOL_CALLS]f[ARGS]{}', [{"a": 1}, {}]),
+    ('{"name": "f", "parameters": {"a": 1}, "note": "x"}', [{"a": 1}]),
+    ('<|python_tag|>{"name": "f", "parameters": {"a": 1}}; {"name": "f", "parameters": {}}', [{"a": 1}, {}]),
+    ('{"index": 0, "id": "c", "name": "f", "arguments": {"a": 1}}', [{"a": 1}]),
+    ('{"type": "function", "function": {"name": "f", "arguments": "{\\"a\\": 1}"}}', [{"a": 1}]),
+    ('[{"name": "f", "arguments": {"a": 1}}]]}', [{"a": 1}]),
+]
+AS_TEXT = [
+    '{"name": "f", "age": 3}',
+    '{"name": "Bob", "age": 3}',
+    '{"name": "f", "arguments": {"a": 1}} and so on',
+    '{"name": "f", "arguments": {"a": 1}, "parameters": {"b": 2}}',
+    '{"name": "f", "arguments": {"a": 1}, "arguments": {"b": 2}}',
+    '{"name": "f", "arguments": {"a": 1, "a": 2}}',
+    '{"name": "f", "arguments": [1]}',
+    '{"name": "f", "arguments": "one"}',
+    '{"name": "f", "arguments": {"a": NaN}}',
+    '{"name": "f", "description": "d", "parameters": {"type": "object"}}',
+    '{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}',
+    '[{"name": "f", "arguments": {"a": 1}}, {"city": "Bern"}]',
+    '<tool_call>{"name": "f", "arguments": {"a": 1} so}</tool_call>',
+    '<tool_call>{"name": "f", "arguments": {"a": 1}} so</tool_call>',
+    '<tool_call>{"name": "f", "arguments": {"a": 1',
+    '<tool_call>{"name": "f"',
+    '<tool_call>{"name": "f", "arguments": {"a": 1}}\n{"name": "other", "arguments": {}}</tool_call>',
+    '[TOOL_CALLS]f[ARGS]{"a": 1',
+    '[TOOL_CALLS]other[ARGS]{"a": 1}',
+    '[TOOL_CALLS][{"name": "f", "arguments": {}}], then',
+    "[TOOL_CALLS] is a marker of Mistral's models.",
+]
+
+
+def read_chat(parsed, pieces, *, stream):
+    if not stream:
+        (choice,) = json.loads(whole(parsed, answer(*pieces)))["choices"]
+        calls = choice["message"].get("tool_calls") or []
+        return choice["message"]["content"] or "", [json.loads(call["function"]["arguments"]) for call in calls]
+    deltas = [item["choices"][0]["delta"] for item in sse_objects(streamed(parsed, answer(*pieces)))]
+    arguments: dict[int, str] = {}
+    for call in (call for delta in deltas for call in delta.get("tool_calls", ())):
+        arguments[call["index"]] = arguments.get(call["index"], "") + call["function"]["arguments"]
+    return "".join(delta.get("content") or "" for delta in deltas), [json.loads(text) for text in arguments.values()]
+
+
+def events_of(parsed, pieces):
+    parts = streamed(parsed, answer(*pieces))
+    return [json.loads(part.decode().partition("data: ")[2]) for part in parts]
+
+
+def read_response(parsed, pieces, *, stream):
+    response = events_of(parsed, pieces)[-1]["response"] if stream else json.loads(whole(parsed, answer(*pieces)))
+    texts = [item["content"][0]["text"] for item in response["output"] if item["type"] == "message"]
+    calls = [json.loads(item["arguments"]) for item in response["output"] if item["type"] == "function_call"]
+    return "".join(texts), calls
+
+
+def read_message(parsed, pieces, *, stream):
+    if not stream:
+        blocks = json.loads(whole(parsed, answer(*pieces)))["content"]
+        texts = [block["text"] for block in blocks if block["type"] == "text"]
+        return "".join(texts), [block["input"] for block in blocks if block["type"] == "tool_use"]
+    events = events_of(parsed, pieces)
+    calls = {
+        event["index"]: ""
+        for event in events
+        if event["type"] == "content_block_start" and event["content_block"]["type"] == "tool_use"
+    }
+    text = ""
+    for event in events:
+        delta = event.get("delta", {})
+        text += delta.get("text", "")
+        if event.get("index") in calls:
+            calls[event["index"]] += delta.get("partial_json", "")
+    return text, [json.loads(arguments) for arguments in calls.values()]
+
+
+def read_ollama(parsed, pieces, *, stream):
+    written = streamed(parsed, answer(*pieces)) if stream else [whole(parsed, answer(*pieces))]
+    messages = [item["message"] for item in line_objects(written)]
+    calls = [call["function"]["arguments"] for message in messages for call in message.get("tool_calls", ())]
+    return "".join(message["content"] for message in messages), calls
+
+
+FUNCTIONS = [{"type": "function", "function": {"name": name}} for name in NAMES]
+DIALECTS = {
+    "chat": (OpenAIChat(), {"messages": HI, "tools": FUNCTIONS}, read_chat),
+    "responses": (
+        OpenAIResponses(),
+        {"input": "hi", "tools": [{"type": "function", "name": name} for name in NAMES]},
+        read_response,
+    ),
+    "anthropic": (
+        AnthropicMessages(),
+        {"model": "m", "max_tokens": 9, "messages": HI, "tools": [{"name": name} for name in NAMES]},
+        read_message,
+    ),
+    "ollama": (OllamaChat(), {"model": "m", "messages": HI, "tools": FUNCTIONS}, read_ollama),
+}
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("size", [None, 1, 7])
+def test_what_looks_like_a_call_is_a_complete_call_or_text_in_every_dialect(dialect, size):
+    rendered, fields, read = DIALECTS[dialect]
+    cases = [*((written, "", calls) for written, calls in AS_CALLS), *((written, written, []) for written in AS_TEXT)]
+    for written, text, calls in cases:
+        pieces = [written] if size is None else [written[at : at + size] for at in range(0, len(written), size)]
+        for stream in (False, True):
+            parsed = parse(rendered, **fields, stream=stream)
+            assert read(parsed, pieces, stream=stream) == (text, calls), written
+
+
+HARMONY = next(known for known in FORMATS if known.has_channels)
+
+
+@pytest.mark.parametrize("size", [1, 400])
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ('{"a": 1}', [CallStart(0, "f"), ArgumentsDelta(0, '{"a": 1}')]),
+        ("", [CallStart(0, "f"), ArgumentsDelta(0, "{}")]),
+        ('{"a": 1', [TextDelta('{"a": 1')]),
+        ("[1]", [TextDelta("[1]")]),
+    ],
+)
+def test_a_call_with_a_header_is_complete_or_text(written, expected, size):
+    plan = AnswerPlan(tools=ToolPlan(mode="auto", names=frozenset(NAMES)), format=HARMONY)
+    text = f"<|channel|>commentary to=functions.f <|constrain|>json<|message|>{written}<|call|>"
+    stream = AnswerStream(plan, "")
+    pieces = [text[at : at + size] for at in range(0, len(text), size)]
+    assert [delta for piece in pieces for delta in stream.feed(piece)] + stream.finish() == expected
+
+
+def test_a_forced_call_that_is_cut_off_is_no_call_without_arguments():
+    fields = {"model": "m", "max_tokens": 9, "messages": HI, "tools": [{"name": "f"}]}
+    parsed = parse(AnthropicMessages(), **fields, tool_choice={"type": "tool", "name": "f"})
+    assert read_message(parsed, ['{"a": 1, "b'], stream=False) == ('{"a": 1, "b', [])
