@@ -35,6 +35,21 @@ from headrace.platform.gateway.metrics import families as gateway_families
 from headrace.platform.host.operations import OPERATIONS
 from headrace.server.handlers.metrics import families as handler_families
 from headrace.server.handlers.metrics import torchserve_families
+from headrace.serving.settings.container_flags import FLAGS
+from headrace.serving.settings.container_meanings import (
+    Fills,
+    FillsPart,
+    ForBackends,
+    Meaning,
+    NoEffect,
+    OnGpu,
+    Requires,
+    UsedElsewhere,
+)
+from headrace.serving.settings.container_tables import ENVIRONMENT, GENERAL_NAMES, MODEL_CONFIG, OPTIONS, PROPERTIES
+from headrace.serving.settings.docs import SettingRow, setting_rows
+from headrace.serving.settings.platform_settings import PlatformSettings
+from headrace.serving.settings.values import flag_name
 from headrace.serving.wire.anthropic.dialect import FIELDS as MESSAGES_FIELDS
 from headrace.serving.wire.aws import coverage
 from headrace.serving.wire.aws.errors import AwsError
@@ -51,21 +66,6 @@ from headrace.serving.wire.toolkit.dialect import PARAMETER_FIELDS as TOOLKIT_GE
 from headrace.serving.wire.toolkit.encoders import CLASSIFICATION_FIELDS as TOOLKIT_CLASSIFICATION_FIELDS
 from headrace.serving.wire.toolkit.encoders import FEATURE_FIELDS as TOOLKIT_FEATURES_FIELDS
 from headrace.serving.wire.torchserve.dialect import PARAMETER_FIELDS as TORCHSERVE_FIELDS
-from headrace.settings.container_flags import FLAGS
-from headrace.settings.container_meanings import (
-    Fills,
-    FillsPart,
-    ForBackends,
-    Meaning,
-    NoEffect,
-    OnGpu,
-    Requires,
-    UsedElsewhere,
-)
-from headrace.settings.container_tables import ENVIRONMENT, GENERAL_NAMES, MODEL_CONFIG, OPTIONS, PROPERTIES
-from headrace.settings.docs import SettingRow, setting_rows
-from headrace.settings.platform_settings import PlatformSettings
-from headrace.settings.values import flag_name
 from headrace_handler.contract import Load
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import uvicorn
 from headrace.serving.http.connection_memory import ConnectionMemory
 from headrace.serving.http.protocol import StreamingProtocol
 from headrace.serving.http.server import http_limits
-from headrace.settings.platform_settings import PlatformSettings
+from headrace.serving.settings.platform_settings import PlatformSettings
 
 END_S = 0.1
 """Time for connections to end; uvicorn always sleeps this long."""

@@ -14,10 +14,10 @@ import pytest
 import yaml
 
 from headrace.cli.main import COMMANDS
-from headrace.settings.docs import setting_rows
-from headrace.settings.loading import FOREIGN_ENV_NAMES
-from headrace.settings.platform_settings import PlatformSettings
-from headrace.settings.server_settings import ServerSettings
+from headrace.serving.settings.docs import setting_rows
+from headrace.serving.settings.loading import FOREIGN_ENV_NAMES
+from headrace.serving.settings.platform_settings import PlatformSettings
+from headrace.serving.settings.server_settings import ServerSettings
 from tests.command_lines import parse
 
 ROOT = Path(__file__).parent.parent

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from headrace.platform.host.metrics_pages import TARGETS_PATH
-from headrace.settings.platform_settings import PlatformSettings
-from headrace.settings.server_settings import ServerSettings
+from headrace.serving.settings.platform_settings import PlatformSettings
+from headrace.serving.settings.server_settings import ServerSettings
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "deploy" / "grafana"

@@ -19,7 +19,7 @@ Embed = Callable[[list[str]], list[list[float]]]
 def headrace(settings: dict[str, Any]) -> Embed:
     from headrace.core.generation import GenerationRequest, PoolingParams
     from headrace.server.engine_config import load_engine
-    from headrace.settings.server_settings import ServerSettings
+    from headrace.serving.settings.server_settings import ServerSettings
 
     loop = asyncio.new_event_loop()
     engine = load_engine(ServerSettings(**settings))

@@ -22,7 +22,7 @@ from headrace.core.generation import (
 )
 from headrace.inference.engine.service.async_engine import AsyncEngine
 from headrace.server.engine_config import load_engine
-from headrace.settings.server_settings import ServerSettings
+from headrace.serving.settings.server_settings import ServerSettings
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from headrace.platform.state.records import AnyKind, NoStatus, Record
 from headrace.platform.state.routes import ROUTE, Fleet, Replica, Route, VariantRoute
 from headrace.serving.http.server import http_limits, http_server
 from headrace.serving.http.tls import bind, url_of
-from headrace.settings.platform_settings import PlatformSettings
+from headrace.serving.settings.platform_settings import PlatformSettings
 
 if TYPE_CHECKING:
     from headrace.platform.state.store import Store

@@ -12,7 +12,7 @@ from pathlib import Path
 from headrace.core.generation import GenerationRequest, SamplingParams
 from headrace.core.telemetry import setup_logging
 from headrace.server.engine_config import load_engine
-from headrace.settings.server_settings import ServerSettings
+from headrace.serving.settings.server_settings import ServerSettings
 
 
 async def main(folder: str, device: str, dtype: str) -> None:

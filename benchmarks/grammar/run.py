@@ -20,7 +20,7 @@ from headrace.inference.engine.structured_output.compiler import GrammarCompiler
 from headrace.inference.models.loading import load_model
 from headrace.inference.models.tokenizer import Tokenizer
 from headrace.server.engine_config import load_engine
-from headrace.settings.server_settings import ServerSettings
+from headrace.serving.settings.server_settings import ServerSettings
 
 RECORDS = {
     "type": "array",

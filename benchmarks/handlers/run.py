@@ -22,7 +22,7 @@ from headrace.serving.http.asgi import Receive, Scope, Send
 from headrace.serving.http.exchange import Exchange
 from headrace.serving.http.server import http_limits, http_server
 from headrace.serving.http.tls import bind
-from headrace.settings.loading import load_settings
+from headrace.serving.settings.loading import load_settings
 from headrace_handler.contract import Load
 
 ECHO = """

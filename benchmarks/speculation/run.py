@@ -21,7 +21,7 @@ from headrace.bench.environment import describe_environment
 from headrace.core.generation import ChatPrompt, GenerationRequest, SamplingParams
 from headrace.inference.engine.service.async_engine import AsyncEngine
 from headrace.server.engine_config import load_engine
-from headrace.settings.server_settings import ServerSettings
+from headrace.serving.settings.server_settings import ServerSettings
 
 TEXT = (
     "The harbour of Veldt lies at the mouth of the river Orre. It was dug in 1643 by order of the merchant Anna "

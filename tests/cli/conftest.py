@@ -8,7 +8,7 @@ from click.testing import CliRunner, Result
 
 from headrace.cli.main import cli
 from headrace.cli.sources import Seams
-from headrace.settings.server_settings import ServerSettings
+from headrace.serving.settings.server_settings import ServerSettings
 from headrace.testing.echo import EchoBackend, EchoScript
 from tests.service_models import parsed_service_models
 

@@ -10,8 +10,8 @@ from headrace import __version__
 from headrace.cli.group import Examples
 from headrace.cli.main import COMMANDS, cli
 from headrace.cli.reference import cli_page, leaves
-from headrace.settings.server_settings import setting_names
-from headrace.settings.values import flag_name
+from headrace.serving.settings.server_settings import setting_names
+from headrace.serving.settings.values import flag_name
 
 LEAVES = [(leaf.path, leaf.command) for leaf in leaves()]
 

@@ -7,7 +7,7 @@ import msgspec
 
 from headrace.cli.up import panel_text
 from headrace.platform.host.folders import GENERATED_KEY_ID, DataFolder, LocalKey
-from headrace.settings.platform_settings import PlatformSettings
+from headrace.serving.settings.platform_settings import PlatformSettings
 from tests.command_lines import in_printed, in_spans, parse
 
 URL = "http://127.0.0.1:7451"

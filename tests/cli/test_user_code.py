@@ -7,7 +7,7 @@ import pytest
 
 from headrace.cli.user_code import find_user_code, formatted_notices, formatted_overrides, unpacked
 from headrace.core.errors import SettingsError
-from headrace.settings.sources import gather_settings
+from headrace.serving.settings.sources import gather_settings
 from tests.headrace_handler.torchserve_models import write_model
 
 NONE = Path("/nonexistent")

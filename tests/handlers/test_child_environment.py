@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.handlers.assembly import child_environment, share_of_threads
-from headrace.settings.loading import CODE_ENV_NAMES, load_settings
+from headrace.serving.settings.loading import CODE_ENV_NAMES, load_settings
 
 NAMES = st.from_regex(r"[A-Z][A-Z_]{0,9}", fullmatch=True)
 

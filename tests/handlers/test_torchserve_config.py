@@ -20,7 +20,7 @@ from headrace.handlers.torchserve_config import (
     versions_of,
     visible_environment,
 )
-from headrace.settings.properties_file import parse_properties
+from headrace.serving.settings.properties_file import parse_properties
 
 
 def config_of(text: str, /, **env: str) -> ServerConfig:

@@ -21,7 +21,7 @@ from headrace.inference.models.hf_checkpoint import read_templates
 from headrace.inference.models.snapshots import choose_files
 from headrace.inference.models.sources import locate
 from headrace.inference.models.weight_files import open_folder
-from headrace.settings.model_folder import read_model_folder
+from headrace.serving.settings.model_folder import read_model_folder
 from headrace_handler.stray_files import is_hidden, is_stray, listed
 from tests.artifacts.archive_maker import archive, file
 from tests.inference.models.model_files import TINY_LLAMA, write_folder

@@ -24,7 +24,7 @@ from headrace.serving.http.connection_memory import ConnectionMemory
 from headrace.serving.http.protocol import StreamingProtocol
 from headrace.serving.http.server import http_limits
 from headrace.serving.http.tls import bind, url_of
-from headrace.settings.server_settings import ServerSettings
+from headrace.serving.settings.server_settings import ServerSettings
 from headrace.testing.echo import EchoBackend, EchoScript
 from tests import plain_http
 from tests.prompt_server import PromptServer

@@ -13,8 +13,8 @@ from headrace.core.metrics import Metrics
 from headrace.core.progress import Progress
 from headrace.inference.engine.backend import Backend
 from headrace.server.main import run_server
-from headrace.settings.loading import load_settings
-from headrace.settings.server_settings import ServerSettings
+from headrace.serving.settings.loading import load_settings
+from headrace.serving.settings.server_settings import ServerSettings
 from headrace.testing.echo import EchoBackend, EchoScript
 
 

@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.core.errors import Forbidden, InvalidRequest
 from headrace.server.adapter_routes import allowed_folders, checked_folder
-from headrace.settings.server_settings import ServerSettings
+from headrace.serving.settings.server_settings import ServerSettings
 
 from .conftest import serving
 

@@ -12,7 +12,7 @@ from headrace.inference.engine.config import EngineConfig, ModelSource, fit_to_r
 from headrace.inference.models.chat import ChatTemplate
 from headrace.server.app import create_app
 from headrace.server.engine_config import engine_config, request_limits
-from headrace.settings.server_settings import ServerSettings
+from headrace.serving.settings.server_settings import ServerSettings
 from tests.inference.engine.support import EOS, LIMITS, make_engine, runner_limits, running
 
 DERIVED = {"max_waiting_seqs": "max_concurrent_requests", "request_limits": "max_best_of", "backend_reason": "backend"}

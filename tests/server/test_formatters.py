@@ -29,8 +29,8 @@ from headrace.server.service import Service
 from headrace.serving.http.exchange import Exchange
 from headrace.serving.http.server import http_limits, http_server
 from headrace.serving.http.tls import bind, url_of
+from headrace.serving.settings.server_settings import ServerSettings
 from headrace.serving.wire.lmi.dialect import Lmi
-from headrace.settings.server_settings import ServerSettings
 from headrace.testing.echo import EchoBackend, EchoScript
 from tests.handlers.support import until
 from tests.waiting import WAIT_S

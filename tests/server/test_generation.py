@@ -9,9 +9,9 @@ import pytest
 from headrace.core.errors import Busy, EngineFailed, Internal, InvalidRequest
 from headrace.server.generate import GenerationRoute
 from headrace.server.service import Service
+from headrace.serving.settings.server_settings import ServerSettings
 from headrace.serving.wire.json_size import INLINE_BYTES
 from headrace.serving.wire.openai.chat import OpenAIChat
-from headrace.settings.server_settings import ServerSettings
 from headrace.testing.echo import EchoBackend, EchoScript
 
 from .conftest import SLOW, serving

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from headrace.core.errors import SettingsError
 from headrace.server.app import create_app
 from headrace.server.sagemaker import accepted_eula, read_attributes
+from headrace.serving.settings.loading import load_settings
+from headrace.serving.settings.server_settings import ServerSettings, setting_rule
 from headrace.serving.wire.registry import DIALECT_NAMES
-from headrace.settings.loading import load_settings
-from headrace.settings.server_settings import ServerSettings, setting_rule
 from headrace.testing.echo import EchoScript
 
 from .conftest import serving

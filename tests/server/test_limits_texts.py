@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.settings.server_settings import ServerSettings
+from headrace.serving.settings.server_settings import ServerSettings
 
 from .conftest import serving
 

@@ -4,7 +4,7 @@ import pytest
 
 from headrace.inference.backends.choice import BackendChoice
 from headrace.server.main import settled_notices
-from headrace.settings.loading import load_settings
+from headrace.serving.settings.loading import load_settings
 
 ENV = {"OPTION_MAX_CPU_LORAS": "4", "OPTION_TRUST_REMOTE_CODE": "true", "OPTION_MAX_ROLLING_BATCH_SIZE": "8"}
 

@@ -12,7 +12,7 @@ from worker import Generation, serve
 
 from headrace.core.generation import FinishReason, GenerationRequest, SamplingParams
 from headrace.server.engine_config import engine_config, load_engine, model_source
-from headrace.settings.server_settings import ServerSettings
+from headrace.serving.settings.server_settings import ServerSettings
 
 
 class HeadraceEngine:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from headrace.platform.host.folders import DataFolder, local_key_for
-from headrace.settings.platform_settings import data_folder, load_platform_settings
+from headrace.serving.settings.platform_settings import data_folder, load_platform_settings
 
 
 def api_key_for(url: str | None, given: str | None, env: Mapping[str, str]) -> str | None:

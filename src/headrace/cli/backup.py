@@ -12,8 +12,8 @@ import click
 from headrace.cli.group import Examples, UserFailed
 from headrace.cli.keys import store_options
 from headrace.core.sizes import format_size
-from headrace.settings.platform_settings import PlatformSettings, data_folder, load_platform_settings
-from headrace.settings.values import flag_name
+from headrace.serving.settings.platform_settings import PlatformSettings, data_folder, load_platform_settings
+from headrace.serving.settings.values import flag_name
 
 if TYPE_CHECKING:
     from headrace.platform.host.backup import BackupContents, Manifest

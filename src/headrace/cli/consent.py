@@ -18,7 +18,7 @@ import click
 
 from headrace.cli.user_code import UserCode, cache_home
 from headrace.core.errors import SettingsError
-from headrace.settings.server_settings import env_name
+from headrace.serving.settings.server_settings import env_name
 from headrace_handler.stray_files import is_stray
 
 _ANSWERS: Final = "trusted-code.json"

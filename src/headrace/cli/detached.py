@@ -14,8 +14,8 @@ from headrace.cli.platform_client import NotTrusted, Platform, platform_at
 from headrace.cli.progress import ShowStage, showing_stage
 from headrace.core.processes import ProcessId, is_running, reap, send_signal, spawn
 from headrace.platform.host.folders import DataFolder, RunningPlatform
-from headrace.settings.server_settings import PLATFORM_PREFIX
-from headrace.settings.values import text_of
+from headrace.serving.settings.server_settings import PLATFORM_PREFIX
+from headrace.serving.settings.values import text_of
 
 _COMMAND = (sys.executable, "-P", "-m", "headrace", "up")
 _POLL_S = 0.1

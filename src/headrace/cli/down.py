@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from headrace.cli.group import Examples
-from headrace.settings.platform_settings import data_folder, load_platform_settings
+from headrace.serving.settings.platform_settings import data_folder, load_platform_settings
 
 
 @click.command(cls=Examples, examples="headrace down\nheadrace down --data-dir ./platform --timeout-s 300")

@@ -10,7 +10,7 @@ import click
 from headrace.cli.aws_cli import too_old
 from headrace.cli.group import Examples, UserFailed
 from headrace.cli.platform_client import Platform, find_platform, platform_at, platform_option
-from headrace.settings.platform_settings import data_folder, load_platform_settings
+from headrace.serving.settings.platform_settings import data_folder, load_platform_settings
 
 EXAMPLES = """
 eval "$(headrace env)"                       AWS code in this shell talks to the platform

@@ -20,8 +20,8 @@ from headrace.inference.engine.loading.plan import BLOCK_TOKENS, resolve_limits
 from headrace.inference.models.shapes import expected_shapes
 from headrace.inference.models.weights import Encoding, dominant_bits, stored_formats
 from headrace.server.engine_config import engine_config
-from headrace.settings.loading import load_settings
-from headrace.settings.server_settings import ServerSettings
+from headrace.serving.settings.loading import load_settings
+from headrace.serving.settings.server_settings import ServerSettings
 
 EXAMPLES = """
 headrace fit smollm2                                memory needs on this machine

@@ -11,7 +11,7 @@ import click
 
 from headrace.cli.group import Examples, HelpfulGroup, UserFailed
 from headrace.cli.tables import age, table
-from headrace.settings.platform_settings import PlatformSettings, data_folder, load_platform_settings
+from headrace.serving.settings.platform_settings import PlatformSettings, data_folder, load_platform_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

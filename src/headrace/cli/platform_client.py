@@ -22,7 +22,12 @@ import click
 
 from headrace.cli.group import Failed, UserFailed
 from headrace.serving.http.tls import client_context
-from headrace.settings.platform_settings import DEFAULT_PORT, PlatformSettings, data_folder, load_platform_settings
+from headrace.serving.settings.platform_settings import (
+    DEFAULT_PORT,
+    PlatformSettings,
+    data_folder,
+    load_platform_settings,
+)
 
 if TYPE_CHECKING:
     from headrace.platform.host.folders import Address, DataFolder, LocalKey

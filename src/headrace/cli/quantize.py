@@ -13,7 +13,7 @@ from headrace.cli.progress import showing_progress
 from headrace.core.errors import SettingsError
 from headrace.core.sizes import format_size
 from headrace.inference.models.calibration_texts import MAX_SAMPLE_TOKENS, MAX_SAMPLES
-from headrace.settings.rules import share_or_auto
+from headrace.serving.settings.rules import share_or_auto
 
 if TYPE_CHECKING:
     from headrace.inference.models.model import Model

@@ -19,7 +19,7 @@ from headrace.cli.user_code import (
     serve_user_code,
     unpacked,
 )
-from headrace.settings.sources import gather_settings
+from headrace.serving.settings.sources import gather_settings
 
 EXAMPLES = """
 headrace serve smollm2                              a small real model on http://127.0.0.1:8080

@@ -12,13 +12,13 @@ from typing import Any
 
 import click
 
-from headrace.settings.container_meanings import FieldParts
-from headrace.settings.container_values import ROPE_FLAGS, WHOLE_ROPE
-from headrace.settings.docs import SettingRow, setting_rows
-from headrace.settings.loading import load_settings
-from headrace.settings.platform_settings import PlatformSettings
-from headrace.settings.server_settings import ServerSettings
-from headrace.settings.values import flag_name
+from headrace.serving.settings.container_meanings import FieldParts
+from headrace.serving.settings.container_values import ROPE_FLAGS, WHOLE_ROPE
+from headrace.serving.settings.docs import SettingRow, setting_rows
+from headrace.serving.settings.loading import load_settings
+from headrace.serving.settings.platform_settings import PlatformSettings
+from headrace.serving.settings.server_settings import ServerSettings
+from headrace.serving.settings.values import flag_name
 
 ENGINE_SETTINGS = (
     "revision",

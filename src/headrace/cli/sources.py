@@ -21,8 +21,8 @@ from headrace.cli.setting_options import ENGINE_SETTINGS, engine_settings
 from headrace.core.errors import SettingsError
 from headrace.core.generation import Chunk, GenerationRequest, ModelInfo
 from headrace.core.progress import Progress
-from headrace.settings.server_settings import ServerSettings
-from headrace.settings.values import flag_name
+from headrace.serving.settings.server_settings import ServerSettings
+from headrace.serving.settings.values import flag_name
 
 if TYPE_CHECKING:
     from headrace.inference.backends.choice import BackendChoice

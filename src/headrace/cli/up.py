@@ -12,7 +12,7 @@ import click
 from headrace.cli.group import Examples
 from headrace.cli.setting_options import platform_options
 from headrace.cli.suggestions import QUESTION
-from headrace.settings.platform_settings import PlatformSettings, data_folder, load_platform_settings
+from headrace.serving.settings.platform_settings import PlatformSettings, data_folder, load_platform_settings
 
 if TYPE_CHECKING:
     from headrace.platform.host.folders import DataFolder

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from headrace.cli.ready import print_code_ready, print_models_ready
-from headrace.settings.container_names import Notice
-from headrace.settings.container_tables import SERVER_NAMES
-from headrace.settings.loading import load_settings
-from headrace.settings.model_folder import MODEL_FOLDER, is_folder
-from headrace.settings.server_settings import ENV_PREFIX, ServerSettings, env_name
-from headrace.settings.sources import locate_model
+from headrace.serving.settings.container_names import Notice
+from headrace.serving.settings.container_tables import SERVER_NAMES
+from headrace.serving.settings.loading import load_settings
+from headrace.serving.settings.model_folder import MODEL_FOLDER, is_folder
+from headrace.serving.settings.server_settings import ENV_PREFIX, ServerSettings, env_name
+from headrace.serving.settings.sources import locate_model
 
 if TYPE_CHECKING:
     from headrace.core.progress import Progress

@@ -12,14 +12,14 @@ import click
 from headrace.cli.group import Examples
 from headrace.cli.user_code import find_user_code, formatted_notices, formatters_of, serve_user_code
 from headrace.core.errors import InvalidRequest, SettingsError
-from headrace.settings.near_names import near_name
+from headrace.serving.settings.near_names import near_name
 from headrace_handler.stray_files import listed
 
 if TYPE_CHECKING:
     from headrace.platform.cluster.worker import PreparedWorker
     from headrace.server.service import FetchAdapter
-    from headrace.settings.container_names import Notice
-    from headrace.settings.server_settings import ServerSettings
+    from headrace.serving.settings.container_names import Notice
+    from headrace.serving.settings.server_settings import ServerSettings
 
 EXAMPLES = """
 headrace worker DATA/workers/NAME/worker.json   run a worker of the platform by hand
@@ -89,7 +89,7 @@ def worker_settings(prepared: "PreparedWorker", env: Mapping[str, str]) -> "tupl
         FetchFailed: the model that they name could not be fetched.
     """
     from headrace.inference.backends.facts import runs_on_gpu
-    from headrace.settings.sources import gather_settings
+    from headrace.serving.settings.sources import gather_settings
 
     settings, notices = gather_settings(
         _overrides(prepared), env, model_folder=prepared.model_folder or _NO_FOLDER, on_gpu=runs_on_gpu(env)
@@ -155,7 +155,7 @@ def _model_root(folder: Path) -> Path:
 
 def _options(options: dict[str, str]) -> dict[str, object]:
     """Map the options of an image's profile to names of settings."""
-    from headrace.settings.server_settings import setting_names
+    from headrace.serving.settings.server_settings import setting_names
 
     known = setting_names()
     read: dict[str, object] = {}

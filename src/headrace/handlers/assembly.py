@@ -27,13 +27,13 @@ from headrace.handlers.spec import ContractName, HandlerSpec
 from headrace.handlers.torchserve_archive import files_folder, is_archive, unpack_archive
 from headrace.handlers.torchserve_config import visible_environment
 from headrace.serving.http.otlp import SECRETS as EXPORT_SECRETS
-from headrace.settings.container_flags import FLAGS
-from headrace.settings.container_meanings import Fills
-from headrace.settings.container_names import read_container_names
-from headrace.settings.container_tables import ENVIRONMENT
-from headrace.settings.container_values import NO_NEURON
-from headrace.settings.loading import CODE_ENV_NAMES
-from headrace.settings.server_settings import ENV_PREFIX
+from headrace.serving.settings.container_flags import FLAGS
+from headrace.serving.settings.container_meanings import Fills
+from headrace.serving.settings.container_names import read_container_names
+from headrace.serving.settings.container_tables import ENVIRONMENT
+from headrace.serving.settings.container_values import NO_NEURON
+from headrace.serving.settings.loading import CODE_ENV_NAMES
+from headrace.serving.settings.server_settings import ENV_PREFIX
 from headrace_handler.container_folders import CHANNELS, CODE, MODEL
 from headrace_handler.stray_files import listed
 

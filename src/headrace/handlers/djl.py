@@ -10,7 +10,7 @@ from typing import Final
 from headrace.core.errors import SettingsError
 from headrace.handlers.found import Found
 from headrace.handlers.spec import HandlerSpec, RestartPolicy
-from headrace.settings.model_folder import in_folder
+from headrace.serving.settings.model_folder import in_folder
 from headrace_handler.contract import Load
 
 _OPTION: Final = "option."

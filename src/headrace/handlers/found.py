@@ -9,8 +9,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from headrace.core.errors import SettingsError
-from headrace.settings.model_folder import MODEL_CONFIG_FILE, PROPERTIES_FILE, in_folder, is_folder, read_yaml_mapping
-from headrace.settings.properties_file import read_properties
+from headrace.serving.settings.model_folder import (
+    MODEL_CONFIG_FILE,
+    PROPERTIES_FILE,
+    in_folder,
+    is_folder,
+    read_yaml_mapping,
+)
+from headrace.serving.settings.properties_file import read_properties
 from headrace_handler.stray_files import is_hidden, listed
 
 MANIFEST_FILE: Final = "MAR-INF/MANIFEST.json"

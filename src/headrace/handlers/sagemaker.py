@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from headrace.core.errors import SettingsError
 from headrace.handlers.found import CODE_FOLDER, Found
 from headrace.handlers.spec import HandlerSpec
-from headrace.settings.near_names import near_name
+from headrace.serving.settings.near_names import near_name
 from headrace_handler.contract import Load
 
 _PROFILES: Final = {"transformers": "huggingface", "torchserve": "pytorch", "sklearn": "sklearn", "xgboost": "xgboost"}

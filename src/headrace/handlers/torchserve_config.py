@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from headrace.core.errors import SettingsError
-from headrace.settings.addresses import split_address
-from headrace.settings.container_meanings import spread
-from headrace.settings.file_guard import TRUST_FLAG, file_scope
-from headrace.settings.model_folder import in_folder
-from headrace.settings.near_names import near_name
-from headrace.settings.properties_file import read_properties
-from headrace.settings.rules import FileScope
-from headrace.settings.server_settings import setting_rule
-from headrace.settings.values import read_value
+from headrace.serving.settings.addresses import split_address
+from headrace.serving.settings.container_meanings import spread
+from headrace.serving.settings.file_guard import TRUST_FLAG, file_scope
+from headrace.serving.settings.model_folder import in_folder
+from headrace.serving.settings.near_names import near_name
+from headrace.serving.settings.properties_file import read_properties
+from headrace.serving.settings.rules import FileScope
+from headrace.serving.settings.server_settings import setting_rule
+from headrace.serving.settings.values import read_value
 
 CONFIG_FILE: Final = "config.properties"
 _VARIABLES: Final = ("TS_{0}", "SAGEMAKER_TS_{0}", "SAGEMAKER_{0}")

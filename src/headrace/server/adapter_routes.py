@@ -15,6 +15,7 @@ from headrace.core.generation import AdapterInfo
 from headrace.core.telemetry import get_logger
 from headrace.inference.engine.backend import Backend
 from headrace.server.service import Service
+from headrace.serving.settings.server_settings import ServerSettings
 from headrace.serving.wire.adapters import (
     AdapterChange,
     parse_register,
@@ -24,7 +25,6 @@ from headrace.serving.wire.adapters import (
     render_change,
 )
 from headrace.serving.wire.framing import JSON_CONTENT_TYPE
-from headrace.settings.server_settings import ServerSettings
 
 _CODE_FILE = "model.py"
 

@@ -11,7 +11,7 @@ from headrace.server.pages import web_routes
 from headrace.server.sagemaker import sagemaker_routes
 from headrace.server.service import Service
 from headrace.server.tgi_routes import pooling_routes, tgi_routes
-from headrace.settings.server_settings import ServerSettings
+from headrace.serving.settings.server_settings import ServerSettings
 
 
 def create_app(settings: ServerSettings, backend: Backend | None = None) -> Starlette:

@@ -12,9 +12,9 @@ from headrace.core.sizes import format_size
 from headrace.core.tracing import NO_TRACER, Tracer
 from headrace.serving.http.asgi import Receive, Scope, content_encoding, content_length
 from headrace.serving.http.body import BodyBudget, BodyShare, BodyTooLarge, BudgetSpent, read_body
+from headrace.serving.settings.server_settings import ServerSettings
 from headrace.serving.wire.framing import without_bom
 from headrace.serving.wire.json_size import INLINE_BYTES, UNCOUNTED_BYTES, check_json_size
-from headrace.settings.server_settings import ServerSettings
 
 
 async def read_request_body(scope: Scope, receive: Receive, share: BodyShare, *, max_bytes: int) -> bytes:

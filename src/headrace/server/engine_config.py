@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.core.generation import RequestLimits
 from headrace.core.progress import Progress, no_progress
 from headrace.inference.engine.config import EngineConfig, ModelSource
-from headrace.settings.server_settings import ServerSettings, setting_names
+from headrace.serving.settings.server_settings import ServerSettings, setting_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -33,7 +33,7 @@ from headrace.server.base_service import BaseService
 from headrace.serving.http.asgi import ASGIApp
 from headrace.serving.http.server import http_limits, http_server
 from headrace.serving.http.tls import bind, server_context, url_of
-from headrace.settings.shutdown import resolve_shutdown_delay
+from headrace.serving.settings.shutdown import resolve_shutdown_delay
 
 T = TypeVar("T")
 

@@ -21,8 +21,8 @@ from headrace.server.engine_config import load_engine
 from headrace.server.lifecycle import ModelServer, in_daemon_thread, serve
 from headrace.server.service import FetchAdapter, Service
 from headrace.serving.http.otlp import tracing
-from headrace.settings.container_names import Notice, notices_for
-from headrace.settings.server_settings import ServerSettings
+from headrace.serving.settings.container_names import Notice, notices_for
+from headrace.serving.settings.server_settings import ServerSettings
 
 if TYPE_CHECKING:
     from headrace.server.formatters import Formatters

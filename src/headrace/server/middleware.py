@@ -32,11 +32,11 @@ from headrace.serving.http.origins import (
 )
 from headrace.serving.http.pages import DOCS_PATH
 from headrace.serving.http.spans import begin_span, run_in_span
+from headrace.serving.settings.addresses import is_loopback
+from headrace.serving.settings.server_settings import env_name
 from headrace.serving.wire.dialect import ErrorReply
 from headrace.serving.wire.openapi.operations import OPENAPI_PATH
 from headrace.serving.wire.unknown_routes import MESSAGES, render_error_for, unknown_route
-from headrace.settings.addresses import is_loopback
-from headrace.settings.server_settings import env_name
 
 
 def middleware(service: BaseService, *, host: str | None = None) -> list[Middleware]:

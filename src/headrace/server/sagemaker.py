@@ -24,9 +24,9 @@ from headrace.server.base_service import NOT_READY, ServerPhase
 from headrace.server.generate import GenerationRoute
 from headrace.server.service import Service
 from headrace.serving.http.asgi import ASGIApp, Receive, Scope, Send, send_reply
+from headrace.serving.settings.server_settings import ServerSettings
 from headrace.serving.wire.dialect import ErrorReply
 from headrace.serving.wire.registry import get_dialect, select_dialect
-from headrace.settings.server_settings import ServerSettings
 
 ATTRIBUTES_HEADER: Final = b"x-amzn-sagemaker-custom-attributes"
 _NAME: Final = "route"

@@ -11,9 +11,9 @@ from headrace.core.tracing import NO_TRACER, Tracer
 from headrace.inference.engine.backend import Backend
 from headrace.server.base_service import BaseService, ServerPhase
 from headrace.server.engine_config import request_limits
+from headrace.serving.settings.server_settings import ServerSettings
 from headrace.serving.wire.dialect import RequestContext
 from headrace.serving.wire.openai.stored_responses import ResponseMemory, ResponseStore
-from headrace.settings.server_settings import ServerSettings
 
 if TYPE_CHECKING:
     from headrace.server.formatters import Formatters

@@ -17,6 +17,7 @@ from headrace.server.generate import GenerationRoute
 from headrace.server.inference_routes import body_route, generation_route, json_route
 from headrace.server.pages import chat_page, is_browser
 from headrace.server.service import Service
+from headrace.serving.settings.server_settings import ServerSettings
 from headrace.serving.wire.dialect import Dialect, ParsedRequest
 from headrace.serving.wire.framing import JSON_CONTENT_TYPE, field_names
 from headrace.serving.wire.openai.chat import OpenAIChat
@@ -25,7 +26,6 @@ from headrace.serving.wire.tei.dialect import Tei, TeiRoute
 from headrace.serving.wire.tei.dialect import render_info as render_tei_info
 from headrace.serving.wire.tgi.dialect import Tgi
 from headrace.serving.wire.tgi.reply import Version, render_chat_tokenize, render_info, render_unhealthy
-from headrace.settings.server_settings import ServerSettings
 
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _TEI_ROUTES: tuple[TeiRoute, ...] = ("embed", "embed_all", "predict", "similarity")

@@ -7,8 +7,8 @@ from headrace.handlers.code_metrics import CodeMetrics
 from headrace.handlers.found import find_model
 from headrace.handlers.torchserve import make_spec
 from headrace.handlers.torchserve_config import load_config, management_options, server_settings, versions_of
-from headrace.settings.container_names import read_container_names
-from headrace.settings.model_folder import read_model_folder
+from headrace.serving.settings.container_names import read_container_names
+from headrace.serving.settings.model_folder import read_model_folder
 from tests.fuzz.target import Target
 from tests.fuzz.targets.archives import scene
 

@@ -12,7 +12,7 @@ import torch
 
 from headrace.core.errors import SettingsError
 from headrace.server.engine_config import load_engine
-from headrace.settings.server_settings import ServerSettings
+from headrace.serving.settings.server_settings import ServerSettings
 from tests import plain_http
 from tests.e2e.conftest import serve
 from tests.inference.engine.support import ask, request, running

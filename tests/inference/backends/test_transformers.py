@@ -14,7 +14,7 @@ from headrace.core.errors import NotFound, SettingsError, UnsupportedModel
 from headrace.core.generation import FinishReason, Grammar
 from headrace.inference.engine.service.async_engine import AsyncEngine
 from headrace.server.engine_config import load_engine
-from headrace.settings.server_settings import ServerSettings
+from headrace.serving.settings.server_settings import ServerSettings
 from tests.inference.engine.support import ask, ask_all, request, running
 from tests.inference.runner.transformers.checkpoints import write_network
 from tests.inference.runner.transformers.test_adapters import save_adapter

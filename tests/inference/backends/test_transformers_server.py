@@ -11,7 +11,7 @@ import pytest
 
 from headrace.server.app import create_app
 from headrace.server.engine_config import load_engine
-from headrace.settings.server_settings import ServerSettings
+from headrace.serving.settings.server_settings import ServerSettings
 from tests.inference.engine.support import running
 from tests.inference.runner.transformers.checkpoints import write_network
 

@@ -13,7 +13,7 @@ from headrace.platform.cluster.instance_types import Host
 from headrace.platform.cluster.worker_files import write_value
 from headrace.platform.host.assembly import Cluster, make_cluster
 from headrace.platform.host.folders import DataFolder
-from headrace.settings.platform_settings import PlatformSettings, load_platform_settings
+from headrace.serving.settings.platform_settings import PlatformSettings, load_platform_settings
 
 HOST = Host(num_cores=2, memory_bytes=8 << 30)
 

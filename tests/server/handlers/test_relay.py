@@ -23,7 +23,7 @@ from headrace.server.handlers.service import CodeService, HandlerService
 from headrace.serving.http.otlp import tracing
 from headrace.serving.http.server import http_limits, http_server
 from headrace.serving.http.tls import bind, url_of
-from headrace.settings.loading import load_settings
+from headrace.serving.settings.loading import load_settings
 from tests import plain_http
 from tests.handlers.support import pool_of, spec_for, until
 from tests.otlp_receiver import http_receiver

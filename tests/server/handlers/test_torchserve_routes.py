@@ -15,8 +15,8 @@ from headrace.handlers.torchserve import make_spec
 from headrace.handlers.torchserve_models import TorchServeModels
 from headrace.server.handlers.service import TorchServeService
 from headrace.server.torchserve_routes import torchserve_routes
+from headrace.serving.settings.loading import load_settings
 from headrace.serving.wire.torchserve.management import Registration
-from headrace.settings.loading import load_settings
 from tests import plain_http
 from tests.headrace_handler.torchserve_models import write_model
 from tests.server.handlers.test_relay import serving

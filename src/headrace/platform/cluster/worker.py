@@ -38,7 +38,7 @@ from headrace.platform.cluster.worker_files import (
     write_atomically,
     write_value,
 )
-from headrace.settings.sources import names_model
+from headrace.serving.settings.sources import names_model
 
 EXIT_FAILED: Final = 1
 EXIT_USER_ERROR: Final = 2

@@ -62,6 +62,8 @@ from headrace.serving.http.audit import client_address
 from headrace.serving.http.body import BodyBudget, BodyShare, BudgetSpent, ClientGone
 from headrace.serving.http.origins import is_navigation, send_host_page
 from headrace.serving.http.pages import DOCS_PATH, api_page_routes
+from headrace.serving.settings.platform_settings import PlatformSettings
+from headrace.serving.settings.server_settings import PLATFORM_PREFIX
 from headrace.serving.wire.aws import sigv2
 from headrace.serving.wire.aws.calls import render_error as render_aws_error
 from headrace.serving.wire.aws.errors import AwsError, bodies_spent
@@ -74,8 +76,6 @@ from headrace.serving.wire.openai.envelope import render_error as render_openai_
 from headrace.serving.wire.openapi.document import DocumentInfo, render_openapi
 from headrace.serving.wire.openapi.operations import OPENAPI_PATH, PLATFORM_OPERATIONS
 from headrace.serving.wire.unknown_routes import is_foreign, render_error_for, unknown_route
-from headrace.settings.platform_settings import PlatformSettings
-from headrace.settings.server_settings import PLATFORM_PREFIX
 
 TERMINATING = "The platform is shutting down; requests that still arrive are served."
 OUTDATED = (

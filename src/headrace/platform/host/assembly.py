@@ -53,8 +53,8 @@ from headrace.platform.storage.object_storage import DiskSpace, ObjectStorage
 from headrace.platform.storage.s3_proxy import S3Proxy
 from headrace.platform.storage.s3_signing import S3Access
 from headrace.serving.http.otlp import traced_environment
+from headrace.serving.settings.platform_settings import HERE, LOCAL, OVER_CLIENT, PlatformSettings
 from headrace.serving.wire.aws.scope import AwsScope
-from headrace.settings.platform_settings import HERE, LOCAL, OVER_CLIENT, PlatformSettings
 
 _NEEDED = (("ray", "Ray", "headrace[ray]"), ("grpc", "Ray's client", "headrace[ray]"))
 """Module, its product, and the package to install; the second one only for `ray://`."""

@@ -40,9 +40,9 @@ from headrace.platform.storage.object_storage import ObjectStorage
 from headrace.serving.http.otlp import tracing
 from headrace.serving.http.server import HttpServer, http_limits, http_server
 from headrace.serving.http.tls import trusts_itself, url_of
+from headrace.serving.settings.platform_settings import PlatformSettings
+from headrace.serving.settings.shutdown import resolve_shutdown_delay
 from headrace.serving.wire.aws import services
-from headrace.settings.platform_settings import PlatformSettings
-from headrace.settings.shutdown import resolve_shutdown_delay
 
 _STORAGE_PATIENCE_S = 3.0
 _WORKER_GRACE_S = 10.0

@@ -26,7 +26,7 @@ from headrace.platform.state.changes import followed
 from headrace.platform.state.coordination import Coordination, Member, Standing
 from headrace.platform.state.database import is_sqlite, url_of
 from headrace.platform.state.store import Store
-from headrace.settings.platform_settings import PlatformSettings
+from headrace.serving.settings.platform_settings import PlatformSettings
 
 _AGREED: Final = ("account", "cluster", "region", "require_keys", "s3_endpoint", "strict")
 """Settings that must be the same for all platforms on a database."""

@@ -36,7 +36,7 @@ from headrace.platform.state.database import locked_database
 from headrace.platform.state.store import open_store
 from headrace.platform.storage.object_storage import make_storage
 from headrace.serving.http.tls import bind, server_context
-from headrace.settings.platform_settings import PlatformSettings, data_folder
+from headrace.serving.settings.platform_settings import PlatformSettings, data_folder
 
 _ASK: Final = b"sockets"
 _READY: Final = b"ready"

@@ -24,8 +24,8 @@ from headrace.artifacts.sources import ArtifactSource, GrantedObject, ObjectGran
 from headrace.core.errors import HeadraceError
 from headrace.platform.cluster.launcher import WorkerSpec
 from headrace.platform.storage.s3_signing import S3Access, presigned_url
-from headrace.settings.model_folder import MODEL_CONFIG_FILE, PROPERTIES_FILE, read_model_folder
-from headrace.settings.sources import names_model
+from headrace.serving.settings.model_folder import MODEL_CONFIG_FILE, PROPERTIES_FILE, read_model_folder
+from headrace.serving.settings.sources import names_model
 
 _SCHEME: Final = "s3://"
 _LIFETIME_S: Final = 24 * 3600

@@ -23,10 +23,10 @@ from headrace.server.main import TRACED_SERVICE, log_start
 from headrace.server.middleware import middleware
 from headrace.server.torchserve_routes import management_app, torchserve_routes
 from headrace.serving.http.otlp import tracing
+from headrace.serving.settings.addresses import split_address
+from headrace.serving.settings.container_names import Notice
+from headrace.serving.settings.server_settings import ServerSettings
 from headrace.serving.wire.torchserve.management import ApiError, Registration
-from headrace.settings.addresses import split_address
-from headrace.settings.container_names import Notice
-from headrace.settings.server_settings import ServerSettings
 
 Prepare = Callable[[HandlerSpec], HandlerSpec]
 """Prepares what the children need, such as an environment with the model's packages. Blocks; raises `HeadraceError`."""

@@ -8,7 +8,7 @@ from headrace.handlers.pool import HandlerPool, PoolPhase
 from headrace.handlers.spec import ContractName, HandlerSpec
 from headrace.handlers.torchserve_models import Registered, TorchServeModels
 from headrace.server.base_service import BaseService, ServerPhase
-from headrace.settings.server_settings import ServerSettings
+from headrace.serving.settings.server_settings import ServerSettings
 
 
 class CodeService(BaseService):

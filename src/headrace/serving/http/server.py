@@ -15,8 +15,8 @@ from headrace.core.telemetry import get_logger
 from headrace.serving.http.asgi import ASGIApp
 from headrace.serving.http.connection_memory import ConnectionMemory
 from headrace.serving.http.protocol import HttpLimits, StreamingProtocol
-from headrace.settings.platform_settings import PlatformSettings
-from headrace.settings.server_settings import ServerSettings
+from headrace.serving.settings.platform_settings import PlatformSettings
+from headrace.serving.settings.server_settings import ServerSettings
 
 _RETRY_S = 1.0
 """Pause after the system had no descriptor or memory for a connection. Source: asyncio's servers."""

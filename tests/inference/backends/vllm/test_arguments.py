@@ -16,7 +16,7 @@ from headrace.inference.backends.vllm.arguments import (
 from headrace.inference.engine.config import EngineConfig, ModelSource
 from headrace.inference.engine.loading.plan import ContextLength, limits_within
 from headrace.inference.models.model import GenerationDefaults, HfModel
-from headrace.settings.loading import load_settings
+from headrace.serving.settings.loading import load_settings
 from tests.inference.models.model_files import byte_level_tokenizer
 
 GIB = 1 << 30

@@ -6,8 +6,8 @@ import pytest
 
 from headrace.core.errors import PromptTooLong, SettingsError
 from headrace.server.engine_config import load_engine
-from headrace.settings.loading import load_settings
-from headrace.settings.server_settings import ServerSettings
+from headrace.serving.settings.loading import load_settings
+from headrace.serving.settings.server_settings import ServerSettings
 from tests.inference.engine.support import ask, request, running
 from tests.parity.checkpoints import write_checkpoint
 

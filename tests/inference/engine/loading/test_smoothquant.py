@@ -18,7 +18,7 @@ from headrace.inference.models.places import gguf_name
 from headrace.inference.models.weights import Encoding, WeightSource
 from headrace.inference.runner.quantize import check_can_quantize
 from headrace.server.engine_config import load_engine
-from headrace.settings.server_settings import ServerSettings
+from headrace.serving.settings.server_settings import ServerSettings
 from tests.inference.models.model_files import (
     TINY_LLAMA,
     byte_level_tokenizer,

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.core.generation import FinishReason, Grammar
 from headrace.server.engine_config import load_engine
-from headrace.settings.server_settings import ServerSettings
+from headrace.serving.settings.server_settings import ServerSettings
 from tests.inference.engine.support import ask, request, running
 from tests.schemas import RECURSIVE, SCHEMAS, problem
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.platform.control.model.images import FAMILIES, SPLIT_VARIABLES, OwnImage, find_own, profile, split_image
+from headrace.serving.settings.loading import load_settings
 from headrace.serving.wire.aws.errors import AwsError
 from headrace.serving.wire.registry import DIALECT_NAMES
-from headrace.settings.loading import load_settings
 
 ROOT = Path(__file__).parent.parent.parent.parent.parent
 PAGE = ROOT / "docs" / "images.md"

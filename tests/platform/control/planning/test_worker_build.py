@@ -24,7 +24,7 @@ from headrace.platform.control.planning.worker_build import (
     resources_of,
     room_of,
 )
-from headrace.settings.loading import load_settings
+from headrace.serving.settings.loading import load_settings
 from tests.platform.control.support import IMAGE, share_of
 
 DJL = "djl-inference:0.36.0-lmi27.0.0-cu130"

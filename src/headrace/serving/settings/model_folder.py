@@ -14,9 +14,9 @@ from typing import Any
 import yaml
 
 from headrace.core.errors import SettingsError
-from headrace.settings.container_names import MODEL_OPTIONS, Notice
-from headrace.settings.container_tables import MODEL_KEYS
-from headrace.settings.properties_file import read_properties
+from headrace.serving.settings.container_names import MODEL_OPTIONS, Notice
+from headrace.serving.settings.container_tables import MODEL_KEYS
+from headrace.serving.settings.properties_file import read_properties
 from headrace_handler.stray_files import listed
 
 MODEL_FOLDER = Path("/opt/ml/model")

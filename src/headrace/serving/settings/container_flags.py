@@ -9,11 +9,11 @@ Sources: `scripts/docker/{sglang,llama_cpp}/sagemaker_entrypoint.sh` of aws/deep
 from collections.abc import Mapping
 from typing import Final
 
-from headrace.settings import container_backends as backend
-from headrace.settings import container_values as shared
-from headrace.settings.container_meanings import Fills, Meaning, NoEffect, by_value, same, spread
-from headrace.settings.container_tables import VLLM
-from headrace.settings.container_values import if_true, unless
+from headrace.serving.settings import container_backends as backend
+from headrace.serving.settings import container_values as shared
+from headrace.serving.settings.container_meanings import Fills, Meaning, NoEffect, by_value, same, spread
+from headrace.serving.settings.container_tables import VLLM
+from headrace.serving.settings.container_values import if_true, unless
 
 _LOGS = NoEffect("see log_level and log_format")
 _NO_PROMPT_LOG = NoEffect("prompts are logged if log_prompts is on", ("false",))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.settings.loading import load_settings
+from headrace.serving.settings.loading import load_settings
 
 from .setting_examples import CONTAINER, MODEL, load_one
 

@@ -9,8 +9,8 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.errors import SettingsError
-from headrace.settings.near_names import near_name
-from headrace.settings.rules import Rule
+from headrace.serving.settings.near_names import near_name
+from headrace.serving.settings.rules import Rule
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

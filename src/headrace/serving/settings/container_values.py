@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from headrace.core.sizes import parse_size
-from headrace.settings.container_meanings import (
+from headrace.serving.settings.container_meanings import (
     Converted,
     Fills,
     FillsPart,
@@ -13,7 +13,7 @@ from headrace.settings.container_meanings import (
     Requires,
     by_value,
 )
-from headrace.settings.rules import read_json_object
+from headrace.serving.settings.rules import read_json_object
 
 ALWAYS = NoEffect("it is always on", ("true", "1"))
 COMPILER = NoEffect("it tunes a compiler or kernels that are not used here")

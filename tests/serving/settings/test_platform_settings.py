@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import SettingsError
-from headrace.settings.docs import setting_rows
-from headrace.settings.loading import load_settings
-from headrace.settings.platform_settings import PlatformSettings, data_folder, load_platform_settings
+from headrace.serving.settings.docs import setting_rows
+from headrace.serving.settings.loading import load_settings
+from headrace.serving.settings.platform_settings import PlatformSettings, data_folder, load_platform_settings
 
 
 @pytest.mark.parametrize("cluster", ["local", "ray", "10.0.0.1:6379", "ray://head:10001"])

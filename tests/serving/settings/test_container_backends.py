@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.settings.loading import load_settings
+from headrace.serving.settings.loading import load_settings
 
 from .setting_examples import MODEL
 from .test_container_names import served_by

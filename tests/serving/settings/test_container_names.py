@@ -7,8 +7,8 @@ import pytest
 
 from headrace.core.engine_names import BACKENDS, ENGINES, OTHER_SPELLINGS
 from headrace.core.errors import SettingsError
-from headrace.settings.container_flags import FLAGS
-from headrace.settings.container_meanings import (
+from headrace.serving.settings.container_flags import FLAGS
+from headrace.serving.settings.container_meanings import (
     Fills,
     FillsPart,
     ForBackends,
@@ -18,11 +18,18 @@ from headrace.settings.container_meanings import (
     UsedElsewhere,
     parts_of,
 )
-from headrace.settings.container_tables import ENVIRONMENT, GENERAL_NAMES, MODEL_CONFIG, OPTIONS, PROPERTIES, VLLM
-from headrace.settings.loading import load_settings
-from headrace.settings.model_folder import parse_model_config
-from headrace.settings.properties_file import parse_properties
-from headrace.settings.server_settings import ServerSettings
+from headrace.serving.settings.container_tables import (
+    ENVIRONMENT,
+    GENERAL_NAMES,
+    MODEL_CONFIG,
+    OPTIONS,
+    PROPERTIES,
+    VLLM,
+)
+from headrace.serving.settings.loading import load_settings
+from headrace.serving.settings.model_folder import parse_model_config
+from headrace.serving.settings.properties_file import parse_properties
+from headrace.serving.settings.server_settings import ServerSettings
 from tests.tables import check_rows
 
 from .setting_examples import CONTAINER, EXAMPLES, MODEL, load_one

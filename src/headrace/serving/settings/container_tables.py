@@ -6,9 +6,9 @@ A key may be several names, separated by spaces. Sources: see `container_names`.
 
 import re
 
-from headrace.settings import container_backends as backend
-from headrace.settings import container_values as shared
-from headrace.settings.container_meanings import (
+from headrace.serving.settings import container_backends as backend
+from headrace.serving.settings import container_values as shared
+from headrace.serving.settings.container_meanings import (
     Converted,
     Fills,
     Meaning,

@@ -9,9 +9,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from headrace.core.engine_names import BACKENDS, ENGINES, engine_name
-from headrace.settings import rules
-from headrace.settings.rules import FileScope, Rule, model_setting, setting
-from headrace.settings.values import masked_repr
+from headrace.serving.settings import rules
+from headrace.serving.settings.rules import FileScope, Rule, model_setting, setting
+from headrace.serving.settings.values import masked_repr
 
 ENV_PREFIX = "HEADRACE_"
 PLATFORM_PREFIX = "HEADRACE_UP_"

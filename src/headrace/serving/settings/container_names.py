@@ -17,8 +17,8 @@ from typing import Literal
 
 from headrace.core.engine_names import BACKENDS
 from headrace.core.errors import SettingsError
-from headrace.settings.container_flags import FLAGS
-from headrace.settings.container_meanings import (
+from headrace.serving.settings.container_flags import FLAGS
+from headrace.serving.settings.container_meanings import (
     FieldParts,
     Fills,
     FillsPart,
@@ -30,7 +30,7 @@ from headrace.settings.container_meanings import (
     read_part,
     sets_model,
 )
-from headrace.settings.container_tables import (
+from headrace.serving.settings.container_tables import (
     ENVIRONMENT,
     FAMILY_PREFIXES,
     GENERAL_NAMES,
@@ -39,9 +39,9 @@ from headrace.settings.container_tables import (
     PROPERTIES,
     USED_ELSEWHERE,
 )
-from headrace.settings.container_values import NO_CUSTOM_CODE, NO_NEURON, QUANTIZE
-from headrace.settings.file_guard import FileGuard
-from headrace.settings.near_names import near_name
+from headrace.serving.settings.container_values import NO_CUSTOM_CODE, NO_NEURON, QUANTIZE
+from headrace.serving.settings.file_guard import FileGuard
+from headrace.serving.settings.near_names import near_name
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,13 +13,13 @@ from functools import cache
 from pathlib import Path
 
 from headrace.core.sizes import format_size
-from headrace.settings.container_flags import FLAGS
-from headrace.settings.container_meanings import Meaning, parts_of
-from headrace.settings.container_tables import ENVIRONMENT, OPTIONS, PROPERTIES
-from headrace.settings.platform_settings import PlatformSettings
-from headrace.settings.rules import FileScope, Rule
-from headrace.settings.server_settings import ENV_PREFIX, PLATFORM_PREFIX, ServerSettings
-from headrace.settings.values import flag_name
+from headrace.serving.settings.container_flags import FLAGS
+from headrace.serving.settings.container_meanings import Meaning, parts_of
+from headrace.serving.settings.container_tables import ENVIRONMENT, OPTIONS, PROPERTIES
+from headrace.serving.settings.platform_settings import PlatformSettings
+from headrace.serving.settings.rules import FileScope, Rule
+from headrace.serving.settings.server_settings import ENV_PREFIX, PLATFORM_PREFIX, ServerSettings
+from headrace.serving.settings.values import flag_name
 
 _PREFIXES: dict[type, str] = {ServerSettings: ENV_PREFIX, PlatformSettings: PLATFORM_PREFIX}
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 
 from headrace.core.engine_names import ENGINES, engine_name
-from headrace.settings.container_meanings import (
+from headrace.serving.settings.container_meanings import (
     Converted,
     Fills,
     FillsPart,
@@ -14,8 +14,8 @@ from headrace.settings.container_meanings import (
     OnGpu,
     by_value,
 )
-from headrace.settings.container_values import LORA_TUNING, NO_DRAFT_MODEL, NO_GPU, NOT_SPLIT
-from headrace.settings.rules import read_json_object
+from headrace.serving.settings.container_values import LORA_TUNING, NO_DRAFT_MODEL, NO_GPU, NOT_SPLIT
+from headrace.serving.settings.rules import read_json_object
 
 _VLLM = ("vllm",)
 _ONLY_VLLM = NoEffect("it is an argument of vLLM, which does not serve")

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.errors import SettingsError
-from headrace.settings.properties_file import parse_properties, read_properties
+from headrace.serving.settings.properties_file import parse_properties, read_properties
 
 CASES = [
     ("a=1\nb: 2\nc 3\nd\te\nf\n", {"a": "1", "b": "2", "c": "3", "d": "e", "f": ""}),

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from headrace.settings.loading import load_settings
+from headrace.serving.settings.loading import load_settings
 
 MODEL = {"model": "echo"}
 CONTAINER = {**MODEL, "container": "true"}

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headrace.core.errors import SettingsError
-from headrace.settings.container_names import MODEL_OPTIONS, MODEL_VARIABLES, Notice
-from headrace.settings.container_tables import MODEL_KEYS
-from headrace.settings.loading import load_settings
-from headrace.settings.model_folder import MODEL_FOLDER, ModelFolder, in_folder, is_folder, read_model_folder
-from headrace.settings.server_settings import ServerSettings
+from headrace.serving.settings.container_names import MODEL_OPTIONS, MODEL_VARIABLES, Notice
+from headrace.serving.settings.container_tables import MODEL_KEYS
+from headrace.serving.settings.loading import load_settings
+from headrace.serving.settings.model_folder import MODEL_FOLDER, ModelFolder, in_folder, is_folder, read_model_folder
+from headrace.serving.settings.server_settings import ServerSettings
 
 MODEL_FOLDER_VARIABLE = "HEADRACE_MODEL_FOLDER"
 """Names the folder that stands for `/opt/ml/model`; set by launchers that start a model server as a container."""

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.settings.container_tables import OPTIONS
-from headrace.settings.loading import load_settings
-from headrace.settings.near_names import near_name
+from headrace.serving.settings.container_tables import OPTIONS
+from headrace.serving.settings.loading import load_settings
+from headrace.serving.settings.near_names import near_name
 
 from .setting_examples import MODEL
 

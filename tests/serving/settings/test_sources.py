@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.errors import SettingsError
-from headrace.settings.container_names import read_container_names
-from headrace.settings.properties_file import parse_properties
-from headrace.settings.sources import gather_settings
+from headrace.serving.settings.container_names import read_container_names
+from headrace.serving.settings.properties_file import parse_properties
+from headrace.serving.settings.sources import gather_settings
 
 
 def test_a_model_folder_with_properties_but_no_model_id_is_the_model(tmp_path):

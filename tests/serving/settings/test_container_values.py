@@ -3,7 +3,7 @@
 import pytest
 
 from headrace.core.errors import SettingsError
-from headrace.settings.loading import load_settings
+from headrace.serving.settings.loading import load_settings
 
 from .setting_examples import MODEL
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.errors import SettingsError
-from headrace.settings.model_folder import MODEL_FOLDER, in_folder, parse_model_config, read_model_folder
-from headrace.settings.sources import gather_settings
+from headrace.serving.settings.model_folder import MODEL_FOLDER, in_folder, parse_model_config, read_model_folder
+from headrace.serving.settings.sources import gather_settings
 
 
 def write(folder, files):

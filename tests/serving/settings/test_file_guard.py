@@ -7,13 +7,13 @@ from dataclasses import fields
 import pytest
 
 from headrace.core.errors import SettingsError
-from headrace.settings.container_backends import VLLM_LIMITS
-from headrace.settings.container_meanings import parts_of
-from headrace.settings.container_tables import MODEL_CONFIG, OPTIONS, PROPERTIES
-from headrace.settings.file_guard import file_scope
-from headrace.settings.rules import FileScope
-from headrace.settings.server_settings import ServerSettings, setting_names
-from headrace.settings.sources import gather_settings
+from headrace.serving.settings.container_backends import VLLM_LIMITS
+from headrace.serving.settings.container_meanings import parts_of
+from headrace.serving.settings.container_tables import MODEL_CONFIG, OPTIONS, PROPERTIES
+from headrace.serving.settings.file_guard import file_scope
+from headrace.serving.settings.rules import FileScope
+from headrace.serving.settings.server_settings import ServerSettings, setting_names
+from headrace.serving.settings.sources import gather_settings
 
 DEFAULTS = {spec.name: spec.default for spec in fields(ServerSettings)}
 OPERATORS = {

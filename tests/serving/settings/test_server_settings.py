@@ -3,11 +3,11 @@
 import pytest
 
 from headrace.core.errors import SettingsError
-from headrace.settings.addresses import split_address
-from headrace.settings.docs import setting_rows
-from headrace.settings.loading import FOREIGN_ENV_NAMES, load_settings
-from headrace.settings.server_settings import env_name, setting_names
-from headrace.settings.shutdown import resolve_shutdown_delay
+from headrace.serving.settings.addresses import split_address
+from headrace.serving.settings.docs import setting_rows
+from headrace.serving.settings.loading import FOREIGN_ENV_NAMES, load_settings
+from headrace.serving.settings.server_settings import env_name, setting_names
+from headrace.serving.settings.shutdown import resolve_shutdown_delay
 
 from .setting_examples import CONTAINER, EXAMPLES, MODEL
 
