@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from headrace.artifacts.content_cache import ContentCache
 from headrace.core.errors import SettingsError
 from headrace.handlers.assembly import describe_python, install_packages, plan_handler, unpack_model
 from headrace.handlers.exchange import HandlerRequest, request_part
 from headrace.handlers.found import find_model
+from headrace.serving.artifacts.content_cache import ContentCache
 from tests.handlers.support import answer, pool_of
 from tests.handlers.wheels import make_wheel
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.artifacts.content_cache import ContentCache
 from headrace.handlers.environment import EnvironmentFailed, EnvironmentMaker, environment_key, inspect_base
 from headrace.handlers.requirements import Requirements, read_requirements
+from headrace.serving.artifacts.content_cache import ContentCache
 from tests.handlers.wheels import make_wheel
 from tests.waiting import WAIT_S
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.artifacts.fetch_bounds import FetchFailed
 from headrace.handlers.torchserve_archive import is_archive, unpack_archive
-from tests.artifacts.archive_maker import archive as tar_of
-from tests.artifacts.archive_maker import file as tar_file
+from headrace.serving.artifacts.fetch_bounds import FetchFailed
+from tests.serving.artifacts.archive_maker import archive as tar_of
+from tests.serving.artifacts.archive_maker import file as tar_file
 
 
 def write_zip(path: Path, *members: tuple[str, bytes]) -> Path:

@@ -8,9 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from headrace.artifacts.archives import unpack
-from headrace.artifacts.content_cache import ContentCache
-from headrace.artifacts.fetch_bounds import Deadline, Guard
 from headrace.core.progress import no_progress
 from headrace.handlers.assembly import unpack_model
 from headrace.handlers.found import find_model
@@ -21,10 +18,13 @@ from headrace.inference.models.hf_checkpoint import read_templates
 from headrace.inference.models.snapshots import choose_files
 from headrace.inference.models.sources import locate
 from headrace.inference.models.weight_files import open_folder
+from headrace.serving.artifacts.archives import unpack
+from headrace.serving.artifacts.content_cache import ContentCache
+from headrace.serving.artifacts.fetch_bounds import Deadline, Guard
 from headrace.serving.settings.model_folder import read_model_folder
 from headrace_handler.stray_files import is_hidden, is_stray, listed
-from tests.artifacts.archive_maker import archive, file
 from tests.inference.models.model_files import TINY_LLAMA, write_folder
+from tests.serving.artifacts.archive_maker import archive, file
 
 TWIN = b"\x00\x05\x16\x07\x00\x02\x00\x00Mac OS X        " + bytes(100)
 STRAYS = ("._{}", ".{}", "__MACOSX/._{}", ".DS_Store", "Thumbs.db", "desktop.ini", ".ipynb_checkpoints/{}")

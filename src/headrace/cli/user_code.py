@@ -180,12 +180,12 @@ class _Search:
 
     def model(self) -> UserCode | None:
         """Return the code of one model; None if the engine serves it."""
-        from headrace.artifacts.content_cache import ContentCache
         from headrace.handlers.assembly import plan_handler, unpack_model
         from headrace.handlers.choice import choose
         from headrace.handlers.found import find_model
         from headrace.handlers.torchserve_config import variable
         from headrace.handlers.torchserve_store import StartupModel
+        from headrace.serving.artifacts.content_cache import ContentCache
 
         root = unpack_model(self._folder, ContentCache(cache_home(self.settings) / "archives"))
         found = find_model(
@@ -253,9 +253,9 @@ def unpacked(overrides: Mapping[str, object], env: Mapping[str, str]) -> dict[st
     Raises:
         SettingsError: the archive cannot be unpacked.
     """
-    from headrace.artifacts.content_cache import ContentCache
     from headrace.handlers.assembly import unpack_model
     from headrace.handlers.torchserve_archive import is_archive
+    from headrace.serving.artifacts.content_cache import ContentCache
 
     place = locate_model(overrides, env).folder
     if not is_archive(place):

@@ -135,8 +135,8 @@ def _adapter_fetcher(prepared: "PreparedWorker") -> "FetchAdapter":
     """Return the function that fetches an adapter by the location of its artifacts."""
     import msgspec
 
-    from headrace.artifacts.fetch_bounds import FetchFailed
-    from headrace.artifacts.sources import ObjectGrant
+    from headrace.serving.artifacts.fetch_bounds import FetchFailed
+    from headrace.serving.artifacts.sources import ObjectGrant
 
     def fetch(uri: str, grant: Mapping[str, object] | None) -> Path:
         try:

@@ -14,8 +14,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from headrace.artifacts.content_cache import ContentCache, content_key
-from headrace.artifacts.fetch_bounds import Deadline, FetchFailed
 from headrace.core.errors import SettingsError
 from headrace.core.threads import usable_cpus
 from headrace.handlers import djl, sagemaker, torchserve
@@ -26,6 +24,8 @@ from headrace.handlers.requirements import has_neuron_device, neuron_lines, read
 from headrace.handlers.spec import ContractName, HandlerSpec
 from headrace.handlers.torchserve_archive import files_folder, is_archive, unpack_archive
 from headrace.handlers.torchserve_config import visible_environment
+from headrace.serving.artifacts.content_cache import ContentCache, content_key
+from headrace.serving.artifacts.fetch_bounds import Deadline, FetchFailed
 from headrace.serving.http.otlp import SECRETS as EXPORT_SECRETS
 from headrace.serving.settings.container_flags import FLAGS
 from headrace.serving.settings.container_meanings import Fills

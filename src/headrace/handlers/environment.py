@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from headrace.artifacts.content_cache import ContentCache, content_key
-from headrace.artifacts.fetch_bounds import Deadline, FetchFailed
 from headrace.core.errors import UserError
 from headrace.core.telemetry import get_logger
 from headrace.handlers.requirements import Requirements
+from headrace.serving.artifacts.content_cache import ContentCache, content_key
+from headrace.serving.artifacts.fetch_bounds import Deadline, FetchFailed
 from headrace_handler import privileges
 from headrace_handler.stray_files import listed
 

@@ -7,8 +7,8 @@ import zlib
 from pathlib import Path
 from typing import Final
 
-from headrace.artifacts.archives import safe_path, unpack
-from headrace.artifacts.fetch_bounds import Deadline, FetchFailed, Guard, copy_stream, translate_os_errors
+from headrace.serving.artifacts.archives import safe_path, unpack
+from headrace.serving.artifacts.fetch_bounds import Deadline, FetchFailed, Guard, copy_stream, translate_os_errors
 from headrace_handler.stray_files import is_stray, listed
 
 ARCHIVE_SUFFIXES: Final = (".mar", ".tgz", ".tar.gz", ".war")

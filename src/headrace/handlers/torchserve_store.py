@@ -13,11 +13,6 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from headrace.artifacts.content_cache import ContentCache
-from headrace.artifacts.fetch_bounds import Deadline, FetchFailed
-from headrace.artifacts.fetcher import Fetcher
-from headrace.artifacts.object_grants import GrantedObjects
-from headrace.artifacts.sources import ArtifactSource
 from headrace.core.errors import SettingsError
 from headrace.core.telemetry import get_logger
 from headrace.handlers.assembly import HandlerPlan, install_packages, plan_handler, unpack_model
@@ -28,6 +23,11 @@ from headrace.handlers.spec import HandlerSpec
 from headrace.handlers.torchserve import model_version
 from headrace.handlers.torchserve_archive import is_archive
 from headrace.handlers.torchserve_config import allowed_urls, variable, versions_of
+from headrace.serving.artifacts.content_cache import ContentCache
+from headrace.serving.artifacts.fetch_bounds import Deadline, FetchFailed
+from headrace.serving.artifacts.fetcher import Fetcher
+from headrace.serving.artifacts.object_grants import GrantedObjects
+from headrace.serving.artifacts.sources import ArtifactSource
 from headrace.serving.wire.torchserve.management import ApiError, Registration
 from headrace_handler.stray_files import listed
 

@@ -8,11 +8,11 @@ import zipfile
 from functools import cache
 from pathlib import Path
 
-from headrace.artifacts.archives import unpack
-from headrace.artifacts.fetch_bounds import Deadline, FetchFailed, Guard
 from headrace.handlers.torchserve_archive import unpack_archive
-from tests.artifacts.archive_maker import archive, file, folder, link
+from headrace.serving.artifacts.archives import unpack
+from headrace.serving.artifacts.fetch_bounds import Deadline, FetchFailed, Guard
 from tests.fuzz.target import Target
+from tests.serving.artifacts.archive_maker import archive, file, folder, link
 
 _MEMBERS = [
     *(folder("./"), file("serving.properties", b"engine=MPI\n"), folder("sub"), file("sub/w", b"w" * 600)),

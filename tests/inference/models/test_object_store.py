@@ -9,7 +9,7 @@ from headrace.core.progress import no_progress
 from headrace.inference.models import object_store
 from headrace.inference.models.sources import locate
 from headrace.inference.models.store import list_models, remove_model
-from tests.artifacts.object_server import ObjectServer
+from tests.serving.artifacts.object_server import ObjectServer
 
 WEIGHTS = bytes(range(256)) * 4096
 MODEL = {

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from headrace.artifacts.sources import ArtifactSource
 from headrace.core.errors import SettingsError
 from headrace.core.processes import ProcessId, is_running, process_id
 from headrace.platform.cluster.containers import (
@@ -29,6 +28,7 @@ from headrace.platform.cluster.host_resources import Given
 from headrace.platform.cluster.launcher import ContainerImage, Handle, Limits, WorkerPhase, WorkerSpec
 from headrace.platform.cluster.local import LocalLauncher
 from headrace.platform.cluster.worker_files import Assignment
+from headrace.serving.artifacts.sources import ArtifactSource
 from tests.waiting import WAIT_S
 
 from .sites import seen_as, until

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from headrace.artifacts.sources import GrantedObject, ObjectGrant
 from headrace.platform.cluster.launcher import Handle, WorkerSpec
 from headrace.platform.cluster.ray_messages import ActorAssignment
 from headrace.platform.cluster.worker_files import Assignment, worker_files
 from headrace.platform.state.routes import Replica
+from headrace.serving.artifacts.sources import GrantedObject, ObjectGrant
 
 SECRET = "sesame"
 GRANT = ObjectGrant(uri="s3://b/m", objects=(GrantedObject(key="m", etag="e", num_bytes=1, url=f"http://s/{SECRET}"),))

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from headrace.artifacts.sources import ArtifactSource
 from headrace.core.gpus import Gpu
 from headrace.core.processes import ProcessId, is_running, kill_session, reap
 from headrace.platform.cluster.host_resources import HostResources
@@ -21,9 +20,10 @@ from headrace.platform.cluster.launcher import Handle, Observation, ResourceRequ
 from headrace.platform.cluster.local import WORKER_COMMAND, LocalLauncher
 from headrace.platform.cluster.worker_files import Assignment, WorkerFiles, read_value, write_value
 from headrace.platform.cluster.worker_logs import WorkerLogs
+from headrace.serving.artifacts.sources import ArtifactSource
 from tests import plain_http
-from tests.artifacts.archive_maker import archive, file
-from tests.artifacts.object_server import ObjectServer
+from tests.serving.artifacts.archive_maker import archive, file
+from tests.serving.artifacts.object_server import ObjectServer
 from tests.waiting import WAIT_S
 
 OWN_SERVER = """

@@ -5,14 +5,14 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from headrace.artifacts.fetch_bounds import Deadline, FetchFailed
-from headrace.artifacts.object_grants import GrantedObjects
-from headrace.artifacts.object_source import ObjectLocation
-from headrace.artifacts.sources import ArtifactSource
 from headrace.platform.cluster.launcher import WorkerSpec
 from headrace.platform.storage.object_grants import ObjectGrants
-from tests.artifacts.archive_maker import archive, file
-from tests.artifacts.object_server import Objects, ObjectServer
+from headrace.serving.artifacts.fetch_bounds import Deadline, FetchFailed
+from headrace.serving.artifacts.object_grants import GrantedObjects
+from headrace.serving.artifacts.object_source import ObjectLocation
+from headrace.serving.artifacts.sources import ArtifactSource
+from tests.serving.artifacts.archive_maker import archive, file
+from tests.serving.artifacts.object_server import Objects, ObjectServer
 
 PROPERTIES = b"engine=MPI\noption.model_id=s3\\://b/named/\n"
 CODE = archive([file("mymodel/serving.properties", PROPERTIES)])

@@ -17,10 +17,6 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from headrace.artifacts.fetch_bounds import Deadline
-from headrace.artifacts.object_grants import GrantedObjects
-from headrace.artifacts.object_source import ObjectLocation
-from headrace.artifacts.sources import ArtifactSource
 from headrace.core.errors import SettingsError
 from headrace.core.installing import pip_install
 from headrace.platform.cluster.launcher import WorkerSpec
@@ -33,6 +29,10 @@ from headrace.platform.storage.object_storage import (
 )
 from headrace.platform.storage.s3_proxy import ISOLATION_HEADERS, S3Proxy
 from headrace.platform.storage.s3_signing import S3Access
+from headrace.serving.artifacts.fetch_bounds import Deadline
+from headrace.serving.artifacts.object_grants import GrantedObjects
+from headrace.serving.artifacts.object_source import ObjectLocation
+from headrace.serving.artifacts.sources import ArtifactSource
 from tests import plain_http
 from tests.waiting import WAIT_S
 

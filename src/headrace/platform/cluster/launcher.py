@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Protocol
 
-from headrace.artifacts.sources import ArtifactSource, ObjectGrant
 from headrace.platform.state.records import Json
+from headrace.serving.artifacts.sources import ArtifactSource, ObjectGrant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,11 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NoReturn
 
-from headrace.artifacts.content_cache import ContentCache
-from headrace.artifacts.fetch_bounds import Deadline, FetchFailed
-from headrace.artifacts.fetcher import Fetched, Fetcher, source_of
-from headrace.artifacts.object_grants import GrantedObjects
-from headrace.artifacts.sources import ArtifactSource, ObjectGrant
 from headrace.core.errors import HeadraceError, SettingsError
 from headrace.core.gpus import VISIBLE_VARIABLE
 from headrace.core.processes import end_with, protect_memory, this_process
@@ -38,6 +33,11 @@ from headrace.platform.cluster.worker_files import (
     write_atomically,
     write_value,
 )
+from headrace.serving.artifacts.content_cache import ContentCache
+from headrace.serving.artifacts.fetch_bounds import Deadline, FetchFailed
+from headrace.serving.artifacts.fetcher import Fetched, Fetcher, source_of
+from headrace.serving.artifacts.object_grants import GrantedObjects
+from headrace.serving.artifacts.sources import ArtifactSource, ObjectGrant
 from headrace.serving.settings.sources import names_model
 
 EXIT_FAILED: Final = 1

@@ -29,7 +29,6 @@ from typing import IO, Final
 import msgspec
 
 from headrace import __version__
-from headrace.artifacts.archives import DAMAGED_HEADERS
 from headrace.core.errors import SettingsError
 from headrace.core.progress import Progress
 from headrace.platform.control.model.worker import WORKER
@@ -47,6 +46,7 @@ from headrace.platform.state.transfer import (
     write_copy,
 )
 from headrace.platform.storage.seaweed import Seaweed
+from headrace.serving.artifacts.archives import DAMAGED_HEADERS
 
 FORMAT: Final = 1
 """Version of the file's layout."""

@@ -15,15 +15,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from headrace.artifacts.archives import unpack
-from headrace.artifacts.fetch_bounds import MAX_FILES, Deadline, FetchFailed, Guard
-from headrace.artifacts.fetcher import folder_prefix, source_of
-from headrace.artifacts.object_grants import GrantedObjects
-from headrace.artifacts.object_source import ObjectLocation, ObjectSource, StoredObject, parse_location
-from headrace.artifacts.sources import ArtifactSource, GrantedObject, ObjectGrant
 from headrace.core.errors import HeadraceError
 from headrace.platform.cluster.launcher import WorkerSpec
 from headrace.platform.storage.s3_signing import S3Access, presigned_url
+from headrace.serving.artifacts.archives import unpack
+from headrace.serving.artifacts.fetch_bounds import MAX_FILES, Deadline, FetchFailed, Guard
+from headrace.serving.artifacts.fetcher import folder_prefix, source_of
+from headrace.serving.artifacts.object_grants import GrantedObjects
+from headrace.serving.artifacts.object_source import ObjectLocation, ObjectSource, StoredObject, parse_location
+from headrace.serving.artifacts.sources import ArtifactSource, GrantedObject, ObjectGrant
 from headrace.serving.settings.model_folder import MODEL_CONFIG_FILE, PROPERTIES_FILE, read_model_folder
 from headrace.serving.settings.sources import names_model
 

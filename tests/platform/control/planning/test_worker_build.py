@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.artifacts.sources import ArtifactSource
 from headrace.platform.cluster.instance_types import HostShare
 from headrace.platform.cluster.launcher import ContainerImage, Limits, ResourceRequest
 from headrace.platform.control.model.component import ComponentRevision
@@ -24,6 +23,7 @@ from headrace.platform.control.planning.worker_build import (
     resources_of,
     room_of,
 )
+from headrace.serving.artifacts.sources import ArtifactSource
 from headrace.serving.settings.loading import load_settings
 from tests.platform.control.support import IMAGE, share_of
 

@@ -12,7 +12,6 @@ from functools import partial
 
 from msgspec.structs import replace as replace_status
 
-from headrace.artifacts.sources import ObjectGrant
 from headrace.core.telemetry import get_logger
 from headrace.platform.cluster.launcher import (
     Handle,
@@ -57,6 +56,7 @@ from headrace.platform.control.planning.worker_actions import (
 )
 from headrace.platform.control.planning.worker_build import WorkerDefaults, build_worker
 from headrace.platform.state.store import Store
+from headrace.serving.artifacts.sources import ObjectGrant
 from headrace.serving.wire.aws.errors import AwsError
 
 _LAUNCHER_PATIENCE_S = 30.0

@@ -7,9 +7,9 @@ A model has one container, which names its image and its files.
 from collections.abc import Mapping
 from typing import Final
 
-from headrace.artifacts.sources import ArtifactSource
 from headrace.platform.control.model.images import ImageProfile, OwnImage, profile
 from headrace.platform.state.records import Json, Kind, NoStatus, RecordPart
+from headrace.serving.artifacts.sources import ArtifactSource
 
 _ARCHIVES: Final = (".tar.gz", ".tgz")
 

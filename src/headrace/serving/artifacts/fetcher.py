@@ -14,9 +14,10 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from headrace.artifacts.archives import safe_path, unpack
-from headrace.artifacts.content_cache import ContentCache, content_key
-from headrace.artifacts.fetch_bounds import (
+from headrace.core.telemetry import get_logger
+from headrace.serving.artifacts.archives import safe_path, unpack
+from headrace.serving.artifacts.content_cache import ContentCache, content_key
+from headrace.serving.artifacts.fetch_bounds import (
     Deadline,
     FetchFailed,
     Guard,
@@ -25,9 +26,8 @@ from headrace.artifacts.fetch_bounds import (
     sized_reader,
     translate_os_errors,
 )
-from headrace.artifacts.object_source import ObjectLocation, Objects, OpenObjects, StoredObject, parse_location
-from headrace.artifacts.sources import ArtifactSource
-from headrace.core.telemetry import get_logger
+from headrace.serving.artifacts.object_source import ObjectLocation, Objects, OpenObjects, StoredObject, parse_location
+from headrace.serving.artifacts.sources import ArtifactSource
 from headrace_handler.stray_files import is_stray
 
 _ARCHIVE_ENDINGS: Final = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar")

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from headrace.artifacts.content_cache import ContentCache, content_key
-from headrace.artifacts.fetch_bounds import Deadline, DiskFull, FetchFailed
+from headrace.serving.artifacts.content_cache import ContentCache, content_key
+from headrace.serving.artifacts.fetch_bounds import Deadline, DiskFull, FetchFailed
 from tests.waiting import WAIT_S
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parent.parent.parent.parent
 KEY = content_key("a")
 
 
@@ -138,8 +138,8 @@ def test_waiting_for_another_process_ends_at_the_deadline(tmp_path, cache) -> No
 FILLER = """
 import sys, time
 from pathlib import Path
-from headrace.artifacts.content_cache import ContentCache
-from headrace.artifacts.fetch_bounds import Deadline
+from headrace.serving.artifacts.content_cache import ContentCache
+from headrace.serving.artifacts.fetch_bounds import Deadline
 def fill(folder):
     (folder / "half").touch()
     print("filling", flush=True)

@@ -14,9 +14,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from headrace.artifacts.fetch_bounds import Deadline, FetchFailed, sized_reader
-from headrace.artifacts.object_source import ObjectLocation, StoredObject, is_local, parse_location, refusal
-from headrace.artifacts.sources import GrantedObject, ObjectGrant
+from headrace.serving.artifacts.fetch_bounds import Deadline, FetchFailed, sized_reader
+from headrace.serving.artifacts.object_source import ObjectLocation, StoredObject, is_local, parse_location, refusal
+from headrace.serving.artifacts.sources import GrantedObject, ObjectGrant
 
 if TYPE_CHECKING:
     import httpx

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
-from headrace.artifacts.fetch_bounds import Deadline, FetchFailed
 from headrace.core.aws_buckets import explain_missing_bucket
+from headrace.serving.artifacts.fetch_bounds import Deadline, FetchFailed
 
 _CONNECT_S: Final = 10.0
 _READ_S: Final = 60.0

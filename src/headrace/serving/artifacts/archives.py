@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import IO, Final, cast
 
-from headrace.artifacts.fetch_bounds import FetchFailed, Guard, copy_stream, translate_os_errors
+from headrace.serving.artifacts.fetch_bounds import FetchFailed, Guard, copy_stream, translate_os_errors
 from headrace_handler.stray_files import is_stray
 
 _MAX_HEADER_BYTES: Final = 1 << 20

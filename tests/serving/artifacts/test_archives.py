@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.artifacts.archives import safe_path, unpack
-from headrace.artifacts.fetch_bounds import Deadline, DiskFull, FetchFailed, Guard
-from tests.artifacts.archive_maker import DEVICE, PIPE, archive, file, folder, header, link, special
+from headrace.serving.artifacts.archives import safe_path, unpack
+from headrace.serving.artifacts.fetch_bounds import Deadline, DiskFull, FetchFailed, Guard
+from tests.serving.artifacts.archive_maker import DEVICE, PIPE, archive, file, folder, header, link, special
 
 MIB = 1 << 20
 

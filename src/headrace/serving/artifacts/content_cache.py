@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from headrace.artifacts.fetch_bounds import Deadline, DiskFull, FetchFailed, translate_os_errors
+from headrace.serving.artifacts.fetch_bounds import Deadline, DiskFull, FetchFailed, translate_os_errors
 
 _LOCK_POLL_S: Final = 0.05
 _LOCK: Final = ".lock"

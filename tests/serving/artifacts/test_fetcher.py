@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from headrace.artifacts.content_cache import ContentCache
-from headrace.artifacts.fetch_bounds import Deadline, FetchFailed, Guard
-from headrace.artifacts.fetcher import Fetcher, redacted
-from headrace.artifacts.object_grants import GrantedObjects
-from headrace.artifacts.object_source import ObjectLocation, StoredObject
-from headrace.artifacts.sources import ArtifactSource
 from headrace.platform.cluster.launcher import WorkerSpec
-from tests.artifacts.archive_maker import archive, file
-from tests.artifacts.object_server import Objects, ObjectServer
+from headrace.serving.artifacts.content_cache import ContentCache
+from headrace.serving.artifacts.fetch_bounds import Deadline, FetchFailed, Guard
+from headrace.serving.artifacts.fetcher import Fetcher, redacted
+from headrace.serving.artifacts.object_grants import GrantedObjects
+from headrace.serving.artifacts.object_source import ObjectLocation, StoredObject
+from headrace.serving.artifacts.sources import ArtifactSource
+from tests.serving.artifacts.archive_maker import archive, file
+from tests.serving.artifacts.object_server import Objects, ObjectServer
 
 PACKED = archive([file("model/serving.properties", b"p"), file("model/weights", b"w" * 3000)])
 
