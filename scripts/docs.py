@@ -27,14 +27,14 @@ from headrace.core import errors
 from headrace.core.exposition import families
 from headrace.core.generation import EngineStats, ModelInfo
 from headrace.core.metrics import Metrics
-from headrace.handlers.pool import HandlerPool
-from headrace.handlers.spec import HandlerSpec
 from headrace.inference.models.families.registry import FAMILIES, NESTED, refused_networks
 from headrace.platform.gateway.metrics import GatewayMetrics
 from headrace.platform.gateway.metrics import families as gateway_families
 from headrace.platform.host.operations import OPERATIONS
 from headrace.server.handlers.metrics import families as handler_families
 from headrace.server.handlers.metrics import torchserve_families
+from headrace.serving.handlers.pool import HandlerPool
+from headrace.serving.handlers.spec import HandlerSpec
 from headrace.serving.settings.container_flags import FLAGS
 from headrace.serving.settings.container_meanings import (
     Fills,

@@ -13,11 +13,11 @@ import uvloop
 from starlette.routing import Route
 
 from headrace.core.telemetry import setup_logging
-from headrace.handlers.exchange import HandlerRequest, request_part
-from headrace.handlers.pool import HandlerPool
-from headrace.handlers.spec import HandlerSpec
 from headrace.server.handlers.app import handler_app
 from headrace.server.handlers.service import HandlerService
+from headrace.serving.handlers.exchange import HandlerRequest, request_part
+from headrace.serving.handlers.pool import HandlerPool
+from headrace.serving.handlers.spec import HandlerSpec
 from headrace.serving.http.asgi import Receive, Scope, Send
 from headrace.serving.http.exchange import Exchange
 from headrace.serving.http.server import http_limits, http_server

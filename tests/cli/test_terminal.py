@@ -12,7 +12,7 @@ from headrace.cli.ready import code_ready_text, ready_text
 from headrace.cli.terminal import PartWriter, Stopwatch, printable
 from headrace.core.answer_format.parser import ContentText, ReasoningText
 from headrace.core.generation import Chunk, EngineStats, Finish, FinishReason, ModelInfo
-from headrace.handlers.spec import ContractName, HandlerSpec
+from headrace.serving.handlers.spec import ContractName, HandlerSpec
 from headrace_handler.contract import Load
 
 

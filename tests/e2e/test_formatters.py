@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from tests.e2e.conftest import Served, serve
-from tests.handlers.wheels import make_wheel
+from tests.serving.handlers.wheels import make_wheel
 from tests.waiting import WAIT_S
 
 MODEL = """

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.handlers.djl import make_spec
-from headrace.handlers.found import find_model
+from headrace.serving.handlers.djl import make_spec
+from headrace.serving.handlers.found import find_model
 from headrace_handler.contracts import djl
 from tests.headrace_handler.djl_models import djl_imports as djl_imports  # noqa: PLC0414 - a fixture
 from tests.headrace_handler.djl_models import item, predict

@@ -9,9 +9,6 @@ from pathlib import Path
 import pytest
 
 from headrace.core.progress import no_progress
-from headrace.handlers.assembly import unpack_model
-from headrace.handlers.found import find_model
-from headrace.handlers.torchserve_store import holds_models
 from headrace.inference.engine.loading.adapters import start_adapters
 from headrace.inference.models.fields import Fields
 from headrace.inference.models.hf_checkpoint import read_templates
@@ -21,6 +18,9 @@ from headrace.inference.models.weight_files import open_folder
 from headrace.serving.artifacts.archives import unpack
 from headrace.serving.artifacts.content_cache import ContentCache
 from headrace.serving.artifacts.fetch_bounds import Deadline, Guard
+from headrace.serving.handlers.assembly import unpack_model
+from headrace.serving.handlers.found import find_model
+from headrace.serving.handlers.torchserve_store import holds_models
 from headrace.serving.settings.model_folder import read_model_folder
 from headrace_handler.stray_files import is_hidden, is_stray, listed
 from tests.inference.models.model_files import TINY_LLAMA, write_folder

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.handlers.found import find_model
-from headrace.handlers.torchserve import make_spec
+from headrace.serving.handlers.found import find_model
+from headrace.serving.handlers.torchserve import make_spec
 from headrace_handler.contracts.torchserve import make
 from tests.headrace_handler.support import call
 

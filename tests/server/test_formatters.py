@@ -18,21 +18,21 @@ import pytest_asyncio
 
 from headrace.core.errors import CodeFailed
 from headrace.core.telemetry import RequestRecord
-from headrace.handlers.djl import make_spec
-from headrace.handlers.errors import LoadError
-from headrace.handlers.found import find_model
-from headrace.handlers.spec import RestartPolicy
 from headrace.server.app import app_of
 from headrace.server.formatters import FormattedResponse, Formatters
 from headrace.server.generation import FormattedGeneration
 from headrace.server.service import Service
+from headrace.serving.handlers.djl import make_spec
+from headrace.serving.handlers.errors import LoadError
+from headrace.serving.handlers.found import find_model
+from headrace.serving.handlers.spec import RestartPolicy
 from headrace.serving.http.exchange import Exchange
 from headrace.serving.http.server import http_limits, http_server
 from headrace.serving.http.tls import bind, url_of
 from headrace.serving.settings.server_settings import ServerSettings
 from headrace.serving.wire.lmi.dialect import Lmi
 from headrace.testing.echo import EchoBackend, EchoScript
-from tests.handlers.support import until
+from tests.serving.handlers.support import until
 from tests.waiting import WAIT_S
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

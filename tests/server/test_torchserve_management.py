@@ -13,13 +13,13 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from headrace.core.errors import SettingsError
-from headrace.handlers.found import find_model
-from headrace.handlers.spec import HandlerSpec
-from headrace.handlers.torchserve import make_spec
-from headrace.handlers.torchserve_config import ManagementOptions
-from headrace.handlers.torchserve_models import TorchServeModels
 from headrace.server.handlers.metrics import metrics_app
 from headrace.server.torchserve_routes import management_app
+from headrace.serving.handlers.found import find_model
+from headrace.serving.handlers.spec import HandlerSpec
+from headrace.serving.handlers.torchserve import make_spec
+from headrace.serving.handlers.torchserve_config import ManagementOptions
+from headrace.serving.handlers.torchserve_models import TorchServeModels
 from headrace.serving.http.asgi import Message
 from headrace.serving.http.errors import CLIENT_GONE_STATUS
 from headrace.serving.wire.torchserve.management import Registration

@@ -12,7 +12,7 @@ from headrace.core.generation import EngineStats, ModelInfo
 from headrace.core.sampling_defaults import describe_defaults
 
 if TYPE_CHECKING:
-    from headrace.handlers.spec import HandlerSpec
+    from headrace.serving.handlers.spec import HandlerSpec
 
 _JSON = "application/json"
 _MESSAGES = '"messages": [{"role": "user", "content": "Tell me a joke."}]'

@@ -17,12 +17,12 @@ from headrace.serving.settings.sources import locate_model
 
 if TYPE_CHECKING:
     from headrace.core.progress import Progress
-    from headrace.handlers.assembly import HandlerPlan
-    from headrace.handlers.choice import HandlerMode
-    from headrace.handlers.spec import HandlerSpec
-    from headrace.handlers.torchserve_config import ServerConfig
-    from headrace.handlers.torchserve_store import ModelStore, StartupModel
     from headrace.server.formatters import Formatters
+    from headrace.serving.handlers.assembly import HandlerPlan
+    from headrace.serving.handlers.choice import HandlerMode
+    from headrace.serving.handlers.spec import HandlerSpec
+    from headrace.serving.handlers.torchserve_config import ServerConfig
+    from headrace.serving.handlers.torchserve_store import ModelStore, StartupModel
 
 OWN_CODE = "The model's own code serves it"
 """Begins the sentence about code in a model's log and description."""
@@ -58,7 +58,7 @@ class UserCode:
     @cached_property
     def pythons(self) -> "Mapping[str, tuple[str, list[str]]]":
         """By the location of each model: a sentence about its interpreter, and sentences about unused settings."""
-        from headrace.handlers.assembly import describe_python
+        from headrace.serving.handlers.assembly import describe_python
 
         return {model.url: describe_python(model.plan) for model in self.models}
 
@@ -98,7 +98,7 @@ class UserCode:
         Raises:
             EnvironmentFailed: see `install_packages`.
         """
-        from headrace.handlers.assembly import install_packages
+        from headrace.serving.handlers.assembly import install_packages
 
         return install_packages(plan, cache_home(self.settings) / "environments")
 
@@ -128,8 +128,8 @@ def find_user_code(
     Raises:
         SettingsError: a setting is invalid, or a file of the model cannot be read.
     """
-    from headrace.handlers.torchserve_archive import is_archive
-    from headrace.handlers.torchserve_store import holds_models
+    from headrace.serving.handlers.torchserve_archive import is_archive
+    from headrace.serving.handlers.torchserve_store import holds_models
 
     folder, is_mounted, is_named = locate_model(overrides, env, model_folder=model_folder)
     if not folder.parts and not is_named:
@@ -171,7 +171,7 @@ class _Search:
 
     def store(self) -> UserCode | None:
         """Return the models of a store; None if the folder holds one model, which is served by its own name."""
-        from headrace.handlers.torchserve_store import is_model_store
+        from headrace.serving.handlers.torchserve_store import is_model_store
 
         config = self._config(self._folder)
         if not is_model_store(self._folder, config.env):
@@ -180,12 +180,12 @@ class _Search:
 
     def model(self) -> UserCode | None:
         """Return the code of one model; None if the engine serves it."""
-        from headrace.handlers.assembly import plan_handler, unpack_model
-        from headrace.handlers.choice import choose
-        from headrace.handlers.found import find_model
-        from headrace.handlers.torchserve_config import variable
-        from headrace.handlers.torchserve_store import StartupModel
         from headrace.serving.artifacts.content_cache import ContentCache
+        from headrace.serving.handlers.assembly import plan_handler, unpack_model
+        from headrace.serving.handlers.choice import choose
+        from headrace.serving.handlers.found import find_model
+        from headrace.serving.handlers.torchserve_config import variable
+        from headrace.serving.handlers.torchserve_store import StartupModel
 
         root = unpack_model(self._folder, ContentCache(cache_home(self.settings) / "archives"))
         found = find_model(
@@ -209,7 +209,7 @@ class _Search:
 
     def _config(self, *folders: Path) -> "ServerConfig":
         """Read TorchServe's configuration: also that of the current folder, which is not a container's."""
-        from headrace.handlers.torchserve_config import load_config
+        from headrace.serving.handlers.torchserve_config import load_config
 
         current = None if self._is_mounted else Path.cwd()
         return load_config(self._env, folders, current=current, trusts_models=self.settings.trust_model_files)
@@ -218,8 +218,8 @@ class _Search:
         self, config: "ServerConfig", folder: Path, models: "Sequence[StartupModel] | None" = None
     ) -> UserCode:
         """Return models, by default those of the store, with the settings of TorchServe's server."""
-        from headrace.handlers.torchserve_config import check_config, server_settings
-        from headrace.handlers.torchserve_store import ModelStore
+        from headrace.serving.handlers.torchserve_config import check_config, server_settings
+        from headrace.serving.handlers.torchserve_store import ModelStore
 
         notices = check_config(config)
         own = {name: value for name, value in self._overrides.items() if value not in (None, ())}
@@ -253,9 +253,9 @@ def unpacked(overrides: Mapping[str, object], env: Mapping[str, str]) -> dict[st
     Raises:
         SettingsError: the archive cannot be unpacked.
     """
-    from headrace.handlers.assembly import unpack_model
-    from headrace.handlers.torchserve_archive import is_archive
     from headrace.serving.artifacts.content_cache import ContentCache
+    from headrace.serving.handlers.assembly import unpack_model
+    from headrace.serving.handlers.torchserve_archive import is_archive
 
     place = locate_model(overrides, env).folder
     if not is_archive(place):
@@ -318,8 +318,8 @@ def formatted_notices(code: UserCode, notices: Sequence[Notice]) -> list[Notice]
 
 
 def _serve_store(code: UserCode, store: "ModelStore", notices: Sequence[Notice]) -> int:
-    from headrace.handlers.torchserve_config import management_options
     from headrace.server.handlers.main import Startup, run_torchserve_server
+    from headrace.serving.handlers.torchserve_config import management_options
 
     startup = [
         Startup(url=model.url, prepare=partial(code.prepare, model.plan), is_default=model.is_default)
@@ -352,7 +352,7 @@ def _ignored(plan: "HandlerPlan") -> list[str]:
 
 def _configured_store(env: Mapping[str, str]) -> Path:
     """Return the `model_store` of the file that `TS_CONFIG_FILE` names, or of `TS_MODEL_STORE`; empty without one."""
-    from headrace.handlers.torchserve_config import load_config, variable
+    from headrace.serving.handlers.torchserve_config import load_config, variable
 
     return Path(variable(load_config(env, ()).env, "MODEL_STORE"))
 

@@ -13,11 +13,11 @@ from typing import Final, Literal
 
 from headrace.core.errors import Busy, CodeFailed, CodeUnavailable, HeadraceError
 from headrace.core.telemetry import get_logger
-from headrace.handlers.errors import Refused, WholeResponse
-from headrace.handlers.exchange import HandlerRequest, Pairs, request_part
-from headrace.handlers.pool import HandlerPool, PoolPhase
-from headrace.handlers.spec import HandlerSpec
 from headrace.server.lifecycle import in_daemon_thread
+from headrace.serving.handlers.errors import Refused, WholeResponse
+from headrace.serving.handlers.exchange import HandlerRequest, Pairs, request_part
+from headrace.serving.handlers.pool import HandlerPool, PoolPhase
+from headrace.serving.handlers.spec import HandlerSpec
 from headrace.serving.http.asgi import Scope
 
 OutputKind = Literal["output", "token"]

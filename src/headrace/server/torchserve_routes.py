@@ -17,12 +17,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from headrace.handlers.errors import Refused, WholeResponse
-from headrace.handlers.exchange import HandlerRequest
-from headrace.handlers.torchserve_models import Registered, TorchServeModels
 from headrace.server.handlers.relay import HandlerRoute
 from headrace.server.handlers.service import TorchServeService
 from headrace.server.middleware import COMMON_HANDLERS
+from headrace.serving.handlers.errors import Refused, WholeResponse
+from headrace.serving.handlers.exchange import HandlerRequest
+from headrace.serving.handlers.torchserve_models import Registered, TorchServeModels
 from headrace.serving.http.asgi import Receive, Scope, Send
 from headrace.serving.http.body import BodyTooLarge, BodyTooSlow, read_body
 from headrace.serving.wire.torchserve import management as api

@@ -8,9 +8,9 @@ import zipfile
 from functools import cache
 from pathlib import Path
 
-from headrace.handlers.torchserve_archive import unpack_archive
 from headrace.serving.artifacts.archives import unpack
 from headrace.serving.artifacts.fetch_bounds import Deadline, FetchFailed, Guard
+from headrace.serving.handlers.torchserve_archive import unpack_archive
 from tests.fuzz.target import Target
 from tests.serving.artifacts.archive_maker import archive, file, folder, link
 

@@ -3,10 +3,10 @@
 import json
 
 from headrace.core.errors import HeadraceError
-from headrace.handlers.code_metrics import CodeMetrics
-from headrace.handlers.found import find_model
-from headrace.handlers.torchserve import make_spec
-from headrace.handlers.torchserve_config import load_config, management_options, server_settings, versions_of
+from headrace.serving.handlers.code_metrics import CodeMetrics
+from headrace.serving.handlers.found import find_model
+from headrace.serving.handlers.torchserve import make_spec
+from headrace.serving.handlers.torchserve_config import load_config, management_options, server_settings, versions_of
 from headrace.serving.settings.container_names import read_container_names
 from headrace.serving.settings.model_folder import read_model_folder
 from tests.fuzz.target import Target

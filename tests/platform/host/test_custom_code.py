@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.handlers.wheels import make_wheel
+from tests.serving.handlers.wheels import make_wheel
 from tests.waiting import WAIT_S
 
 from .running import Running, until

@@ -10,11 +10,11 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from headrace.handlers.djl import make_spec
-from headrace.handlers.found import find_model
-from headrace.handlers.pool import HandlerPool
-from tests.handlers.support import pool_of, until
+from headrace.serving.handlers.djl import make_spec
+from headrace.serving.handlers.found import find_model
+from headrace.serving.handlers.pool import HandlerPool
 from tests.server.handlers.test_relay import service_for, serving
+from tests.serving.handlers.support import pool_of, until
 from tests.waiting import WAIT_S
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

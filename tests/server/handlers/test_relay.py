@@ -16,17 +16,17 @@ from starlette.routing import BaseRoute, Route
 
 from headrace.core.telemetry import setup_logging
 from headrace.core.tracing import NO_TRACER, Tracer
-from headrace.handlers.pool import HandlerPool
 from headrace.server.handlers.app import handler_app
 from headrace.server.handlers.relay import HandlerRoute
 from headrace.server.handlers.service import CodeService, HandlerService
+from headrace.serving.handlers.pool import HandlerPool
 from headrace.serving.http.otlp import tracing
 from headrace.serving.http.server import http_limits, http_server
 from headrace.serving.http.tls import bind, url_of
 from headrace.serving.settings.loading import load_settings
 from tests import plain_http
-from tests.handlers.support import pool_of, spec_for, until
 from tests.otlp_receiver import http_receiver
+from tests.serving.handlers.support import pool_of, spec_for, until
 from tests.waiting import WAIT_S
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

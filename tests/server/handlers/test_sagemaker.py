@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from headrace.handlers.found import find_model
-from headrace.handlers.sagemaker import make_spec
+from headrace.serving.handlers.found import find_model
+from headrace.serving.handlers.sagemaker import make_spec
 from tests import plain_http
-from tests.handlers.support import pool_of
 from tests.server.handlers.test_relay import service_for, serving
+from tests.serving.handlers.support import pool_of
 from tests.waiting import WAIT_S
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

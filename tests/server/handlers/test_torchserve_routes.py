@@ -9,12 +9,12 @@ import pytest
 import pytest_asyncio
 
 from headrace.core.errors import SettingsError
-from headrace.handlers.found import find_model
-from headrace.handlers.spec import HandlerSpec
-from headrace.handlers.torchserve import make_spec
-from headrace.handlers.torchserve_models import TorchServeModels
 from headrace.server.handlers.service import TorchServeService
 from headrace.server.torchserve_routes import torchserve_routes
+from headrace.serving.handlers.found import find_model
+from headrace.serving.handlers.spec import HandlerSpec
+from headrace.serving.handlers.torchserve import make_spec
+from headrace.serving.handlers.torchserve_models import TorchServeModels
 from headrace.serving.settings.loading import load_settings
 from headrace.serving.wire.torchserve.management import Registration
 from tests import plain_http

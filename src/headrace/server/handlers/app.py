@@ -12,14 +12,14 @@ from starlette.routing import BaseRoute, Route
 from headrace.core.client_text import shortened
 from headrace.core.errors import HeadraceError, InvalidRequest, MethodNotAllowed, ModelNotFound, NotFound
 from headrace.core.tracing import trace_of
-from headrace.handlers.errors import Refused, WholeResponse
-from headrace.handlers.exchange import HandlerRequest, RequestPart
-from headrace.handlers.spec import ContractName
 from headrace.server.base_service import NOT_READY, ServerPhase
 from headrace.server.handlers.metrics import handler_metrics
 from headrace.server.handlers.relay import HandlerRoute, clean_headers, clean_status
 from headrace.server.handlers.service import CodeService
 from headrace.server.middleware import EXCEPTION_HANDLERS, middleware, route_error_handler
+from headrace.serving.handlers.errors import Refused, WholeResponse
+from headrace.serving.handlers.exchange import HandlerRequest, RequestPart
+from headrace.serving.handlers.spec import ContractName
 from headrace.serving.http.asgi import Receive, Scope, Send
 from headrace.serving.wire.adapters import parse_register, render_change
 from headrace.serving.wire.framing import JSON_CONTENT_TYPE, to_json

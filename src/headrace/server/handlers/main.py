@@ -9,11 +9,6 @@ from typing import Final
 from headrace.core.errors import SettingsError
 from headrace.core.telemetry import get_logger
 from headrace.core.tracing import NO_TRACER, Tracer
-from headrace.handlers.pool import HandlerPool
-from headrace.handlers.spec import HandlerSpec
-from headrace.handlers.torchserve import model_version
-from headrace.handlers.torchserve_config import ManagementOptions
-from headrace.handlers.torchserve_models import TorchServeModels
 from headrace.server.base_service import ServerPhase
 from headrace.server.handlers.app import handler_app
 from headrace.server.handlers.metrics import metrics_app
@@ -22,6 +17,11 @@ from headrace.server.lifecycle import ModelServer, SideApp, in_daemon_thread, se
 from headrace.server.main import TRACED_SERVICE, log_start
 from headrace.server.middleware import middleware
 from headrace.server.torchserve_routes import management_app, torchserve_routes
+from headrace.serving.handlers.pool import HandlerPool
+from headrace.serving.handlers.spec import HandlerSpec
+from headrace.serving.handlers.torchserve import model_version
+from headrace.serving.handlers.torchserve_config import ManagementOptions
+from headrace.serving.handlers.torchserve_models import TorchServeModels
 from headrace.serving.http.otlp import tracing
 from headrace.serving.settings.addresses import split_address
 from headrace.serving.settings.container_names import Notice

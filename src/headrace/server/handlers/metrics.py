@@ -14,10 +14,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headrace.handlers.pool import HandlerPool
-from headrace.handlers.torchserve_models import Registered, TorchServeModels
 from headrace.server.base_service import ServerPhase
 from headrace.server.handlers.service import CodeService
+from headrace.serving.handlers.pool import HandlerPool
+from headrace.serving.handlers.torchserve_models import Registered, TorchServeModels
 from headrace.serving.http.prometheus import merge_families, metrics_page
 
 _OWN: Final = ("headrace_", "process_")

@@ -16,8 +16,9 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 from headrace.core.errors import HeadraceError, InvalidRequest
 from headrace.core.telemetry import get_logger
 from headrace.core.tracing import trace_of
-from headrace.handlers.errors import Refused
-from headrace.handlers.exchange import (
+from headrace.server.handlers.service import CodeService
+from headrace.serving.handlers.errors import Refused
+from headrace.serving.handlers.exchange import (
     BrokenResponse,
     HandlerRequest,
     Pairs,
@@ -26,8 +27,7 @@ from headrace.handlers.exchange import (
     StreamHead,
     request_part,
 )
-from headrace.handlers.pool import HandlerPool
-from headrace.server.handlers.service import CodeService
+from headrace.serving.handlers.pool import HandlerPool
 from headrace.serving.http.asgi import Receive, Scope, Send, header, send_reply
 from headrace.serving.http.body import ClientGone
 from headrace.serving.http.errors import CLIENT_GONE_STATUS, ResponseAborted, errors_answered

@@ -4,10 +4,10 @@ from abc import abstractmethod
 from collections.abc import Sequence
 
 from headrace.core.tracing import NO_TRACER, Tracer
-from headrace.handlers.pool import HandlerPool, PoolPhase
-from headrace.handlers.spec import ContractName, HandlerSpec
-from headrace.handlers.torchserve_models import Registered, TorchServeModels
 from headrace.server.base_service import BaseService, ServerPhase
+from headrace.serving.handlers.pool import HandlerPool, PoolPhase
+from headrace.serving.handlers.spec import ContractName, HandlerSpec
+from headrace.serving.handlers.torchserve_models import Registered, TorchServeModels
 from headrace.serving.settings.server_settings import ServerSettings
 
 

@@ -1,0 +1,31 @@
+"""A child process that cannot be started."""
+
+import os
+import resource
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+
+from headrace.serving.handlers.code_metrics import CodeMetrics
+from headrace.serving.handlers.output import new_tail
+from headrace.serving.handlers.process import ChildProcess
+from tests.serving.handlers.support import num_descriptors, spec_for
+
+
+async def test_a_child_that_cannot_be_started_for_want_of_descriptors_leaves_none(tmp_path: Path) -> None:
+    spec, tail, metrics = spec_for(tmp_path), new_tail(), CodeMetrics()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    num_before = num_descriptors()
+    limit = 1 + max(int(entry.name) for entry in Path("/proc/self/fd").iterdir())
+    with ExitStack() as restored:
+        restored.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+        with suppress(OSError):
+            while True:
+                restored.callback(os.close, os.dup(0))
+        for num_free in range(7):  # a socket pair, two pipes, and the list of inheritable descriptors
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit + num_free, hard))
+            with pytest.raises(OSError, match="Too many open files"):
+                ChildProcess(spec, tail, metrics)
+    assert num_descriptors() <= num_before
