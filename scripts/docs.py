@@ -31,10 +31,10 @@ from headrace.inference.models.families.registry import FAMILIES, NESTED, refuse
 from headrace.platform.gateway.metrics import GatewayMetrics
 from headrace.platform.gateway.metrics import families as gateway_families
 from headrace.platform.host.operations import OPERATIONS
-from headrace.server.handlers.metrics import families as handler_families
-from headrace.server.handlers.metrics import torchserve_families
 from headrace.serving.handlers.pool import HandlerPool
 from headrace.serving.handlers.spec import HandlerSpec
+from headrace.serving.server.handlers.metrics import families as handler_families
+from headrace.serving.server.handlers.metrics import torchserve_families
 from headrace.serving.settings.container_flags import FLAGS
 from headrace.serving.settings.container_meanings import (
     Fills,

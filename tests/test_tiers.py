@@ -35,7 +35,7 @@ def test_the_needs_of_a_module_are_those_of_what_it_imports(module: str, found: 
         ("tests.conftest", "smollm2_path", set()),
         ("tests.conftest", "smollm2_folder", {"torch"}),  # imports a helper that imports torch
         ("tests.postgresql", "new_database", {"PostgreSQL"}),
-        ("tests.server.conftest", "page", {"a browser"}),
+        ("tests.serving.server.conftest", "page", {"a browser"}),
         ("tests.inference.backends.vllm.support", "vllm_python", {"vLLM"}),  # makes an environment
         ("tests.headrace_handler.test_torchserve_handlers", "load", set()),
     ],

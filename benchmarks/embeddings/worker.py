@@ -18,7 +18,7 @@ Embed = Callable[[list[str]], list[list[float]]]
 
 def headrace(settings: dict[str, Any]) -> Embed:
     from headrace.core.generation import GenerationRequest, PoolingParams
-    from headrace.server.engine_config import load_engine
+    from headrace.serving.server.engine_config import load_engine
     from headrace.serving.settings.server_settings import ServerSettings
 
     loop = asyncio.new_event_loop()

@@ -21,7 +21,7 @@ from headrace.core.generation import (
     SamplingParams,
 )
 from headrace.inference.engine.service.async_engine import AsyncEngine
-from headrace.server.engine_config import load_engine
+from headrace.serving.server.engine_config import load_engine
 from headrace.serving.settings.server_settings import ServerSettings
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from headrace.core.generation import GenerationRequest, SamplingParams
 from headrace.core.telemetry import setup_logging
-from headrace.server.engine_config import load_engine
+from headrace.serving.server.engine_config import load_engine
 from headrace.serving.settings.server_settings import ServerSettings
 
 

@@ -19,7 +19,7 @@ from headrace.inference.engine.service.async_engine import AsyncEngine
 from headrace.inference.engine.structured_output.compiler import GrammarCompiler
 from headrace.inference.models.loading import load_model
 from headrace.inference.models.tokenizer import Tokenizer
-from headrace.server.engine_config import load_engine
+from headrace.serving.server.engine_config import load_engine
 from headrace.serving.settings.server_settings import ServerSettings
 
 RECORDS = {

@@ -19,7 +19,7 @@ from tests.schemas import SCHEMAS, problem
 from headrace.bench.environment import describe_environment
 from headrace.core.generation import ChatPrompt, FinishReason, GenerationRequest, Grammar, SamplingParams
 from headrace.inference.engine.service.async_engine import AsyncEngine
-from headrace.server.engine_config import load_engine
+from headrace.serving.server.engine_config import load_engine
 from headrace.serving.settings.server_settings import ServerSettings
 
 NUM_STREAMS = 32

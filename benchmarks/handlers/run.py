@@ -13,8 +13,6 @@ import uvloop
 from starlette.routing import Route
 
 from headrace.core.telemetry import setup_logging
-from headrace.server.handlers.app import handler_app
-from headrace.server.handlers.service import HandlerService
 from headrace.serving.handlers.exchange import HandlerRequest, request_part
 from headrace.serving.handlers.pool import HandlerPool
 from headrace.serving.handlers.spec import HandlerSpec
@@ -22,6 +20,8 @@ from headrace.serving.http.asgi import Receive, Scope, Send
 from headrace.serving.http.exchange import Exchange
 from headrace.serving.http.server import http_limits, http_server
 from headrace.serving.http.tls import bind
+from headrace.serving.server.handlers.app import handler_app
+from headrace.serving.server.handlers.service import HandlerService
 from headrace.serving.settings.loading import load_settings
 from headrace_handler.contract import Load
 

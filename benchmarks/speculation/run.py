@@ -20,7 +20,7 @@ from itertools import product
 from headrace.bench.environment import describe_environment
 from headrace.core.generation import ChatPrompt, GenerationRequest, SamplingParams
 from headrace.inference.engine.service.async_engine import AsyncEngine
-from headrace.server.engine_config import load_engine
+from headrace.serving.server.engine_config import load_engine
 from headrace.serving.settings.server_settings import ServerSettings
 
 TEXT = (

@@ -17,7 +17,7 @@ from headrace.core.generation import (
     SamplingParams,
 )
 from tests.bench.scripted_server import Connection, openai_models, serving
-from tests.server.conftest import serving as serving_echo
+from tests.serving.server.conftest import serving as serving_echo
 from tests.waiting import WAIT_S
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from worker import Generation, serve
 
 from headrace.core.generation import FinishReason, GenerationRequest, SamplingParams
-from headrace.server.engine_config import engine_config, load_engine, model_source
+from headrace.serving.server.engine_config import engine_config, load_engine, model_source
 from headrace.serving.settings.server_settings import ServerSettings
 
 

@@ -19,7 +19,7 @@ from headrace.inference.engine.loading.formats import Machine, choose_formats
 from headrace.inference.engine.loading.plan import BLOCK_TOKENS, resolve_limits
 from headrace.inference.models.shapes import expected_shapes
 from headrace.inference.models.weights import Encoding, dominant_bits, stored_formats
-from headrace.server.engine_config import engine_config
+from headrace.serving.server.engine_config import engine_config
 from headrace.serving.settings.loading import load_settings
 from headrace.serving.settings.server_settings import ServerSettings
 

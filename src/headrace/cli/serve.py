@@ -60,7 +60,7 @@ def serve(**overrides: Any) -> None:
         merged = formatted_overrides(merged, os.environ)
     merged = unpacked(merged, os.environ)
     settings, notices = gather_settings(merged, os.environ, on_gpu=runs_on_gpu(os.environ))
-    from headrace.server.main import run_server
+    from headrace.serving.server.main import run_server
 
     if user_code is not None:
         notices = formatted_notices(user_code, notices)

@@ -51,7 +51,7 @@ class Source(Protocol):
 
 def make_engine(settings: ServerSettings, progress: Progress) -> Source:
     """Load the model into an engine of this process."""
-    from headrace.server.engine_config import load_engine
+    from headrace.serving.server.engine_config import load_engine
 
     return load_engine(settings, progress, on_choice=partial(_say_choice, progress))
 

@@ -17,12 +17,12 @@ from headrace.serving.settings.sources import locate_model
 
 if TYPE_CHECKING:
     from headrace.core.progress import Progress
-    from headrace.server.formatters import Formatters
     from headrace.serving.handlers.assembly import HandlerPlan
     from headrace.serving.handlers.choice import HandlerMode
     from headrace.serving.handlers.spec import HandlerSpec
     from headrace.serving.handlers.torchserve_config import ServerConfig
     from headrace.serving.handlers.torchserve_store import ModelStore, StartupModel
+    from headrace.serving.server.formatters import Formatters
 
 OWN_CODE = "The model's own code serves it"
 """Begins the sentence about code in a model's log and description."""
@@ -268,7 +268,7 @@ def unpacked(overrides: Mapping[str, object], env: Mapping[str, str]) -> dict[st
 
 def serve_user_code(code: UserCode) -> int:
     """Serve models' own code until a signal stops the server; return the exit code."""
-    from headrace.server.handlers.main import run_handler_server
+    from headrace.serving.server.handlers.main import run_handler_server
 
     notices = [*code.notices, *code.server_notices]
     if code.store is not None:
@@ -287,7 +287,7 @@ def serve_user_code(code: UserCode) -> int:
 def formatters_of(code: UserCode, settings: ServerSettings, progress: "Progress") -> "Formatters":
     """Return the formatters that a model's code has around the engine, with the model whose tokenizer they may use."""
     from headrace.inference.models.sources import locate
-    from headrace.server.formatters import Formatters
+    from headrace.serving.server.formatters import Formatters
 
     def prepare(_spec: "HandlerSpec") -> "HandlerSpec":
         spec = code.prepare(code.plan)
@@ -318,8 +318,8 @@ def formatted_notices(code: UserCode, notices: Sequence[Notice]) -> list[Notice]
 
 
 def _serve_store(code: UserCode, store: "ModelStore", notices: Sequence[Notice]) -> int:
-    from headrace.server.handlers.main import Startup, run_torchserve_server
     from headrace.serving.handlers.torchserve_config import management_options
+    from headrace.serving.server.handlers.main import Startup, run_torchserve_server
 
     startup = [
         Startup(url=model.url, prepare=partial(code.prepare, model.plan), is_default=model.is_default)

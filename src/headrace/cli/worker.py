@@ -17,7 +17,7 @@ from headrace_handler.stray_files import listed
 
 if TYPE_CHECKING:
     from headrace.platform.cluster.worker import PreparedWorker
-    from headrace.server.service import FetchAdapter
+    from headrace.serving.server.service import FetchAdapter
     from headrace.serving.settings.container_names import Notice
     from headrace.serving.settings.server_settings import ServerSettings
 
@@ -42,7 +42,7 @@ def worker(assignment: Path) -> None:
 def serve_model(prepared: "PreparedWorker") -> int:
     """Serve like `headrace serve` in a container until a signal stops it; return the exit code."""
     from headrace.cli.progress import showing_progress
-    from headrace.server.main import run_server
+    from headrace.serving.server.main import run_server
 
     overrides = _overrides(prepared)
     code = find_user_code(

@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.server.app import create_app
-from headrace.server.main import run_server
 from headrace.serving.http.server import http_limits, http_server
 from headrace.serving.http.tls import bind, server_context, url_of
+from headrace.serving.server.app import create_app
+from headrace.serving.server.main import run_server
 from headrace.serving.settings.loading import load_settings
 from headrace.testing.echo import EchoBackend, EchoScript
 

@@ -9,10 +9,10 @@ from starlette.datastructures import Headers
 from uvicorn.server import ServerState
 
 from headrace.core.errors import HeadraceError
-from headrace.server.handlers.relay import body_parts
 from headrace.serving.http.client_connection import ClientConnection, NoResponse, ResponseBroken
 from headrace.serving.http.connection_memory import ConnectionMemory
 from headrace.serving.http.protocol import HttpLimits, StreamingProtocol
+from headrace.serving.server.handlers.relay import body_parts
 from headrace.serving.wire.openai.proxied_responses import ProxiedRequest, ResponseRecorder, read_request
 from headrace.serving.wire.openai.stored_responses import NO_ITEMS, StoredResponse
 from headrace_handler.frames import BadFrame, FrameParser

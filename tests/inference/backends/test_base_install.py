@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-MODULES = "headrace.inference.backends.loading, headrace.server.main, headrace.inference.engine.loading.assembly, headrace.inference.runner.native"
+MODULES = "headrace.inference.backends.loading, headrace.serving.server.main, headrace.inference.engine.loading.assembly, headrace.inference.runner.native"
 
 
 def test_neither_the_native_backend_nor_the_choice_of_it_imports_another() -> None:

@@ -10,7 +10,7 @@ from headrace.inference.backends.choice import BackendChoice, HostFacts
 from headrace.inference.backends.facts import host_facts
 from headrace.inference.backends.loading import adjustments, chosen_config, load_backend, num_devices
 from headrace.inference.engine.config import ModelSource
-from headrace.server.engine_config import engine_config
+from headrace.serving.server.engine_config import engine_config
 from headrace.serving.settings.server_settings import ServerSettings
 
 CONFIG = engine_config(ServerSettings(model="m", dtype="w8a8", kv_dtype="int8", rolling_batch="trtllm"))

@@ -12,7 +12,7 @@ from transformers import GenerationConfig, PreTrainedModel
 from headrace.core.errors import InvalidRequest, SettingsError
 from headrace.core.generation import Grammar
 from headrace.inference.engine.service.async_engine import AsyncEngine
-from headrace.server.engine_config import load_engine
+from headrace.serving.server.engine_config import load_engine
 from headrace.serving.settings.server_settings import ServerSettings
 from tests.inference.engine.support import ask, ask_all, request, running
 from tests.inference.models.model_files import byte_level_tokenizer

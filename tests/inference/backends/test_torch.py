@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from headrace.core.errors import SettingsError
-from headrace.server.engine_config import load_engine
+from headrace.serving.server.engine_config import load_engine
 from headrace.serving.settings.server_settings import ServerSettings
 from tests import plain_http
 from tests.e2e.conftest import serve

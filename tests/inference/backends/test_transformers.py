@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from headrace.core.errors import NotFound, SettingsError, UnsupportedModel
 from headrace.core.generation import FinishReason, Grammar
 from headrace.inference.engine.service.async_engine import AsyncEngine
-from headrace.server.engine_config import load_engine
+from headrace.serving.server.engine_config import load_engine
 from headrace.serving.settings.server_settings import ServerSettings
 from tests.inference.engine.support import ask, ask_all, request, running
 from tests.inference.runner.transformers.checkpoints import write_network

@@ -9,8 +9,8 @@ import httpx
 import openai
 import pytest
 
-from headrace.server.app import create_app
-from headrace.server.engine_config import load_engine
+from headrace.serving.server.app import create_app
+from headrace.serving.server.engine_config import load_engine
 from headrace.serving.settings.server_settings import ServerSettings
 from tests.inference.engine.support import running
 from tests.inference.runner.transformers.checkpoints import write_network

@@ -17,7 +17,7 @@ import pytest
 import headrace
 from headrace.core.generation import ChatPrompt, FinishReason, GenerationRequest, Grammar
 from headrace.inference.engine.service.async_engine import AsyncEngine
-from headrace.server.engine_config import load_engine
+from headrace.serving.server.engine_config import load_engine
 from headrace.serving.settings.server_settings import ServerSettings
 from tests.inference.engine.support import Answer, FreeRows, ask, ask_together, core_of, request, running, thread_of
 

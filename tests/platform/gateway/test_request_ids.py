@@ -11,7 +11,7 @@ import pytest
 from headrace.platform.state.routes import AsyncOutput
 from headrace.testing.echo import EchoBackend
 from tests import plain_http
-from tests.server.conftest import Echo, serving
+from tests.serving.server.conftest import Echo, serving
 from tests.waiting import WAIT_S
 
 from .async_parts import MemoryObjects

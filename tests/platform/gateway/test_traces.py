@@ -17,7 +17,7 @@ from headrace.serving.http.otlp import tracing
 from headrace.testing.echo import EchoBackend, EchoScript
 from tests import plain_http
 from tests.otlp_receiver import Receiver, Span, grpc_receiver, http_receiver
-from tests.server.conftest import SLOW, Echo, serving
+from tests.serving.server.conftest import SLOW, Echo, serving
 from tests.waiting import WAIT_S
 
 from .async_parts import MemoryObjects

@@ -11,7 +11,7 @@ from headrace.platform.state.routes import AdapterRoute, Fleet, Replica, Route, 
 from headrace.testing.echo import EchoBackend
 from tests import plain_http
 from tests.platform.gateway.routes import component, route, variant
-from tests.server.conftest import serving as serving_model
+from tests.serving.server.conftest import serving as serving_model
 from tests.waiting import WAIT_S
 
 from .serving import serving

@@ -1,5 +1,5 @@
 """The model server on an echoing backend, as a real user of the protocol."""
 
-from tests.server.conftest import echo, shared_echo
+from tests.serving.server.conftest import echo, shared_echo
 
 __all__ = ["echo", "shared_echo"]

@@ -7,7 +7,7 @@ import pytest
 
 from headrace.serving.http.connection_memory import ConnectionMemory, ConnectionShare
 from tests.http_cases import GET, HOST
-from tests.server.conftest import serving
+from tests.serving.server.conftest import serving
 
 MAX_BYTES = 400_000
 PAGE_FILE = b"GET /web/vendor/katex/katex.min.js HTTP/1.1\r\n" + HOST + b"\r\n"

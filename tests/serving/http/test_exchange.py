@@ -10,7 +10,7 @@ from headrace.serving.http.asgi import WRITE_PART, part_writer
 from headrace.serving.http.body import ClientGone
 from headrace.serving.http.exchange import Exchange
 from headrace.testing.echo import EchoBackend, EchoScript
-from tests.server.conftest import serving
+from tests.serving.server.conftest import serving
 from tests.waiting import WAIT_S
 
 BODY = {"model": "echo", "prompt": " ".join(map(str, range(200))), "max_tokens": 200, "stream": True}

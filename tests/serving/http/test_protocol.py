@@ -12,7 +12,7 @@ from headrace.serving.http.protocol import MAX_PIPELINED, MAX_SMALL_CHUNKS, Http
 from headrace.serving.http.server import http_server
 from headrace.testing.echo import EchoBackend, EchoScript
 from tests.http_cases import GET, HOST, MALFORMED, answers_in, exchange
-from tests.server.conftest import serving
+from tests.serving.server.conftest import serving
 from tests.waiting import WAIT_S
 
 BODY = b'{"inputs":"a b","parameters":{"max_new_tokens":2}}'

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import PromptTooLong, SettingsError
-from headrace.server.engine_config import load_engine
+from headrace.serving.server.engine_config import load_engine
 from headrace.serving.settings.loading import load_settings
 from headrace.serving.settings.server_settings import ServerSettings
 from tests.inference.engine.support import ask, request, running

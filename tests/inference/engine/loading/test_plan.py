@@ -7,7 +7,7 @@ import pytest
 from headrace.core.errors import SettingsError
 from headrace.inference.engine.loading.plan import check_threads, resolve_limits
 from headrace.inference.models.spec import RopeSpec
-from headrace.server.engine_config import engine_config
+from headrace.serving.server.engine_config import engine_config
 from headrace.serving.settings.server_settings import ServerSettings
 from tests.inference.engine.support import SPEC
 

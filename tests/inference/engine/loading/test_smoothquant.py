@@ -17,7 +17,7 @@ from headrace.inference.models.loading import load_model
 from headrace.inference.models.places import gguf_name
 from headrace.inference.models.weights import Encoding, WeightSource
 from headrace.inference.runner.quantize import check_can_quantize
-from headrace.server.engine_config import load_engine
+from headrace.serving.server.engine_config import load_engine
 from headrace.serving.settings.server_settings import ServerSettings
 from tests.inference.models.model_files import (
     TINY_LLAMA,

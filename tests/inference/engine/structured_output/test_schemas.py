@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.core.generation import FinishReason, Grammar
-from headrace.server.engine_config import load_engine
+from headrace.serving.server.engine_config import load_engine
 from headrace.serving.settings.server_settings import ServerSettings
 from tests.inference.engine.support import ask, request, running
 from tests.schemas import RECURSIVE, SCHEMAS, problem

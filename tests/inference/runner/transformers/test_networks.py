@@ -10,7 +10,7 @@ from transformers import GenerationConfig, PreTrainedModel
 
 from headrace.inference.engine.service.async_engine import AsyncEngine
 from headrace.inference.runner.transformers.support import choose_tier, network_facts
-from headrace.server.engine_config import load_engine
+from headrace.serving.server.engine_config import load_engine
 from headrace.serving.settings.server_settings import ServerSettings
 from tests.inference.engine.support import ask, request, running
 from tests.inference.runner.transformers.checkpoints import NAMES, tier_of, write_network
