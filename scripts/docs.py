@@ -22,7 +22,6 @@ import botocore
 from blocks import with_block
 from prometheus_client import Metric
 
-from headrace.cli.reference import cli_page
 from headrace.core import errors
 from headrace.core.exposition import families
 from headrace.core.generation import EngineStats, ModelInfo
@@ -66,6 +65,7 @@ from headrace.serving.wire.toolkit.dialect import PARAMETER_FIELDS as TOOLKIT_GE
 from headrace.serving.wire.toolkit.encoders import CLASSIFICATION_FIELDS as TOOLKIT_CLASSIFICATION_FIELDS
 from headrace.serving.wire.toolkit.encoders import FEATURE_FIELDS as TOOLKIT_FEATURES_FIELDS
 from headrace.serving.wire.torchserve.dialect import PARAMETER_FIELDS as TORCHSERVE_FIELDS
+from headrace.tools.cli.reference import cli_page
 from headrace_handler.contract import Load
 
 if TYPE_CHECKING:

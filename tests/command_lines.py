@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import click
 
-from headrace.cli.main import COMMANDS, cli
+from headrace.tools.cli.main import COMMANDS, cli
 
 _START = re.compile(rf"(?<![\w./:=-])headrace +(?=(?:{'|'.join(COMMANDS)})(?![\w:./-]))")
 _LINE = re.compile(r"\s*(?:eval \"\$\()?headrace ")

@@ -13,11 +13,11 @@ import jsonschema
 import pytest
 import yaml
 
-from headrace.cli.main import COMMANDS
 from headrace.serving.settings.docs import setting_rows
 from headrace.serving.settings.loading import FOREIGN_ENV_NAMES
 from headrace.serving.settings.platform_settings import PlatformSettings
 from headrace.serving.settings.server_settings import ServerSettings
+from headrace.tools.cli.main import COMMANDS
 from tests.command_lines import parse
 
 ROOT = Path(__file__).parent.parent

@@ -22,12 +22,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from headrace.cli.deploy import endpoint_name
-from headrace.cli.group import Failed
-from headrace.cli.platform_client import Platform, platform_at
 from headrace.core.errors import HeadraceError
 from headrace.platform.host.environment import SHELL_FOLDER, Target, variables
 from headrace.platform.host.folders import DataFolder
+from headrace.tools.cli.deploy import endpoint_name
+from headrace.tools.cli.group import Failed
+from headrace.tools.cli.platform_client import Platform, platform_at
 
 DEFAULT_TIMEOUT_S = 300.0
 _POLL_S = 0.05

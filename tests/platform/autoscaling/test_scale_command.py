@@ -6,7 +6,7 @@ import pytest
 from botocore.exceptions import ClientError
 from click.testing import CliRunner, Result
 
-from headrace.cli.scale import scale, tracking
+from headrace.tools.cli.scale import scale, tracking
 from tests.platform.control.calls import make_config
 from tests.platform.control.support import Platform
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.detached import _until_it_answers, stop_platform
-from headrace.cli.group import Failed
-from headrace.cli.platform_client import NotTrusted, Platform
 from headrace.core.processes import is_running, process_id
 from headrace.platform.host.folders import DataFolder
+from headrace.tools.cli.detached import _until_it_answers, stop_platform
+from headrace.tools.cli.group import Failed
+from headrace.tools.cli.platform_client import NotTrusted, Platform
 from tests.e2e.conftest import headrace_command
 from tests.waiting import WAIT_S
 
@@ -113,7 +113,7 @@ def test_a_platform_that_is_stopping_gets_no_second_signal(
 ) -> None:
     DataFolder(tmp_path).announce_stop()
     sent: list[int] = []
-    monkeypatch.setattr("headrace.cli.detached.send_signal", lambda _process, number: sent.append(number))
+    monkeypatch.setattr("headrace.tools.cli.detached.send_signal", lambda _process, number: sent.append(number))
     with pytest.raises(Failed, match="still stopping"):
         stop_platform(DataFolder(tmp_path), 0.1)
     assert sent == []

@@ -9,8 +9,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from headrace.cli.api_key import api_key_for
-from headrace.cli.platform_client import find_platform
 from headrace.core.processes import this_process
 from headrace.platform.host.access_keys import AccessKeys, update_local_key
 from headrace.platform.host.folders import (
@@ -22,6 +20,8 @@ from headrace.platform.host.folders import (
     read_local_key,
 )
 from headrace.platform.state.store import Store, open_store
+from headrace.tools.cli.api_key import api_key_for
+from headrace.tools.cli.platform_client import find_platform
 from tests import plain_http
 
 from .running import Running, up

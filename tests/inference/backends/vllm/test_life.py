@@ -129,7 +129,7 @@ def serve_arguments(model: Path, *flags: str) -> list[str]:
 
 ONE_AFTER_ANOTHER = """
 import json, sys
-from headrace.cli.main import cli
+from headrace.tools.cli.main import cli
 for arguments in json.loads(sys.argv[1]):
     try:
         cli(arguments, prog_name="headrace")

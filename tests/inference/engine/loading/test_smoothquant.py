@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from headrace.cli.main import cli
 from headrace.core.errors import InsufficientMemory, SettingsError, UnsupportedModel
 from headrace.inference.engine.loading.smoothquant import smoothed_weights
 from headrace.inference.models.families.registry import from_config
@@ -19,6 +18,7 @@ from headrace.inference.models.weights import Encoding, WeightSource
 from headrace.inference.runner.quantize import check_can_quantize
 from headrace.serving.server.engine_config import load_engine
 from headrace.serving.settings.server_settings import ServerSettings
+from headrace.tools.cli.main import cli
 from tests.inference.models.model_files import (
     TINY_LLAMA,
     byte_level_tokenizer,

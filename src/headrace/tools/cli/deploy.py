@@ -1,0 +1,210 @@
+"""`headrace deploy`: create a model, an endpoint configuration and an endpoint with one command, by AWS's APIs."""
+
+import os
+import re
+import time
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import click
+
+from headrace.tools.cli.deploy_again import EndpointUpdate, component_deployment, endpoint_deployment
+from headrace.tools.cli.deployed import Copies, Deployment, Instances
+from headrace.tools.cli.failures import cause_first, log_hint
+from headrace.tools.cli.group import Examples, Failed, UserFailed
+from headrace.tools.cli.platform_client import Platform, find_platform, platform_option, translate_errors
+from headrace.tools.cli.progress import showing_stage
+
+DEFAULT_IMAGE = (
+    "763104351884.dkr.ecr.{region}.amazonaws.com/huggingface-pytorch-tgi-inference:"
+    "2.7.0-tgi3.3.6-gpu-py311-cu124-ubuntu22.04"
+)
+"""Text Generation Inference: what `get_huggingface_llm_image_uri("huggingface")` of the SageMaker SDK returns."""
+_POLL_S = 0.3
+_MAX_NAME = 63
+_NAME = re.compile(rf"(?=.{{1,{_MAX_NAME}}}\Z)[a-zA-Z0-9]+(-+[a-zA-Z0-9]+)*")
+_BUSY = frozenset({"Creating", "Updating", "RollingBack", "SystemUpdating"})
+
+EXAMPLES = """
+headrace deploy smollm2                                    an endpoint called smollm2
+headrace deploy ./my-llama --name chat --instances 2       a model folder on two workers
+headrace deploy ./my-llama --name chat --update            another model on the endpoint chat
+headrace deploy smollm2 --env MAX_TOTAL_TOKENS=1024        settings as environment variables of the container
+headrace deploy s3://bucket/model.tar.gz --image djl-inference:0.36.0-lmi27.0.0-cu130
+headrace deploy smollm2 --component-of host --copies 2     one of several models on the endpoint host
+"""
+
+
+@click.command(cls=Examples, examples=EXAMPLES)
+@click.argument("model")
+@platform_option
+@click.option("--name", help="Name of the endpoint.  [default: derived from the model's]")
+@click.option("--instances", type=click.IntRange(1, 100), default=1, show_default=True, help="Number of workers.")
+@click.option("--instance-type", default="ml.c6i.xlarge", show_default=True, help="Instance type of each worker.")
+@click.option("--component-of", metavar="ENDPOINT", help="Deploy as an inference component of this endpoint.")
+@click.option("--copies", type=click.IntRange(0, 100), help="Copies of the component.  [default: 1]")
+@click.option("--cpus", type=click.FloatRange(min=0.25), help="CPU cores for each copy.  [default: 1]")
+@click.option("--memory", "memory_mb", type=click.IntRange(min=128), help="Memory of each copy, MB.  [default: 1024]")
+@click.option("--image", help="Image URI; decides which model server is emulated.  [default: TGI 3]")
+@click.option("--env", "-e", "variables", multiple=True, metavar="NAME=VALUE", help="Container variable. Repeatable.")
+@click.option("--update", "is_update", is_flag=True, help="Deploy on the endpoint of that name, if there is one.")
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until the endpoint is in service.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=1),
+    default=1800.0,
+    show_default=True,
+    help="Seconds to wait at most.",
+)
+def deploy(  # noqa: PLR0913 -- its options
+    *,
+    model: str,
+    url: str | None,
+    name: str | None,
+    instances: int,
+    instance_type: str,
+    component_of: str | None,
+    copies: int | None,
+    cpus: float | None,
+    memory_mb: int | None,
+    image: str | None,
+    variables: tuple[str, ...],
+    is_update: bool,
+    wait: bool,
+    timeout_s: float,
+) -> None:
+    """
+    Deploy MODEL (an alias such as smollm2, a Hub id, a folder, a .gguf file, or s3://) as an endpoint.
+
+    It creates a model, an endpoint configuration and an endpoint of the same name through SageMaker's API, and waits
+    until the endpoint is in service. `headrace rm` deletes all three.
+
+    With --component-of it creates a model and an inference component of the same name on that endpoint. An endpoint
+    that does not exist is created with --instances of --instance-type.
+
+    If there is an endpoint of that name, --update gives it the new model and settings; it serves the old ones until
+    the new ones are ready. An endpoint that failed is replaced.
+    """
+    if is_update and (component_of is not None or not wait):
+        raise UserFailed("--update is for endpoints and waits; it cannot be combined with --component-of or --no-wait.")
+    if component_of is None and (copies, cpus, memory_mb) != (None, None, None):
+        raise UserFailed("--copies, --cpus and --memory need an inference component. Add --component-of ENDPOINT.")
+    _check_model(model)
+    platform = find_platform(url)
+    _check_instance_type(platform, instance_type)
+    chosen = _checked_name(name or endpoint_name(model))
+    container = container_of(model, _environment(variables), image or DEFAULT_IMAGE.format(region=platform.region))
+    hardware = Instances(count=instances, instance_type=instance_type)
+    required = Copies(count=1 if copies is None else copies, cpus=cpus or 1.0, memory_mb=memory_mb or 1024)
+    deployment: Deployment
+    with translate_errors():
+        if component_of is None:
+            deployment = endpoint_deployment(platform, chosen, container, hardware, is_update=is_update)
+        else:
+            deployment = component_deployment(platform, chosen, container, hardware, host=component_of, copies=required)
+        _run(deployment, platform.option, timeout_s=timeout_s if wait else None)
+
+
+def _run(deployment: Deployment, option: str, *, timeout_s: float | None) -> None:
+    """Create the resources, wait until they are in service, and say how to use them; `timeout_s` None: do not wait."""
+    name = deployment.name
+    deployment.create()
+    if timeout_s is None:
+        click.echo(f"{name} is being created. `headrace describe {name}{option}` shows its progress.")
+        return
+    started_s = time.monotonic()
+    try:
+        _wait(deployment, timeout_s, option)
+    finally:
+        if isinstance(deployment, EndpointUpdate):
+            deployment.remove_unused()
+    click.echo(deployment.ready_text(time.monotonic() - started_s))
+
+
+def _checked_name(name: str) -> str:
+    """Return a name that SageMaker accepts; raises `UserFailed` for another."""
+    if _NAME.fullmatch(name) is None:
+        raise UserFailed(f"--name is {name!r}; expected up to {_MAX_NAME} letters, digits and hyphens between them.")
+    return name
+
+
+def endpoint_name(model: str) -> str:
+    """Derive a name that AWS allows from the last part of the model's name."""
+    last = model.rstrip("/").rpartition("/")[2]
+    stem = re.sub(r"\.(gguf|tar\.gz|tgz)$", "", last)
+    return re.sub(r"[^a-zA-Z0-9]+", "-", stem).strip("-")[:_MAX_NAME].rstrip("-") or "model"
+
+
+def container_of(model: str, environment: Mapping[str, str], image: str) -> dict[str, Any]:
+    """Return the `PrimaryContainer` of `CreateModel`: S3 archive or prefix, else the model's name in HF_MODEL_ID."""
+    container: dict[str, Any] = {"Image": image}
+    if model.startswith("s3://"):
+        if model.endswith((".tar.gz", ".tgz")):
+            container["ModelDataUrl"] = model
+        else:
+            source = {"S3Uri": model.rstrip("/") + "/", "S3DataType": "S3Prefix", "CompressionType": "None"}
+            container["ModelDataSource"] = {"S3DataSource": source}
+        return {**container, "Environment": dict(environment)}
+    path = Path(os.path.expanduser(model))  # noqa: PTH111 -- leaves an unknown ~user alone
+    named = str(path.absolute()) if path.exists() else model
+    return {**container, "Environment": {"HF_MODEL_ID": named, **environment}}
+
+
+def _check_model(model: str) -> None:
+    """
+    Refuse names that are no model; the platform, perhaps on another machine, checks absolute paths and Hub ids.
+
+    Raises:
+        UserFailed: a relative path does not exist.
+        ModelNotFound: a name is neither an alias nor a file or folder here, and no Hub id, which has a slash.
+    """
+    from headrace.inference.models.aliases import ALIASES
+    from headrace.inference.models.sources import not_found
+
+    if model in ALIASES or Path(os.path.expanduser(model)).exists():  # noqa: PTH111 -- leaves an unknown ~user alone
+        return
+    if model.startswith(("./", "../", "~")):
+        raise UserFailed(f"MODEL is {model}; expected a file or folder that exists, an alias, a Hub id or s3://.")
+    if "/" not in model:
+        raise not_found(model)
+
+
+def _check_instance_type(platform: Platform, name: str) -> None:
+    """Refuse a type that SageMaker does not have, with the nearest ones; AWS's message lists all of them."""
+    known = platform.sagemaker.meta.service_model.shape_for("ProductionVariantInstanceType").enum
+    if name not in known:
+        near = get_close_matches(name.lower(), known, n=3, cutoff=0.7)
+        hint = f"Did you mean {' or '.join(near)}?" if near else "Expected one such as ml.c6i.xlarge or ml.g5.xlarge."
+        raise UserFailed(f"--instance-type is {name!r}, which SageMaker does not have. {hint}")
+
+
+def _environment(variables: tuple[str, ...]) -> dict[str, str]:
+    pairs = [variable.partition("=") for variable in variables]
+    for name, equals, _ in pairs:
+        if not equals or not name:
+            raise UserFailed(f"--env is {name!r}; expected NAME=VALUE.")
+    return {name: value for name, _, value in pairs}
+
+
+def _wait(deployment: Deployment, timeout_s: float, option: str) -> None:
+    """Wait until the deployment is in service. Raises `Failed` with the reason if it fails."""
+    deadline_s, name, shown = time.monotonic() + timeout_s, deployment.name, set[str]()
+    with showing_stage(name) as show:
+        while True:
+            state = deployment.poll()
+            for note in state.notes:
+                if note not in shown:
+                    shown.add(note)
+                    show.note(f"Note: {note}")
+            if state.status == "InService":
+                return
+            if state.status not in _BUSY:
+                hint = log_hint(name, state.reason, option)
+                raise Failed(f"{name} is {state.status}: {cause_first(state.reason)}{hint}")
+            if time.monotonic() > deadline_s:
+                raise Failed(f"{name} is still {state.status} after {timeout_s:.0f} s; the platform continues.")
+            show(state.stage)
+            time.sleep(_POLL_S)

@@ -1,0 +1,193 @@
+"""`headrace fit`: calculate the memory that a model needs, and recommend settings."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from headrace.core.errors import BrokenModel, SettingsError
+from headrace.core.progress import Progress
+from headrace.core.sizes import parse_size
+from headrace.inference.engine.config import EngineLimits
+from headrace.inference.engine.loading.formats import Machine, choose_formats
+from headrace.inference.engine.loading.plan import BLOCK_TOKENS, resolve_limits
+from headrace.inference.models.shapes import expected_shapes
+from headrace.inference.models.weights import Encoding, dominant_bits, stored_formats
+from headrace.serving.server.engine_config import engine_config
+from headrace.serving.settings.loading import load_settings
+from headrace.serving.settings.server_settings import ServerSettings
+from headrace.tools.cli.fit_report import CheckpointFacts, Report, advice_text, print_report
+from headrace.tools.cli.group import Examples
+from headrace.tools.cli.progress import showing_progress
+from headrace.tools.cli.sizing import Plan, advise, fit_formats
+
+EXAMPLES = """
+headrace fit smollm2                                memory needs on this machine
+headrace fit Qwen/Qwen3-8B --memory 32GiB           on a machine with 32 GiB; only config.json is downloaded
+headrace fit ./model.gguf --max-model-len 32768     with a longer context
+headrace fit my/model --rope '{"rope_type": "yarn", "factor": 4}' --max-model-len 65536
+headrace fit smollm2 --json | jq .advice
+"""
+
+
+@click.command(cls=Examples, examples=EXAMPLES)
+@click.argument("model")
+@click.option("--revision", help="Branch, tag or commit of a Hub model.")
+@click.option(
+    "--memory", metavar="SIZE", help="Memory of the machine, such as 16GiB.  [default: what is available here]"
+)
+@click.option(
+    "--max-model-len",
+    type=click.IntRange(min=32),
+    help="Context length: prompt and answer, tokens.  [default: as serve]",
+)
+@click.option("--max-num-seqs", type=click.IntRange(min=1), help="Concurrent sequences.  [default: as serve]")
+@click.option("--rope", metavar="JSON", help="`rope_parameters` to merge into the checkpoint's, as for serve.")
+@click.option(
+    "--bandwidth",
+    metavar="SIZE",
+    help="Bytes per second that the machine reads from memory, such as 40GB.  [default: measured here]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def fit(
+    *,
+    model: str,
+    revision: str | None,
+    memory: str | None,
+    bandwidth: str | None,
+    as_json: bool,
+    **requested: Any,
+) -> None:
+    """
+    Calculate the memory that MODEL needs in each format, how many sequences fit and how fast one decodes.
+
+    The best settings are recommended. No weights are loaded; for a Hub model only config.json is downloaded. Speed is
+    what the memory bandwidth allows at most: bytes per second through the bytes that a token reads.
+    """
+    given = {name: value for name, value in requested.items() if value is not None}
+    settings, _ = load_settings({"model": model, **given}, {})
+    with showing_progress() as progress:
+        facts = read_facts(model, revision, progress, rope=settings.rope)
+    from headrace.inference.runner.decode_speed import measure_bandwidth
+    from headrace.inference.runner.memory import available_memory_bytes
+
+    available = available_memory_bytes() if memory is None else _size("--memory", memory)
+    bytes_per_s = measure_bandwidth() if bandwidth is None else float(_size("--bandwidth", bandwidth))
+    report = _make_report(model, settings, facts, available, bytes_per_s)
+    if as_json:
+        click.echo(json.dumps(report.values()))
+        return
+    advice = advice_text(
+        model, report.advice, report.auto, report.max_model_len, rope=settings.rope, refusal=report.refusal
+    )
+    print_report(report, advice)
+
+
+def _make_report(
+    model: str, settings: ServerSettings, facts: CheckpointFacts, available: int, bandwidth: float
+) -> Report:
+    from headrace.inference.runner.cpu import has_native_bf16
+    from headrace.inference.runner.decode_speed import decode_bytes
+
+    served = resolve_limits(engine_config(settings), facts.spec, max_model_len=settings.max_model_len)
+    sizes = {"max_model_len": served.max_model_len, "max_num_seqs": served.max_num_seqs}
+    plan = _planner(facts, served, available)
+    fits = fit_formats(plan, **sizes, available_bytes=available)
+    auto = choose_formats(
+        "auto",
+        "auto",
+        num_parameters=facts.spec.num_parameters,
+        stored_bits=facts.stored_bits,
+        is_mixed="w8" in facts.layer_formats.values(),
+        machine=Machine(available_bytes=available, has_native_bf16=has_native_bf16()),
+    )
+    speeds = [
+        decode_bytes(
+            facts.spec,
+            dtype=fit_.dtype,
+            kv_dtype=fit_.kv_dtype,
+            max_model_len=served.max_model_len,
+            layer_formats=facts.layer_formats,
+        )
+        for fit_ in fits
+    ]
+    return Report(
+        model=model,
+        facts=facts,
+        fits=fits,
+        speeds=speeds,
+        auto=auto,
+        advice=advise(plan, fits, auto=(auto.dtype, auto.kv_dtype), **sizes),
+        available_bytes=available,
+        bandwidth=bandwidth,
+        **sizes,
+    )
+
+
+def read_facts(
+    model: str, revision: str | None, progress: Progress, *, rope: Mapping[str, object] | None = None
+) -> CheckpointFacts:
+    """Read the spec and the encoding of a checkpoint with as little I/O as possible."""
+    from headrace.inference.models.hub import parse_hub_ref
+    from headrace.inference.models.loading import load_model
+    from headrace.inference.runner.packing import layer_formats_of
+
+    ref = parse_hub_ref(model)
+    if ref is not None and ref.file_name is None and not Path(model).exists():
+        return _hub_facts(ref.repo_id, revision, rope)
+    loaded = load_model(model, revision=revision, rope=rope, progress=progress)
+    shapes = expected_shapes(loaded.spec)
+    return CheckpointFacts(
+        spec=loaded.spec,
+        encoding=loaded.weights.dominant_encoding,
+        stored_bits=dominant_bits(loaded.weights, shapes),
+        stored_format=f"{'safetensors' if loaded.path.is_dir() else 'GGUF'}, {stored_formats(loaded.weights, shapes)}",
+        layer_formats=layer_formats_of(loaded.spec, loaded.weights),
+    )
+
+
+def _hub_facts(repo_id: str, revision: str | None, rope: Mapping[str, object] | None) -> CheckpointFacts:
+    from headrace.inference.models.families.registry import from_config
+    from headrace.inference.models.fields import Fields
+    from headrace.inference.models.hub import fetch_config
+    from headrace.inference.models.quantized.registry import promised_bits, promised_format
+    from headrace.inference.models.rope_override import override_rope
+
+    try:
+        values = json.loads(fetch_config(repo_id, revision).read_text(encoding="utf-8"))
+    except ValueError as exc:
+        raise BrokenModel(f"config.json of {repo_id} is not JSON: {exc}.") from exc
+    config = Fields(values, f"config.json of {repo_id}")
+    spec = from_config(config)[1]
+    return CheckpointFacts(
+        spec=spec if rope is None else override_rope(spec, rope),
+        encoding=Encoding.BF16,
+        stored_bits=promised_bits(config),
+        stored_format=f"safetensors, {promised_format(config)}",
+    )
+
+
+def _planner(facts: CheckpointFacts, served: EngineLimits, available_bytes: int) -> Plan:
+    from headrace.inference.runner.memory import MemoryBudget, MemoryPlan
+    from headrace.inference.runner.plan import plan_runner
+
+    def plan(**format_and_size: Any) -> MemoryPlan:
+        return plan_runner(
+            facts.spec,
+            layer_formats=facts.layer_formats,
+            block_tokens=BLOCK_TOKENS,
+            max_num_batched_tokens=served.max_num_batched_tokens,
+            budget=MemoryBudget(available_bytes=available_bytes),
+            **format_and_size,
+        ).memory
+
+    return plan
+
+
+def _size(flag: str, text: str) -> int:
+    try:
+        return parse_size(text, minimum=1)
+    except ValueError:
+        raise SettingsError(f"{flag} is {text!r}; expected a size such as 16GiB.") from None

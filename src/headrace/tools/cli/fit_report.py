@@ -1,0 +1,221 @@
+"""The output of `headrace fit`: the facts of a checkpoint, a table of formats, and the recommended command."""
+
+import json
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
+
+from headrace.core.sizes import format_size
+from headrace.inference.engine.loading.formats import Formats
+from headrace.inference.engine.loading.plan import DEFAULT_MAX_MODEL_LEN
+from headrace.inference.models.rope import describe_ropes
+from headrace.inference.models.spec import ModelSpec
+from headrace.inference.models.weights import Encoding
+from headrace.tools.cli.sizing import Advice, FormatFit
+from headrace.tools.cli.tables import count_of
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from headrace.inference.runner.decode_speed import DecodeBytes
+
+_FASTER = {
+    "bf16": " --dtype w8a8 reads half the bytes per token, which is faster.",
+    "w8a16": " --dtype w8a8 computes prompts and large batches faster, less accurately.",
+    "w8a8": " --dtype w4a8 reads fewer bytes per token, which is faster and less accurate.",
+    "w4a16": " --dtype w4a8 computes prompts and large batches faster, less accurately.",
+}
+LENGTHS = (512, 2048, 8192, 32768)
+_MAX_LENGTHS = 3
+WIDTH = 80
+"""Columns of the output, as of a terminal that was not made wider."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointFacts:
+    """The facts about a checkpoint that sizing depends on."""
+
+    spec: ModelSpec
+    encoding: Encoding
+    stored_bits: int
+    stored_format: str
+    """The file's format and that of its weights, such as `GGUF, Q4_K and Q6_K`."""
+    layer_formats: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Everything that the command prints."""
+
+    model: str
+    facts: CheckpointFacts
+    fits: Sequence[FormatFit]
+    speeds: "Sequence[DecodeBytes]"
+    """Of the formats in `fits`."""
+    auto: Formats
+    advice: Advice | None
+    available_bytes: int
+    bandwidth: float
+    """Bytes per second."""
+    max_model_len: int
+    max_num_seqs: int
+
+    @property
+    def refusal(self) -> str:
+        """The error of `headrace serve` with the default format; empty if it fits."""
+        auto = (self.auto.dtype, self.auto.kv_dtype)
+        return next((fit_.refusal for fit_ in self.fits if (fit_.dtype, fit_.kv_dtype) == auto), "")
+
+    def head(self) -> str:
+        """Return the lines above the table."""
+        spec, moe = self.facts.spec, self.facts.spec.moe
+        experts = ""
+        if moe is not None:
+            experts = (
+                f" ({moe.top_k} of {moe.num_experts} experts a token: {_active_parameters(spec) / 1e6:,.0f} M active)"
+            )
+        return (
+            f"{self.model}: {spec.family}, {spec.num_parameters / 1e6:,.0f} M parameters{experts}, "
+            f"{spec.num_layers} layers, {spec.num_heads} heads ({spec.num_kv_heads} for KV), "
+            f"supports {spec.max_positions:,} tokens.\n"
+            f"stored: {self.facts.stored_format}; runs by default as {self.auto.dtype}, KV cache {self.auto.kv_dtype}\n"
+            f"rope: {describe_ropes(spec, self.max_model_len)}\n"
+            f"{format_size(self.available_bytes)} of memory, read at {self.bandwidth / 1e9:.1f} GB/s; "
+            f"contexts of {self.max_model_len:,} tokens, {count_of(self.max_num_seqs, 'sequence')} at once."
+        )
+
+    def values(self) -> dict[str, object]:
+        """Return the report as JSON."""
+        spec = self.facts.spec
+        return {
+            "model": self.model,
+            "family": spec.family,
+            "num_parameters": spec.num_parameters,
+            "num_active_parameters": _active_parameters(spec),
+            "rope": describe_ropes(spec, self.max_model_len),
+            "encoding": self.facts.encoding,
+            "stored_bits": self.facts.stored_bits,
+            "stored_format": self.facts.stored_format,
+            "available_bytes": self.available_bytes,
+            "bandwidth_bytes_per_s": round(self.bandwidth),
+            "max_model_len": self.max_model_len,
+            "max_num_seqs": self.max_num_seqs,
+            "default": asdict(self.auto),
+            "formats": [
+                asdict(fit_)
+                | {
+                    "weight_bytes_per_token": speed.weights,
+                    "kv_bytes_per_token_at_max_model_len": speed.kv_at_max_model_len,
+                    "tokens_per_s": round(speed.tokens_per_s(self.bandwidth), 2),
+                    "tokens_per_s_at_max_model_len": round(speed.tokens_per_s(self.bandwidth, is_full=True), 2),
+                }
+                for fit_, speed in zip(self.fits, self.speeds, strict=True)
+            ],
+            "advice": None if self.advice is None else asdict(self.advice),
+            "refusal": self.refusal,
+        }
+
+
+def _active_parameters(spec: ModelSpec) -> int:
+    """Return the weights in matrices that a token uses: all but those of the experts that it does not choose."""
+    routed = [moe for layer in range(spec.num_layers) if (moe := spec.experts(layer)) is not None]
+    idle = sum((moe.num_experts - moe.top_k) * moe.expert_size for moe in routed)
+    return spec.num_parameters - 3 * spec.hidden_size * idle
+
+
+def print_report(report: Report, advice: str) -> None:
+    """Print the facts, memory and speed of each format in tables of at most 80 columns, and the advice."""
+    from rich.console import Console
+
+    is_terminal = sys.stdout.isatty()
+    console = Console(width=None if is_terminal else WIDTH, highlight=False, markup=False)
+
+    def write(text: str) -> None:
+        """Print text, between words wrapped on a terminal; an indented line is a command and stays whole."""
+        for line in text.splitlines():
+            console.print(line, soft_wrap=not is_terminal or line.startswith(" "))
+
+    write(f"{report.head()}\n\n")
+    lengths = sorted({min(length, report.max_model_len) for length in LENGTHS})[-_MAX_LENGTHS:]
+    memory = [
+        (*_formats(fit_), *_sizes(fit_), *(f"{fit_.sequences_of(length):,}" for length in lengths))
+        for fit_ in report.fits
+    ]
+    heads = ("dtype", "KV", "weights", "KV per token", "as served")
+    console.print(_table((*heads, *(f"x {length:,}" for length in lengths)), memory))
+    write("x N: concurrent sequences of N tokens that fit if all memory is used.")
+    if any("*" in row[2] for row in memory):
+        write("*: part of the weights stays on disk.")
+    if report.facts.spec.is_causal:
+        console.print()
+        console.print(_speed_table(report))
+        write("tokens/s: upper bound for one sequence, by the memory bandwidth; full: at the end of its context.")
+    write(f"\n{advice}")
+
+
+def _speed_table(report: Report) -> "Table":
+    """Return how fast each format decodes; an encoder does not."""
+    speeds = [
+        (
+            *_formats(fit_),
+            format_size(read.weights),
+            *(f"{read.tokens_per_s(report.bandwidth, is_full=is_full):,.1f}" for is_full in (False, True)),
+        )
+        for fit_, read in zip(report.fits, report.speeds, strict=True)
+    ]
+    return _table(("dtype", "KV", "read per token", "tokens/s", "full"), speeds)
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> "Table":
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for head in heads:
+        table.add_column(head, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _formats(fit_: FormatFit) -> tuple[str, str]:
+    return fit_.dtype, fit_.kv_dtype
+
+
+def _sizes(fit_: FormatFit) -> list[str]:
+    plan = fit_.plan
+    if plan is None:
+        return ["does not fit", "", ""]
+    sizes = (plan.weights_bytes, plan.kv_bytes_per_token, plan.total_bytes)
+    weights, *others = map(format_size, sizes)
+    return [f"{weights}*" if plan.mapping == "required" else weights, *others]
+
+
+def advice_text(
+    model: str,
+    advice: Advice | None,
+    auto: Formats,
+    max_model_len: int,
+    *,
+    rope: Mapping[str, object] | None = None,
+    refusal: str = "",
+) -> str:
+    """Return the recommended command to start the server, and the reason; `refusal` is its error by default."""
+    refused = f"`headrace serve {model}` would refuse: {refusal}\n" if refusal else ""
+    if advice is None:
+        return (
+            f"{refused}The model does not fit here in any format, even with a short context. "
+            "Use a smaller model or more memory."
+        )
+    command = ["headrace", "serve", model, *([] if rope is None else ["--rope", json.dumps(rope)])]
+    why = f"The default format fits: {auto.reason}."
+    if (advice.dtype, advice.kv_dtype) != (auto.dtype, auto.kv_dtype):
+        command += ["--dtype", advice.dtype, "--kv-dtype", advice.kv_dtype]
+        why = "The default format does not fit; this is the best one that does."
+    if advice.max_model_len != max_model_len or max_model_len > DEFAULT_MAX_MODEL_LEN:
+        command += ["--max-model-len", str(advice.max_model_len)]
+    if advice.max_model_len != max_model_len:
+        why = f"A context of {max_model_len:,} tokens fits in no format; this is the longest that fits."
+    hint = _FASTER.get(advice.dtype, "")
+    return f"{refused}{why}{hint}\n  {shlex.join(command)}"

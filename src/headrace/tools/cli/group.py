@@ -1,0 +1,204 @@
+"""
+A click group that imports commands on first use and maps errors to exit codes.
+
+Exit codes: 0 success; 1 failure (server down, engine failed, a bug); 2 an error that the caller can fix (a flag, a
+model name, not enough memory); 130 Ctrl-C. An error is one sentence on stderr; `--debug` adds the traceback.
+"""
+
+import errno
+import importlib
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import IO, Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from headrace.core.errors import HeadraceError, UserError
+from headrace.tools.cli.tables import wrapped
+
+EXIT_FAILED = 1
+EXIT_USER_ERROR = 2
+EXIT_INTERRUPTED = 130
+_MAX_SUMMARY = 500
+_UNITS = {"s": "SECONDS", "mb": "MB"}
+"""Units of options by the ends of their names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The location of a command and its line in the list of commands, which is printed without importing it."""
+
+    module: str
+    attribute: str
+    summary: str
+    is_hidden: bool = False
+    """Meant for programs: left out of lists."""
+
+
+class Failed(click.ClickException):
+    """A failure with a one-sentence message; exit code 1."""
+
+    exit_code = EXIT_FAILED
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Print the message, on a terminal wrapped between words."""
+        stream = file or sys.stderr
+        click.echo("\n".join(wrapped(line, stream=stream) for line in f"Error: {self.message}".split("\n")), stream)
+
+
+class UserFailed(Failed):
+    """A failure that the caller can fix; exit code 2."""
+
+    exit_code = EXIT_USER_ERROR
+
+
+class HelpfulGroup(click.Group):
+    """
+    A group that suggests the nearest command for an unknown name, and whose help ends with examples.
+
+    Args:
+        args: those of `click.Group`.
+        examples: command lines with what they do.
+        renamed: old names of commands, which work with a notice, and their new names.
+        kwargs: those of `click.Group`.
+    """
+
+    def __init__(self, *args: Any, examples: str = "", renamed: Mapping[str, str] | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.examples = examples
+        self.renamed = renamed or {}
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command by its name or its old one, or suggest the nearest one."""
+        name, names = args[0], self.list_commands(ctx)
+        if (new := self.renamed.get(name)) is not None:
+            group = ctx.command_path
+            click.echo(f"`{group} {name}` is `{group} {new}` now; the next release removes the old name.", err=True)
+            return super().resolve_command(ctx, [new, *args[1:]])
+        if name not in names and not name.startswith("-") and self.get_command(ctx, name) is None:
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, names, n=1)
+            hint = f"Did you mean {near[0]}?" if near else f"Commands: {', '.join(names)}."
+            raise click.UsageError(f"No such command '{name}'. {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands with the whole first sentence of each; click cuts it."""
+        commands = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        rows = [(name, command.get_short_help_str(_MAX_SUMMARY)) for name, command in commands if command is not None]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write the examples."""
+        write_examples(self.examples, formatter)
+
+
+class LazyGroup(HelpfulGroup):
+    """A group that imports a command's module when the command runs or its help is requested."""
+
+    def __init__(
+        self, *args: Any, entries: Mapping[str, Entry], sections: Mapping[str, Iterable[str]], **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.entries = entries
+        self.sections = sections
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Return the names in the order of the table."""
+        return [name for name, entry in self.entries.items() if not entry.is_hidden]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import the command."""
+        entry = self.entries.get(cmd_name)
+        if entry is None:
+            return None
+        command = getattr(importlib.import_module(entry.module), entry.attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete names from the table, and options."""
+        names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        items = [CompletionItem(name, help=self.entries[name].summary) for name in names]
+        return [*items, *click.Command.shell_complete(self, ctx, incomplete)]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands from the table in their sections."""
+        width = max(map(len, self.list_commands(ctx)))
+        for title, names in self.sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{name:<{width}}", self.entries[name].summary) for name in names])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; an error becomes a message and an exit code."""
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort, OSError) as error:
+            if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
+                raise _failure(error, ctx) from error
+            raise
+        except KeyboardInterrupt:
+            click.echo(err=True)
+            ctx.exit(EXIT_INTERRUPTED)
+        except Exception as error:
+            raise _failure(error, ctx) from error
+
+
+def _failure(error: Exception, ctx: click.Context) -> Failed:
+    """Convert an error to a message with an exit code; with `--debug` print its traceback first."""
+    if ctx.params.get("debug"):
+        import traceback
+
+        traceback.print_exception(error)
+    if isinstance(error, HeadraceError):
+        return (UserFailed if isinstance(error, UserError) else Failed)(error.message)
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        place = f" for {error.filename}" if error.filename else ""
+        return Failed(f"There is no space left on the disk{place}. Free some, or choose a folder on another disk.")
+    if isinstance(error, OSError):
+        return Failed(f"{error.strerror or error}: {error.filename}" if error.filename else str(error))
+    kind = type(error).__name__
+    return Failed(f"Unexpected error ({kind}: {error}). Run with --debug for the traceback.")
+
+
+class Examples(click.Command):
+    """A command whose help ends with examples, printed verbatim."""
+
+    def __init__(self, *args: Any, examples: str = "", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.examples = examples
+        for option in self.params:
+            if isinstance(option, click.Option) and option.metavar is None:
+                option.metavar = _metavar(option)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write the examples."""
+        write_examples(self.examples, formatter)
+
+
+def _metavar(option: click.Option) -> str | None:
+    """Return the unit of an option's number, else `N` or `NUMBER`; None for any other option."""
+    name, kind = str(option.name), option.type
+    is_whole = isinstance(kind, click.types.IntParamType)
+    if option.is_flag or option.count or not (is_whole or isinstance(kind, click.types.FloatParamType)):
+        return None
+    unit = _UNITS.get(name.rpartition("_")[2]) if "_" in name else None
+    return unit or ("N" if is_whole else "NUMBER")
+
+
+def write_examples(examples: str, formatter: click.HelpFormatter) -> None:
+    """Write the examples below their own heading; remarks go below their commands if the terminal is too narrow."""
+    lines = [line.strip() for line in examples.strip().splitlines()]
+    with formatter.section("Examples"):
+        indent = " " * formatter.current_indent
+        if max(map(len, lines), default=0) + len(indent) > formatter.width:
+            parts = (re.split(r" {2,}", line, maxsplit=1) for line in lines)
+            lines = [line for command, *remark in parts for line in (command, *(f"    {text}" for text in remark))]
+        formatter.write("".join(f"{indent}{line}\n" for line in lines))

@@ -1,0 +1,124 @@
+"""`headrace keys`: manage the access keys in a platform's store, whether or not the platform is running."""
+
+import json
+import os
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from headrace.serving.settings.platform_settings import PlatformSettings, data_folder, load_platform_settings
+from headrace.tools.cli.group import Examples, HelpfulGroup, UserFailed
+from headrace.tools.cli.tables import age, table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace.platform.host.access_keys import AccessKeys
+
+EXAMPLES = """
+headrace keys create --note "the CI machine"    create a key; its secret is shown once
+headrace keys ls                                list the keys
+headrace keys rm HRAK...                        delete a key
+"""
+
+
+@click.group(cls=HelpfulGroup, examples=EXAMPLES)
+def keys() -> None:
+    """Create, list and delete the access keys of a platform."""
+
+
+def store_options(command: click.Command) -> click.Command:
+    """Add `--data-dir` and `--database`, the location of the platform's records."""
+    command.params.extend(
+        [
+            click.Option(["--data-dir"], type=click.Path(path_type=Path), help="The platform's data folder."),
+            click.Option(["--database"], help="The platform's database, if it is not in the data folder."),
+        ]
+    )
+    return command
+
+
+@store_options
+@keys.command(cls=Examples, examples='headrace keys create\nheadrace keys create --note "the CI machine"')
+@click.option("--note", default="", help="Note on the purpose of the key.")
+def create(*, note: str, data_dir: Path | None, database: str | None) -> None:
+    """
+    Create a key and print it as the environment variables that AWS tools read.
+
+    The secret is shown only once. OpenAI clients use it as their API key.
+    """
+    with _opened(data_dir, database) as access_keys:
+        made = access_keys.create(note=note)
+    click.echo(f"AWS_ACCESS_KEY_ID={made.key_id}\nAWS_SECRET_ACCESS_KEY={made.secret}")
+    click.echo("Save the secret: it is shown only once.", err=True)
+
+
+@store_options
+@keys.command("ls", cls=Examples, examples="headrace keys ls\nheadrace keys ls --json | jq -r '.[].key'")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
+def list_keys(*, data_dir: Path | None, database: str | None, as_json: bool) -> None:
+    """List the keys, without their secrets."""
+    with _opened(data_dir, database) as access_keys:
+        records = access_keys.list()
+    if as_json:
+        click.echo(json.dumps([{"key": k.key_id, "created_s": k.created_s, "note": k.note} for k in records]))
+        return
+    if not records:
+        click.echo("There are no access keys. `headrace keys create` creates one.", err=True)
+        return
+    now = datetime.now(UTC)
+    rows = [(key.key_id, age(datetime.fromtimestamp(key.created_s, UTC), now), key.note) for key in records]
+    click.echo(table([("KEY", "AGE", "NOTE"), *rows]))
+
+
+@store_options
+@keys.command(
+    cls=Examples, examples="headrace keys rm HRAK0123456789ABCDEF\nheadrace keys rm HRAK0123456789ABCDEF --last"
+)
+@click.argument("key_id")
+@click.option("--last", is_flag=True, help="Delete the key even if no other one is left.")
+def rm(*, key_id: str, last: bool, data_dir: Path | None, database: str | None) -> None:
+    """
+    Delete a key; requests signed with it are refused from then on.
+
+    The last key is kept without `--last`, because no request would be admitted without one.
+    """
+    from headrace.platform.state.records import LastRecord
+
+    with _opened(data_dir, database) as access_keys:
+        try:
+            is_removed = access_keys.remove(key_id, keep_last=not last)
+        except LastRecord:
+            raise UserFailed(
+                f"{key_id} is the last key; expected another one to be left. "
+                "Create one with `headrace keys create`, or add --last: then no request is admitted."
+            ) from None
+    if not is_removed:
+        raise UserFailed(f"There is no access key {key_id}. `headrace keys ls` lists them.")
+    click.echo(f"Deleted {key_id}.")
+
+
+@contextmanager
+def opened_keys(settings: PlatformSettings, folder: Path) -> "Iterator[AccessKeys]":
+    """Open the keys in the store of a platform."""
+    from headrace.platform.host.access_keys import AccessKeys
+    from headrace.platform.host.folders import DataFolder
+    from headrace.platform.state.store import open_store
+
+    data = DataFolder(folder)
+    data.make()
+    store = open_store(settings.database or data.database)
+    try:
+        yield AccessKeys(store, data)
+    finally:
+        store.close()
+
+
+@contextmanager
+def _opened(data_dir: Path | None, database: str | None) -> "Iterator[AccessKeys]":
+    settings = load_platform_settings({"data_dir": data_dir, "database": database}, os.environ)
+    with opened_keys(settings, data_folder(settings, os.environ)) as access_keys:
+        yield access_keys

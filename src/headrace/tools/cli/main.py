@@ -1,0 +1,81 @@
+"""The `headrace` command and its list of commands. Heavy modules are imported only by the command that needs them."""
+
+import click
+
+from headrace import __version__
+from headrace.tools.cli.group import Entry, LazyGroup
+
+SECTIONS: dict[str, dict[str, Entry]] = {
+    "Serve and measure a model": {
+        "serve": Entry("headrace.tools.cli.serve", "serve", "Serve a model over HTTP."),
+        "chat": Entry("headrace.tools.cli.chat", "chat", "Talk to a model in the terminal."),
+        "generate": Entry(
+            "headrace.tools.cli.generate", "generate", "Continue a prompt, or a file of prompts, without a server."
+        ),
+        "bench": Entry("headrace.tools.cli.bench", "bench", "Measure a running server under load."),
+    },
+    "Models and memory": {
+        "models": Entry("headrace.tools.cli.models", "models", "List, download and remove models on this machine."),
+        "fit": Entry("headrace.tools.cli.fit", "fit", "Calculate the memory that a model needs, and if it fits here."),
+        "quantize": Entry("headrace.tools.cli.quantize", "quantize", "Quantize a model to 8 or 4 bits into a folder."),
+        "doctor": Entry("headrace.tools.cli.doctor", "doctor", "Check what this machine can do and what is missing."),
+    },
+    "Local SageMaker": {
+        "up": Entry("headrace.tools.cli.up", "up", "Run a local SageMaker."),
+        "status": Entry("headrace.tools.cli.status", "status", "Show the state of the platform, or wait for it."),
+        "env": Entry("headrace.tools.cli.env", "env", "Point this shell at a platform."),
+        "keys": Entry("headrace.tools.cli.keys", "keys", "Create, list and delete access keys."),
+        "backup": Entry("headrace.tools.cli.backup", "backup", "Copy a platform's records and objects into a file."),
+        "restore": Entry("headrace.tools.cli.backup", "restore", "Restore a platform from a backup."),
+        "down": Entry("headrace.tools.cli.down", "down", "Stop the platform on this machine."),
+    },
+    "Endpoints": {
+        "deploy": Entry("headrace.tools.cli.deploy", "deploy", "Deploy a model as an endpoint."),
+        "ls": Entry("headrace.tools.cli.endpoints", "list_endpoints", "List endpoints."),
+        "describe": Entry("headrace.tools.cli.endpoints", "describe", "Show an endpoint or an inference component."),
+        "invoke": Entry("headrace.tools.cli.invoke", "invoke", "Send a request to an endpoint."),
+        "logs": Entry("headrace.tools.cli.logs", "logs", "Print the logs of an endpoint's workers."),
+        "scale": Entry("headrace.tools.cli.scale", "scale", "Scale an endpoint automatically with its load."),
+        "simulate": Entry(
+            "headrace.tools.cli.simulate", "simulate_day", "Simulate a scaling policy on a trace of requests."
+        ),
+        "rm": Entry("headrace.tools.cli.removal", "rm", "Delete endpoints and inference components."),
+    },
+    "Help": {
+        "help": Entry("headrace.tools.cli.help", "show_help", "Show the help of a command."),
+        "completion": Entry("headrace.tools.cli.help", "completion", "Print a script for completion in a shell."),
+    },
+}
+COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()} | {
+    "worker": Entry("headrace.tools.cli.worker", "worker", "Run one worker, for `headrace up`.", is_hidden=True),
+}
+
+EXAMPLES = """
+headrace serve smollm2                 start a server on http://127.0.0.1:8080
+headrace chat smollm2                  chat without a server
+headrace bench http://127.0.0.1:8080   measure its speed under load
+headrace up                            run a local SageMaker on port 7450
+headrace COMMAND --help                show all options, with examples
+"""
+
+
+@click.group(
+    cls=LazyGroup,
+    entries=COMMANDS,
+    sections=SECTIONS,
+    examples=EXAMPLES,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+@click.version_option(__version__, "-V", "--version", prog_name="headrace")
+@click.option("--debug", is_flag=True, help="Print the traceback of an error.")
+def cli(*, debug: bool) -> None:
+    """Headrace turns a language model on disk into a fast, streaming endpoint on your own hardware."""
+
+
+def main() -> None:
+    """Run the command line."""
+    cli(prog_name="headrace")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,324 @@
+"""
+The client side of a running platform: its address, and boto3 clients for its APIs.
+
+The address comes, in this order, from `--url`, from `AWS_ENDPOINT_URL` (set by `headrace env`), from the data folder of
+the running platform, or is the default port. The last is a guess, which commands say.
+"""
+
+import json
+import os
+import ssl
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote, urlsplit
+from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
+
+import click
+
+from headrace.serving.http.tls import client_context
+from headrace.serving.settings.platform_settings import (
+    DEFAULT_PORT,
+    PlatformSettings,
+    data_folder,
+    load_platform_settings,
+)
+from headrace.tools.cli.group import Failed, UserFailed
+
+if TYPE_CHECKING:
+    from headrace.platform.host.folders import Address, DataFolder, LocalKey
+
+_CLIENT_ERRORS = frozenset({"ValidationException", "ValidationError", "AccessDeniedException", "ResourceInUse"})
+_KEY_ERRORS = frozenset(
+    {"IncompleteSignature", "InvalidAccessKeyId", "InvalidClientTokenId", "InvalidSignatureException"}
+    | {"MissingAuthenticationToken", "SignatureDoesNotMatch", "UnrecognizedClientException"}
+)
+_MAX_ANSWER_BYTES = 1 << 20
+ANY_KEY = "headrace"
+"""Key id and secret for an open platform, which accepts any."""
+
+
+class NotTrusted(Failed):
+    """The certificate of a platform is not accepted, which waiting does not change."""
+
+
+@dataclass(frozen=True)
+class Platform:
+    """The address of a platform and the credentials to use."""
+
+    url: str
+    region: str
+    access_key: str
+    secret_key: str
+    ca_bundle: str | None = None
+    """Certificates to trust besides the system's; None: none, or those of AWS_CA_BUNDLE for boto3."""
+    is_guessed: bool = False
+    """The address is the default one: neither the caller nor a data folder named a platform."""
+    option: str = ""
+    """The option that names this platform in commands to copy; empty if they find it without one."""
+
+    def __repr__(self) -> str:
+        return f"Platform({self.url!r})"
+
+    @property
+    def has_credentials(self) -> bool:
+        """False if only an open platform accepts the credentials."""
+        return self.access_key != ANY_KEY
+
+    def client(self, service: str, *, read_timeout_s: float = 60.0) -> Any:
+        """Return a boto3 client for a service."""
+        import boto3
+        from botocore.config import Config
+
+        self._tls()  # botocore reports a bundle that is missing as a certificate of the server
+        config = Config(
+            connect_timeout=5,
+            read_timeout=read_timeout_s,
+            retries={"mode": "standard", "total_max_attempts": 1},
+            proxies={},
+        )
+        session = boto3.session.Session()
+        return session.client(
+            service,
+            endpoint_url=self.url,
+            region_name=self.region,
+            aws_access_key_id=self.access_key,
+            aws_secret_access_key=self.secret_key,
+            config=config,
+            verify=self.ca_bundle,
+        )
+
+    @cached_property
+    def sagemaker(self) -> Any:
+        """The SageMaker control plane client."""
+        return self.client("sagemaker")
+
+    @cached_property
+    def logs(self) -> Any:
+        """The CloudWatch Logs client."""
+        return self.client("logs")
+
+    def health(self) -> dict[str, Any]:
+        """
+        Return the platform's response to /health, also while it shuts down.
+
+        Raises:
+            Failed: no server listens at the address, or it is not a platform.
+            SettingsError: AWS_CA_BUNDLE cannot be read.
+        """
+        try:
+            value = self._get_json(Request(f"{self.url}/health"), timeout_s=5)  # noqa: S310 -- the user's URL
+        except HTTPError as error:
+            value = _shutting_down(error)
+            if value is None:
+                raise Failed(
+                    f"The server at {self.url} is not a platform (status {error.code} for /health)."
+                ) from error
+        except (URLError, OSError) as error:
+            cause = error.reason if isinstance(error, URLError) else error
+            if isinstance(cause, ssl.SSLCertVerificationError):
+                raise NotTrusted(not_trusted(self.url, cause.verify_message)) from error
+            raise Failed(not_running(self.url)) from error
+        except ValueError as error:
+            raise Failed(f"The server at {self.url} is not a platform (/health is not JSON).") from error
+        if not isinstance(value, dict) or value.get("service") != "headrace":
+            raise Failed(f"The server at {self.url} is not a Headrace platform.")
+        return value
+
+    def list_models(self, target: str, headers: Mapping[str, str], *, timeout_s: float) -> list[dict[str, Any]]:
+        """
+        Return the models that the server of an endpoint or component lists; empty if it has no such list.
+
+        Args:
+            target: `NAME` or `NAME/inference-components/NAME`.
+            headers: further headers of the request.
+            timeout_s: time to wait; an endpoint without an instance is started first.
+        """
+        url = f"{self.url}/endpoints/{quote(target)}/openai/v1/models"
+        request = Request(url, headers={"Authorization": f"Bearer {self.secret_key}", "Prefer": "wait", **headers})  # noqa: S310
+        try:
+            value = self._get_json(request, timeout_s=timeout_s)
+        except (OSError, ValueError):
+            return []
+        models = value.get("data") if isinstance(value, dict) else None
+        return [model for model in models if isinstance(model, dict)] if isinstance(models, list) else []
+
+    def _get_json(self, request: Request, *, timeout_s: float) -> Any:
+        opener = build_opener(ProxyHandler({}), HTTPSHandler(context=self._tls()))
+        with opener.open(request, timeout=timeout_s) as response:
+            return json.loads(response.read(_MAX_ANSWER_BYTES))
+
+    def _tls(self) -> ssl.SSLContext | None:
+        return client_context(self.ca_bundle) if self.url.startswith("https://") else None
+
+
+def _shutting_down(error: HTTPError) -> object:
+    """Return the JSON of a 503 of /health; None if it is something else."""
+    if error.code != HTTPStatus.SERVICE_UNAVAILABLE:
+        return None
+    try:
+        return json.loads(error.read(_MAX_ANSWER_BYTES))
+    except (OSError, ValueError):
+        return None
+
+
+def not_trusted(url: str, reason: str) -> str:
+    """Return the message for a platform whose certificate is not accepted."""
+    return (
+        f"The certificate of {url} is not accepted: {reason}. Use a name that it was issued for "
+        "(--url https://NAME:PORT), and set AWS_CA_BUNDLE to the file of its root certificate if it has a root of "
+        "its own."
+    )
+
+
+def _tls_reason(error: object) -> str:
+    """Return the reason for a failed handshake, which urllib3 wraps."""
+    cause = error.args[0] if isinstance(error, Exception) and error.args else error
+    return cause.verify_message if isinstance(cause, ssl.SSLCertVerificationError) else str(cause)
+
+
+def not_a_platform(status: str, operation: str) -> str:
+    """Return the message for a response that has not the form of AWS's."""
+    return (
+        f"The server answered {operation} with HTTP {status}, so it is not a platform. Expected the address of "
+        "`headrace up` in --url or AWS_ENDPOINT_URL; for a model server use `headrace chat --url` or "
+        "`headrace generate --url`."
+    )
+
+
+def not_running(url: str) -> str:
+    """Return the message for a platform that does not answer."""
+    return f"No platform is running at {url}. Start one with `headrace up`, or name another with --url."
+
+
+def find_platform(url: str | None, env: Mapping[str, str] = os.environ) -> Platform:
+    """
+    Return the platform that a command is for. Only a guessed one is contacted, and named on stderr.
+
+    Raises:
+        UserFailed: the address is not a URL.
+        Failed: the address was guessed, and no platform answers there.
+    """
+    source = "--url"
+    if url is None:
+        source = "AWS_ENDPOINT_URL_SAGEMAKER" if env.get("AWS_ENDPOINT_URL_SAGEMAKER") else "AWS_ENDPOINT_URL"
+        url = env.get(source)
+    from headrace.platform.host.folders import Address, DataFolder
+
+    settings = load_platform_settings({}, env)
+    folder = DataFolder(data_folder(settings, env))
+    here = folder.running_address()
+    if url:
+        named = Address(url=_checked_url(url, source))
+        found = _platform(here if here is not None and here.url == named.url else named, folder, settings, env)
+        return replace(found, option=f" --url {named.url}" if source == "--url" else "")
+    if here is not None:
+        return _platform(here, folder, settings, env)
+    default = Address(url=f"http://127.0.0.1:{settings.port or DEFAULT_PORT}")
+    guessed = replace(_platform(default, folder, settings, env), is_guessed=True)
+    guessed.health()
+    click.echo(f"Using the platform at {guessed.url}, the default address; --url names another.", err=True)
+    return guessed
+
+
+def platform_at(address: "Address", folder: "DataFolder", env: Mapping[str, str] = os.environ) -> Platform:
+    """Return the platform at the address that a data folder names."""
+    return _platform(address, folder, load_platform_settings({}, env), env)
+
+
+def _platform(address: "Address", folder: "DataFolder", settings: PlatformSettings, env: Mapping[str, str]) -> Platform:
+    key = credentials_for(address.url, folder, env)
+    return Platform(
+        url=address.url,
+        region=env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION") or settings.region,
+        access_key=key.key_id if key is not None else ANY_KEY,
+        secret_key=key.secret if key is not None else ANY_KEY,
+        ca_bundle=address.ca_bundle or env.get("AWS_CA_BUNDLE"),
+    )
+
+
+def credentials_for(url: str, folder: "DataFolder", env: Mapping[str, str]) -> "LocalKey | None":
+    """
+    Return the credentials for a platform.
+
+    They are those of a shell that points at it, else the key of the data folder on which it runs, else the shell's,
+    which may be for AWS.
+    """
+    from headrace.platform.host.folders import LocalKey, local_key_for
+
+    key_id, secret = env.get("AWS_ACCESS_KEY_ID"), env.get("AWS_SECRET_ACCESS_KEY")
+    shells = LocalKey(key_id=key_id, secret=secret) if key_id and secret else None
+    pointed_at = env.get("AWS_ENDPOINT_URL_SAGEMAKER") or env.get("AWS_ENDPOINT_URL") or ""
+    if shells is not None and pointed_at.rstrip("/") == url:
+        return shells
+    return local_key_for(url, folder) or shells
+
+
+def _checked_url(url: str, source: str) -> str:
+    """Return a URL without a slash at its end; raises `UserFailed` for another text."""
+    try:
+        parts = urlsplit(url)
+        is_url = parts.scheme in {"http", "https"} and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        is_url = False
+    if not is_url:
+        raise UserFailed(
+            f"{source} is {url!r}; expected the URL of a platform such as http://127.0.0.1:{DEFAULT_PORT}."
+        )
+    return url.rstrip("/")
+
+
+def platform_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the option `--url`."""
+    return click.option(
+        "--url",
+        metavar="URL",
+        help="Address of the platform.  [default: AWS_ENDPOINT_URL, else the platform on this machine]",
+    )(command)
+
+
+@contextmanager
+def translate_errors() -> Iterator[None]:
+    """Translate boto3's errors to messages of one sentence."""
+    from botocore.exceptions import BotoCoreError, ClientError, EndpointConnectionError, HTTPClientError, SSLError
+
+    from headrace.serving.wire.aws.signature_faults import KEY_HINT
+
+    try:
+        yield
+    except EndpointConnectionError as error:
+        raise Failed(not_running(str(error.kwargs.get("endpoint_url", "its address")))) from error
+    except SSLError as error:
+        raise Failed(
+            not_trusted(str(error.kwargs.get("endpoint_url", "its address")), _tls_reason(error.kwargs.get("error")))
+        ) from error
+    except ClientError as error:
+        code, message = error_of(error)
+        if code in _KEY_ERRORS:
+            hint = (
+                'The platform requires an access key: eval "$(headrace env)" takes that of its data folder, '
+                "whose keys `headrace keys ls` lists; --data-dir names another folder than the default one."
+            )
+            raise UserFailed(f"{message.removesuffix(KEY_HINT).strip().rstrip('.')}. {hint}") from error
+        if code.isdigit():
+            raise Failed(not_a_platform(code, error.operation_name)) from error
+        raise (UserFailed if code in _CLIENT_ERRORS else Failed)(message) from error
+    except (HTTPClientError, BotoCoreError) as error:
+        raise Failed(str(error)) from error
+
+
+def error_of(error: Exception) -> tuple[str, str]:
+    """Return code and message of boto3's `ClientError`."""
+    response: dict[str, Any] = getattr(error, "response", {})
+    detail = response.get("Error", {})
+    return str(detail.get("Code", "")), str(detail.get("Message") or error)
+
+
+def is_not_found(error: Exception) -> bool:
+    """Return whether the error says that the resource does not exist."""
+    code, message = error_of(error)
+    return code == "ValidationException" and "Could not find" in message

@@ -1,0 +1,128 @@
+"""The command tree as data, and the docs page generated from it."""
+
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import click
+
+from headrace.tools.cli.group import Examples
+from headrace.tools.cli.main import cli
+
+INTRO = """\
+# The command line
+
+`headrace COMMAND --help` lists the options of a command with examples.
+
+- The result of a command goes to standard output, everything else (progress, figures, errors) to standard error,
+  so that output can be piped.
+- An error is one sentence. `headrace --debug COMMAND` adds the traceback.
+- Exit codes: 0 success; 1 failure (a server is down, the engine failed, a bug);
+  2 an error that you can fix (a flag, a model's name, too little memory); 130 Ctrl-C.
+- A model is named by an alias (`smollm2`), a Hub id (`Qwen/Qwen3-0.6B`), a folder or a `.gguf` file;
+  see [models](models.md).
+- Downloads and packed weights are stored in `HEADRACE_HOME` (by default `~/.cache/headrace`).
+"""
+
+NOTES = {
+    "serve": "Its options are the [settings](settings.md); each has an environment variable too.",
+    "up": (
+        "Its options are the [settings of the platform](settings.md#settings-of-the-platform).\n"
+        "[The platform](platform.md) explains what it runs and stores, and which credentials it requires."
+    ),
+    "env": "[The platform](platform.md#point-a-shell-at-it) explains each variable.",
+    "quantize": "[Quantizing a model](quantize.md) explains the method, the gains and which programs load the folder.",
+    "bench": "[Measuring a server](bench.md) explains the method, the figures and their limits.",
+    "chat": (
+        "In the conversation `/reset`, `/system TEXT`, `/stats`, `/help` and `/exit` are commands;\n"
+        "Ctrl-C stops an answer, not the program.\n"
+        'A message of several lines begins and ends with `"""`; a text pasted into a terminal is one message\n'
+        "(with GNU readline; where Python is built with libedit, put it between the quotes).\n"
+        "A model cannot send control characters to the terminal.\n"
+        "A base model, which has no chat template, continues each text that you enter.\n"
+        "stderr says when an answer was cut, because it reached `--max-new-tokens` or repeated itself."
+    ),
+    "generate": (
+        "A line of the input file is an object with `prompt` (a string) or `messages` (a chat),\n"
+        "optionally `id`, and any sampling option by its name with underscores (`max_new_tokens`, `stop`, `seed`, …)\n"
+        'or `grammar` (`{"kind": "regex", "text": "[0-9]+"}`).\n'
+        "A line of the output has `index`, `id`, `text`, `finish_reason`, `prompt_tokens`, `output_tokens`,\n"
+        "`cached_tokens` and `seed`, or `error` with `code` and `message`.\n"
+        "`finish_reason` is `eos_token`, `stop_sequence`, `length`, or `repetition` (the answer repeated itself).\n"
+        "With `--url` each of `--n` answers is a request of its own; with `--seed` each has the next seed.\n"
+        "The answer to a chat has its reasoning, if there is any, in `reasoning` instead of `text`;\n"
+        "without `--json` a terminal shows it dimmed, and a file or pipe gets only the content.\n"
+        "The output is in the order of the input, so `--resume` continues after the last line of the output.\n"
+        "Greedy answers do not depend on the rest of the batch, so a resumed run gives the same file."
+    ),
+}
+"""Notes that are too long for the help of a command."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A command without subcommands, and its full name."""
+
+    path: tuple[str, ...]
+    command: click.Command
+
+
+def leaves(command: click.Command = cli, path: tuple[str, ...] = ()) -> Iterator[Leaf]:
+    """Yield every command below `command` in the order of the help."""
+    if not isinstance(command, click.Group):
+        yield Leaf(path, command)
+        return
+    context = click.Context(command)
+    for name in command.list_commands(context):
+        child = command.get_command(context, name)
+        assert child is not None
+        yield from leaves(child, (*path, name))
+
+
+def cli_page() -> Iterator[str]:
+    """Yield the lines of `docs/cli.md`."""
+    yield INTRO
+    for leaf in leaves():
+        yield from _section(leaf)
+
+
+def _section(leaf: Leaf) -> Iterator[str]:
+    name = " ".join(leaf.path)
+    arguments = " ".join(_argument(parameter) for parameter in leaf.command.params if _is_argument(parameter))
+    yield f"## headrace {name}\n"
+    yield f"`headrace {name} [OPTIONS] {arguments}".rstrip() + "`\n"
+    yield _sentences(inspect.cleandoc(leaf.command.help or ""))
+    if isinstance(leaf.command, Examples):
+        yield "\n```text\n" + inspect.cleandoc(leaf.command.examples) + "\n```\n"
+    note = NOTES.get(name)
+    if note is not None:
+        yield note + "\n"
+    if name not in {"serve", "up"}:
+        yield from _options(leaf.command)
+
+
+def _options(command: click.Command) -> Iterator[str]:
+    context = click.Context(command)
+    yield "| option | meaning |"
+    yield "|---|---|"
+    for parameter in command.params:
+        record = None if _is_argument(parameter) else parameter.get_help_record(context)
+        if record is not None:
+            names, meaning = (text.replace("|", "\\|").replace("\n", " ") for text in record)
+            yield f"| `{names}` | {meaning} |"
+    yield ""
+
+
+def _is_argument(parameter: click.Parameter) -> bool:
+    return isinstance(parameter, click.Argument)
+
+
+def _argument(parameter: click.Parameter) -> str:
+    name = (parameter.name or "").upper()
+    return name if parameter.required else f"[{name}]"
+
+
+def _sentences(text: str) -> str:
+    """Reflow a text to one sentence per line, keeping paragraphs."""
+    paragraphs = (" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
+    return "\n\n".join(paragraph.replace(". ", ".\n") for paragraph in paragraphs)

@@ -1,0 +1,114 @@
+"""
+The sources of generated text for `chat` and `generate`: an engine in this process, or a running server.
+
+Both use the same request and chunk types. Tests inject another engine through `Seams`.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+import click
+
+from headrace.core.errors import SettingsError
+from headrace.core.generation import Chunk, GenerationRequest, ModelInfo
+from headrace.core.progress import Progress
+from headrace.serving.settings.server_settings import ServerSettings
+from headrace.serving.settings.values import flag_name
+from headrace.tools.cli.api_key import api_key_for, ca_bundle_for
+from headrace.tools.cli.progress import BarProgress, showing_progress
+from headrace.tools.cli.remote import RemoteSource
+from headrace.tools.cli.setting_options import ENGINE_SETTINGS, engine_settings
+
+if TYPE_CHECKING:
+    from headrace.inference.backends.choice import BackendChoice
+
+
+class Source(Protocol):
+    """The part of `engine.Backend` that the command line needs."""
+
+    @property
+    def info(self) -> ModelInfo:
+        """Facts about the model."""
+        ...
+
+    def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk]:
+        """Stream the answer."""
+        ...
+
+    async def start(self) -> None:
+        """Prepare to answer requests."""
+        ...
+
+    async def close(self, *, deadline_s: float) -> None:
+        """Release all resources."""
+        ...
+
+
+def make_engine(settings: ServerSettings, progress: Progress) -> Source:
+    """Load the model into an engine of this process."""
+    from headrace.serving.server.engine_config import load_engine
+
+    return load_engine(settings, progress, on_choice=partial(_say_choice, progress))
+
+
+def _say_choice(progress: Progress, choice: "BackendChoice") -> None:
+    """Say in one line that another backend than the native one serves."""
+    if choice.name != "native":
+        say = progress.note if isinstance(progress, BarProgress) else partial(click.echo, err=True)
+        say(f"Backend {choice.name} on {choice.device}: {choice.reason}.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seams:
+    """The functions that commands call and tests replace (click's `obj`)."""
+
+    make_engine: Callable[[ServerSettings, Progress], Source] = make_engine
+
+
+@contextmanager
+def opened_source(
+    ctx: click.Context, model: str | None, options: Mapping[str, Any]
+) -> Iterator[tuple[asyncio.Runner, Source]]:
+    """
+    Open the server at `--url`, or load the model into an engine of this process; close it at the end.
+
+    The runner owns the event loop of the source.
+
+    Raises:
+        SettingsError: neither a model nor a URL is given.
+    """
+    with asyncio.Runner() as runner:
+        with showing_progress(f"Loading {model}" if options.get("url") is None else None) as progress:
+            source = _make_source(ctx, model, options, progress)
+            try:
+                runner.run(source.start())
+            except BaseException:
+                runner.run(source.close(deadline_s=0))
+                raise
+        try:
+            yield runner, source
+        finally:
+            runner.run(source.close(deadline_s=0))
+
+
+def _make_source(ctx: click.Context, model: str | None, options: Mapping[str, Any], progress: Progress) -> Source:
+    if options.get("url"):
+        given = [name for name in ENGINE_SETTINGS if options.get(name) not in {None, ()}]
+        if given:
+            flag = flag_name(given[0])
+            raise SettingsError(f"{flag} is for a model in this process; the server at --url has settings of its own.")
+        url = options["url"]
+        return RemoteSource(
+            url,
+            model=model,
+            api_key=api_key_for(url, options.get("api_key"), os.environ),
+            ca_bundle=ca_bundle_for(url, os.environ),
+        )
+    if model is None:
+        raise SettingsError("Name a model, such as smollm2, or a server with --url.")
+    return ctx.ensure_object(Seams).make_engine(engine_settings(model, options), progress)

@@ -1,0 +1,133 @@
+"""`headrace up`: run a local SageMaker."""
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headrace.serving.settings.platform_settings import PlatformSettings, data_folder, load_platform_settings
+from headrace.tools.cli.group import Examples
+from headrace.tools.cli.setting_options import platform_options
+from headrace.tools.cli.suggestions import QUESTION
+
+if TYPE_CHECKING:
+    from headrace.platform.host.folders import DataFolder
+    from headrace.platform.host.life import Started
+
+EXAMPLES = """
+headrace up                                    run on http://127.0.0.1:7450 until Ctrl-C
+headrace up --detach                           the same in the background; `headrace down` stops it
+eval "$(headrace env)"                         in another shell: point boto3 and the SageMaker SDK at it
+headrace deploy smollm2                        deploy a model as an endpoint
+headrace keys create                           create an access key, then
+headrace up --host 0.0.0.0                     accept requests of other machines, with a key
+headrace up --open                             accept requests of this machine without a key
+headrace up --s3-endpoint http://minio:9000    use another S3 server
+headrace up --processes 4                      serve with four processes
+headrace up --processes 4 --takeover           replace the running platform without a gap
+"""
+
+
+@click.command(cls=Examples, examples=EXAMPLES)
+@platform_options()
+@click.option("--detach", "-d", is_flag=True, help="Run in the background; return when the platform answers.")
+@click.option(
+    "--takeover",
+    is_flag=True,
+    help="Take the port over from the platform that runs on the data folder: no connection is refused.",
+)
+def up(*, detach: bool, takeover: bool, **overrides: Any) -> None:
+    """
+    Run a local SageMaker: boto3, the SageMaker SDK and the AWS CLI work against it unchanged.
+
+    One port speaks sagemaker, sagemaker-runtime, application-autoscaling, cloudwatch, logs, sts, iam, s3 and OpenAI;
+    models run as processes on this machine. Records and objects are kept in the data folder, and so is the access key
+    that the first start generates: `headrace env` and all other commands of the same user read it there. Ctrl-C stops
+    the platform and its workers; the next start brings the endpoints back.
+
+    With --detach it runs in the background until `headrace down`, and logs to platform.log in the data folder.
+
+    The process that serves is supervised: if it dies, another one takes its place in about a second, and no connection
+    is refused. --no-supervised serves from one process without that.
+
+    With --takeover a new platform replaces the running one, as after an upgrade: the old one must be supervised. It
+    ends when the new one answers and its own requests have finished; workers go on.
+    """
+    settings = load_platform_settings(overrides, os.environ)
+    if detach and takeover:
+        raise click.UsageError("--detach and --takeover exclude each other: start the new platform under a supervisor.")
+    if detach:
+        _start_detached(settings, overrides)
+        return
+    from headrace.platform.host.start import run_platform
+
+    sys.exit(run_platform(settings, is_takeover=takeover, on_ready=print_panel))
+
+
+def _start_detached(settings: PlatformSettings, overrides: Mapping[str, object]) -> None:
+    from headrace.platform.host.folders import DataFolder
+    from headrace.tools.cli.detached import start_detached
+    from headrace.tools.cli.platform_client import NotTrusted
+
+    folder = DataFolder(data_folder(settings, os.environ))
+    platform = start_detached(folder, overrides, os.environ)
+    down = f"headrace down{folder_option(folder)}"
+    try:
+        storage = str(platform.health()["object_storage"])
+    except NotTrusted as error:
+        storage = "not known"
+        click.echo(f"Note: {error.message}", err=True)
+    click.echo(panel_text(platform.url, settings, folder, storage, log=folder.log, ending=f"`{down}` stops"))
+
+
+def folder_option(folder: "DataFolder") -> str:
+    """Return the option by which commands find a platform whose data folder is not the default one."""
+    is_default = folder.root == data_folder(load_platform_settings({}, os.environ), os.environ)
+    return "" if is_default else f" --data-dir {shlex.quote(str(folder.root))}"
+
+
+def print_panel(started: "Started") -> None:
+    """Print the message to a terminal; logs have a line about it already."""
+    if sys.stderr.isatty():
+        settings, storage = started.settings, started.storage.state
+        click.echo(panel_text(started.url, settings, started.folder, storage, ending="Ctrl-C stops"), err=True)
+
+
+def panel_text(
+    url: str, settings: PlatformSettings, folder: "DataFolder", storage: str, *, ending: str, log: Path | None = None
+) -> str:
+    """Return the start message: addresses, commands to copy, and how the platform is stopped."""
+    from headrace.platform.host.folders import console_url, read_local_key
+
+    option = folder_option(folder)
+    key = None if settings.open else read_local_key(folder)
+    rows = [
+        ("platform", url),
+        ("console", console_url(url, key)),
+        ("OpenAI", f"{url}/v1"),
+        ("objects", storage),
+        ("data", str(folder.root)),
+        *([("log", str(log))] if log is not None else []),
+        ("keys", "not required" if settings.open else f"required: `headrace keys ls{option}`"),
+    ]
+    width = max(len(name) for name, _ in rows) + 2
+    table = "\n".join(f"  {name:<{width}}{value}" for name, value in rows)
+    where = "In another shell" if log is None else "Next"
+    return f"""
+{table}
+
+  {where}:
+
+  eval "$(headrace env{option})"
+  headrace deploy smollm2
+  headrace invoke smollm2 --stream "{QUESTION}"
+
+  The first line points boto3, the SageMaker SDK, the AWS CLI and `headrace`
+  in that shell at this platform.
+
+  {ending} the platform{" and leaves its workers" if settings.keep_workers else " and its workers"}.
+"""

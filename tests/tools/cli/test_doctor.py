@@ -1,0 +1,83 @@
+import json
+import socket
+from types import SimpleNamespace
+
+import pytest
+
+from headrace.core.gpus import Gpu
+from headrace.tools.cli import checks
+from headrace.tools.cli.checks import judge_disk, judge_memory
+from headrace.tools.cli.doctor import printed
+from headrace.tools.cli.finding import Finding
+
+
+def test_doctor_reports_kernels_memory_and_stores(headrace) -> None:
+    result = headrace("doctor")
+    assert result.exit_code == 0, result.stdout
+    for name in ("CPU features", "kernels", "memory", "port", "packages", "packed weights", "disk", "bandwidth"):
+        assert name in result.stdout
+    assert "This machine can serve." in result.stdout
+    assert "qwen3_moe" in result.stdout
+    assert "AWQ" in result.stdout
+
+
+def test_findings_are_wrapped_on_a_terminal(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.tools.cli.tables.sys", SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True)))
+    monkeypatch.setenv("COLUMNS", "40")
+    finding = Finding(name="disk", status="warning", found="one two three four five", advice="Free some space.")
+    assert list(printed([finding])) == [finding]
+    assert capsys.readouterr().out.splitlines() == [
+        "warn  disk                  one two",
+        "                            three four",
+        "                            five",
+        "                            Free some",
+        "                            space.",
+    ]
+
+
+def test_doctor_for_scripts_is_one_json_object(headrace) -> None:
+    value = json.loads(headrace("doctor", "--json").stdout)
+    assert value["can_serve"] is True
+    assert {finding["status"] for finding in value["findings"]} <= {"ok", "warning", "failed"}
+
+
+def test_a_failed_check_is_exit_code_1(headrace, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = Finding(name="native runtime", status="failed", found="does not load", advice="Reinstall headrace.")
+    monkeypatch.setattr(checks, "CHECKS", (checks.check_versions, lambda: iter([broken])))
+    result = headrace("doctor")
+    assert result.exit_code == 1
+    assert "Serving cannot work here: native runtime." in result.stdout
+    assert "Reinstall headrace." in result.stdout
+
+
+@pytest.mark.parametrize(("gib", "status"), [(0.25, "failed"), (1, "warning"), (4, "ok")])
+def test_memory_is_judged_by_what_is_available(gib: float, status: str) -> None:
+    finding = judge_memory(int(gib * 2**30))
+    assert status == finding.status
+    assert bool(finding.advice) == (status != "ok")
+
+
+def test_a_port_in_use_is_a_warning_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setattr(checks, "PORT", taken.getsockname()[1])
+        (finding,) = checks.check_port()
+    assert finding.status == "warning"
+    assert "--port 0" in finding.advice
+
+
+def test_a_store_that_does_not_exist_yet_is_judged_by_the_disk_below(tmp_path) -> None:
+    finding = judge_disk(tmp_path / "not" / "yet")
+    assert str(tmp_path) in finding.found
+
+
+def test_requirements_of_an_extra_are_not_required() -> None:
+    requirements = ["click>=8.1", "uvloop>=0.21; sys_platform != 'win32'", "ray>=2; extra == 'ray'"]
+    assert checks._of_extra(requirements, None) == requirements[:2]
+    assert checks._of_extra(requirements, "ray") == requirements[2:]
+    assert [checks._package(text) for text in requirements] == ["click", "uvloop", "ray"]
+
+
+def test_doctor_lists_gpus() -> None:
+    gpus = (Gpu(index=0, name="NVIDIA L4", memory_bytes=24 << 30), Gpu(index=1))
+    assert checks.judge_gpus(gpus).found == "0: NVIDIA L4, 24 GiB; 1: NVIDIA GPU"
+    assert "run on the CPU" in checks.judge_gpus(()).found

@@ -1,0 +1,109 @@
+import io
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.core.answer_format.parser import ContentText, ReasoningText
+from headrace.core.generation import Chunk, EngineStats, Finish, FinishReason, ModelInfo
+from headrace.serving.handlers.spec import ContractName, HandlerSpec
+from headrace.tools.cli.ready import code_ready_text, ready_text
+from headrace.tools.cli.terminal import PartWriter, Stopwatch, printable
+from headrace_handler.contract import Load
+
+
+@given(st.text())
+def test_model_output_cannot_control_the_terminal(text: str) -> None:
+    shown = printable(text)
+    assert len(shown) == len(text)
+    assert not any(ord(c) < 32 and c not in "\n\t" for c in shown)
+    assert "\x1b" not in shown
+    assert "\x9b" not in shown
+
+
+def test_ordinary_text_is_shown_as_it_is() -> None:
+    text = "é 漢字 🙂\n\tnext"
+    assert text == printable(text)
+
+
+@pytest.mark.parametrize(("is_terminal", "shown"), [(True, "\x1b[2mHm\ufffd\x1b[0m\n\n4"), (False, "4")])
+def test_reasoning_is_dimmed_on_a_terminal_and_left_out_of_a_pipe(
+    monkeypatch: pytest.MonkeyPatch, is_terminal: bool, shown: str
+) -> None:
+    out = io.StringIO()
+    monkeypatch.setattr(out, "isatty", lambda: is_terminal, raising=False)
+    monkeypatch.setattr(sys, "stdout", out)
+    writer = PartWriter()
+    for part in (ReasoningText("Hm\x07"), ContentText("4")):
+        writer.write(part)
+    assert out.getvalue() == shown
+
+
+def test_a_stopwatch_counts_by_the_finish_and_by_pieces_until_then() -> None:
+    watch = Stopwatch(started_s=time.perf_counter())
+    watch.record(Chunk(text="a"))
+    watch.record(Chunk(text="b"))
+    assert watch.num_tokens == 2
+    watch.record(Chunk(finish=Finish(reason=FinishReason.EOS, prompt_tokens=9, output_tokens=5, cached_tokens=4)))
+    assert watch.num_tokens == 5
+    assert "4 of 9 prompt tokens from the cache" in watch.line()
+    assert watch.tokens_per_s is not None
+
+
+def test_an_empty_answer_has_no_speed() -> None:
+    watch = Stopwatch()
+    watch.record(Chunk(finish=Finish(reason=FinishReason.EOS, prompt_tokens=1, output_tokens=0)))
+    assert watch.line() == "0 tokens"
+
+
+def test_the_card_of_a_ready_server_has_facts_addresses_and_commands() -> None:
+    info = ModelInfo(
+        name="smollm2",
+        revision=None,
+        family="llama",
+        dtype="w4a8",
+        kv_dtype="int8",
+        device="cpu (avx512)",
+        max_model_len=8192,
+        max_prompt_tokens=8191,
+        max_num_seqs=64,
+        vocab_size=49152,
+        num_parameters=134_000_000,
+        has_chat_template=True,
+        created_s=0,
+    )
+    card = ready_text("http://127.0.0.1:8080", info, EngineStats(num_blocks=1000, block_tokens=32))
+    assert "w4a8 weights, int8 KV cache, on cpu (avx512)" in card
+    assert "32,000 tokens" in card
+    assert "sampling   temperature 1, OpenAI's default" in card
+    for route in ("/v1/chat/completions", "/generate_stream", "/invocations", "/ping", "/metrics"):
+        assert f"http://127.0.0.1:8080{route}" in card
+    assert "headrace bench http://127.0.0.1:8080" in card
+    base = ready_text("http://127.0.0.1:8080", replace(info, has_chat_template=False), EngineStats())
+    assert "a base model, which continues text" in base
+    assert "/v1/chat/completions" not in base
+    assert '"prompt": "The sea is"' in base
+
+
+@pytest.mark.parametrize(
+    ("contract", "profile", "request_line"),
+    [
+        ("djl", "", "curl -N http://127.0.0.1:8080/invocations -H 'Content-Type: application/json'"),
+        ("torchserve", "", "curl -N http://127.0.0.1:8080/predictions/shout -H 'Content-Type: application/json'"),
+        ("sagemaker", "sklearn", "curl -N http://127.0.0.1:8080/invocations -H 'Content-Type: text/csv'"),
+    ],
+)
+def test_the_ready_message_of_user_code_shows_a_request_of_its_contract(
+    contract: ContractName, profile: str, request_line: str
+) -> None:
+    load = Load(model_name="shout", model_dir=Path("m"), entry="", options={"profile": profile})
+    spec = HandlerSpec(contract=contract, load=load, min_workers=1, max_workers=2)
+
+    card = code_ready_text("http://127.0.0.1:8080", spec)
+
+    assert request_line in card
+    assert "1 to 2 processes" in card
