@@ -28,7 +28,7 @@ from benchmarks.attack.watched import STACKS, holds_ms
 from benchmarks.cpu_serving.proc import session_memory
 from benchmarks.cpu_serving.server_process import ServerFailed, ServerProcess
 
-from headrace.bench.environment import describe_environment
+from headrace.tools.bench.environment import describe_environment
 
 GOAL_MS = 100.0
 MIB = 1024 * 1024

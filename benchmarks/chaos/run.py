@@ -38,7 +38,7 @@ from benchmarks.chaos.schedule import KILLS, Schedule, Setup, from_json, make_sc
 from benchmarks.chaos.watch import Watch
 from benchmarks.chaos.world import World
 
-from headrace.bench.environment import describe_environment
+from headrace.tools.bench.environment import describe_environment
 
 _CALM_S = 8.0
 """Seconds of load after the last fault: these requests must be answered at the first attempt again."""

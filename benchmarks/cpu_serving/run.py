@@ -28,7 +28,7 @@ from benchmarks.cpu_serving.server_process import ServerProcess
 from benchmarks.cpu_serving.servers import KV_CACHE_BYTES, MAX_MODEL_LEN, MAX_NUM_SEQS, Launch, Row, choose_rows
 from benchmarks.peers.manifest import DEFAULT_ROOT, Manifest, read_manifest
 
-from headrace.bench.environment import describe_environment
+from headrace.tools.bench.environment import describe_environment
 
 RESULT = Path(__file__).parent.parent / "results" / "cpu-serving.json"
 _FIRST_STARTS = 3

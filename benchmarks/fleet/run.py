@@ -19,10 +19,10 @@ from typing import Any
 import msgspec
 from benchmarks.fleet.balance import RULES, Fleet, Rule, simulate
 
-from headrace.bench.environment import describe_environment
 from headrace.platform.gateway.routing import RoutingQuery, choose
 from headrace.platform.state.routes import Fleet as RouteFleet
 from headrace.platform.state.routes import Replica, Route, VariantRoute
+from headrace.tools.bench.environment import describe_environment
 
 NODES, REQUESTS_PER_S, PIECES, SLOTS, LOAD = 1000, 100_000, 128, 8, 0.8
 HOST_REPLICAS, HOST_GATEWAYS = 4, 4

@@ -28,8 +28,8 @@ from benchmarks.cpu_serving.servers import Launch
 from benchmarks.gateway.figures import Answer, Round, summary, table
 from benchmarks.gateway.host import ENDPOINT
 
-from headrace.bench.environment import describe_environment
-from headrace.bench.http1 import HttpClient
+from headrace.tools.bench.environment import describe_environment
+from headrace.tools.bench.http1 import HttpClient
 
 RESULT = Path(__file__).parent.parent / "results" / "gateway.json"
 START_TIMEOUT_S = 120.0

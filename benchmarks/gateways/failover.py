@@ -28,9 +28,9 @@ from benchmarks.gateways.load import ENDPOINT, GATEWAY_PATH, OPENAI_PATH
 from benchmarks.gateways.setups import create_endpoint, new_platform
 from benchmarks.gateways.worker import piece_of
 
-from headrace.bench.environment import describe_environment
-from headrace.bench.http1 import ConnectionFailed, HttpClient, Truncated
 from headrace.platform.cluster.ports import PLATFORM_PORTS, free_ports
+from headrace.tools.bench.environment import describe_environment
+from headrace.tools.bench.http1 import ConnectionFailed, HttpClient, Truncated
 
 RESULT: Final = Path(__file__).parents[1] / "results" / "failover.json"
 PIECES, GAP_MS = 300, 20.0

@@ -24,7 +24,7 @@ from benchmarks.gateways.figures import Busy, Paced, summary, table
 from benchmarks.gateways.load import GATEWAY_PATH, STREAM_PATH
 from benchmarks.gateways.setups import KINDS, Setup, cpu_s, start
 
-from headrace.bench.environment import describe_environment
+from headrace.tools.bench.environment import describe_environment
 
 RESULT = Path(__file__).parents[1] / "results" / "gateways.json"
 PIECES, GAP_MS = 128, 2.0

@@ -26,9 +26,9 @@ from benchmarks.gateways.failover import start, stream
 from benchmarks.gateways.load import GATEWAY_PATH
 from benchmarks.gateways.setups import create_endpoint, new_platform
 
-from headrace.bench.environment import describe_environment
-from headrace.bench.http1 import ConnectionFailed, HttpClient, Truncated
 from headrace.platform.cluster.ports import PLATFORM_PORTS, free_ports
+from headrace.tools.bench.environment import describe_environment
+from headrace.tools.bench.http1 import ConnectionFailed, HttpClient, Truncated
 
 RESULT: Final = Path(__file__).parents[1] / "results" / "upgrade.json"
 _STREAMS: Final = 8

@@ -13,7 +13,6 @@ import json
 import statistics
 import time
 
-from headrace.bench.environment import describe_environment
 from headrace.core.generation import ChatPrompt, GenerationRequest, Grammar, SamplingParams
 from headrace.inference.engine.service.async_engine import AsyncEngine
 from headrace.inference.engine.structured_output.compiler import GrammarCompiler
@@ -21,6 +20,7 @@ from headrace.inference.models.loading import load_model
 from headrace.inference.models.tokenizer import Tokenizer
 from headrace.serving.server.engine_config import load_engine
 from headrace.serving.settings.server_settings import ServerSettings
+from headrace.tools.bench.environment import describe_environment
 
 RECORDS = {
     "type": "array",

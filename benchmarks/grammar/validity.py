@@ -16,11 +16,11 @@ from dataclasses import dataclass
 
 from tests.schemas import SCHEMAS, problem
 
-from headrace.bench.environment import describe_environment
 from headrace.core.generation import ChatPrompt, FinishReason, GenerationRequest, Grammar, SamplingParams
 from headrace.inference.engine.service.async_engine import AsyncEngine
 from headrace.serving.server.engine_config import load_engine
 from headrace.serving.settings.server_settings import ServerSettings
+from headrace.tools.bench.environment import describe_environment
 
 NUM_STREAMS = 32
 

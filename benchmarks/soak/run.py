@@ -32,7 +32,7 @@ from benchmarks.soak.requests import TIMEOUT_S, ModelClient
 from benchmarks.soak.series import RULES, WARM_UP_SHARE, Finding, Series, as_json, judge, table
 from benchmarks.soak.target import Target, left_processes, platform, server
 
-from headrace.bench.environment import describe_environment
+from headrace.tools.bench.environment import describe_environment
 
 RESULTS = Path(__file__).parent.parent / "results"
 _SAMPLES_A_LINE = 6

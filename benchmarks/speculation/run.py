@@ -17,11 +17,11 @@ import time
 from dataclasses import dataclass, replace
 from itertools import product
 
-from headrace.bench.environment import describe_environment
 from headrace.core.generation import ChatPrompt, GenerationRequest, SamplingParams
 from headrace.inference.engine.service.async_engine import AsyncEngine
 from headrace.serving.server.engine_config import load_engine
 from headrace.serving.settings.server_settings import ServerSettings
+from headrace.tools.bench.environment import describe_environment
 
 TEXT = (
     "The harbour of Veldt lies at the mouth of the river Orre. It was dug in 1643 by order of the merchant Anna "

@@ -32,8 +32,8 @@ import httpx
 from benchmarks.wake.figures import Request, WakeUp, summary, table
 from botocore.config import Config
 
-from headrace.bench.environment import describe_environment
 from headrace.platform.host.folders import DataFolder, LocalKey, read_local_key
+from headrace.tools.bench.environment import describe_environment
 
 RESULT = Path(__file__).parent.parent / "results" / "wake.json"
 NAME = "sleeper"

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import trustme
 
-from headrace.bench.session import BenchOptions, run_benchmark
-from headrace.bench.workload import Arrivals, Synthetic, parse_lengths
 from headrace.core.errors import SettingsError, Unavailable
 from headrace.platform.host.folders import Address, DataFolder
 from headrace.testing.server import EchoServer, echo_server
+from headrace.tools.bench.session import BenchOptions, run_benchmark
+from headrace.tools.bench.workload import Arrivals, Synthetic, parse_lengths
 from headrace.tools.cli.api_key import ca_bundle_for
 from headrace.tools.cli.remote import RemoteSource
 from tests.serving.http.test_tls import write_certificate

@@ -10,9 +10,6 @@ from typing import Any
 
 import msgspec
 
-from headrace.bench.client import judge_status
-from headrace.bench.dialects import Unreadable, error_text
-from headrace.bench.http1 import CertificateRefused, ConnectionFailed, Exchange, HttpClient, Truncated
 from headrace.core.answer_format.formats import REASONING_TAGS
 from headrace.core.errors import Busy, EngineFailed, InvalidRequest, Unavailable, UserError
 from headrace.core.generation import (
@@ -23,6 +20,9 @@ from headrace.core.generation import (
     ModelInfo,
 )
 from headrace.core.sampling_defaults import RecommendedSampling
+from headrace.tools.bench.client import judge_status
+from headrace.tools.bench.dialects import Unreadable, error_text
+from headrace.tools.bench.http1 import CertificateRefused, ConnectionFailed, Exchange, HttpClient, Truncated
 from headrace.tools.cli.remote_request import request_parts, single_request
 
 _REASONS = {"stop": FinishReason.EOS, "length": FinishReason.LENGTH, "repetition": FinishReason.REPETITION}

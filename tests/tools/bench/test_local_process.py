@@ -1,7 +1,7 @@
 import os
 import socket
 
-from headrace.bench.local_process import server_cpu_s
+from headrace.tools.bench.local_process import server_cpu_s
 
 SOCKETS = """  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
    0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 777 1

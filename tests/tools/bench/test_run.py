@@ -6,14 +6,14 @@ import json
 import pytest
 from rich.console import Console
 
-from headrace.bench.http1 import ConnectionFailed, Exchange, HttpClient, Truncated
-from headrace.bench.measure import Failure
-from headrace.bench.report import Report, print_report
-from headrace.bench.run import server_cpu_s
-from headrace.bench.session import BenchOptions, run_benchmark
-from headrace.bench.workload import Arrivals, Synthetic, parse_lengths
 from headrace.core.errors import SettingsError, Unavailable, UserError
-from tests.bench.scripted_server import Connection, openai_completion, openai_models, serving
+from headrace.tools.bench.http1 import ConnectionFailed, Exchange, HttpClient, Truncated
+from headrace.tools.bench.measure import Failure
+from headrace.tools.bench.report import Report, print_report
+from headrace.tools.bench.run import server_cpu_s
+from headrace.tools.bench.session import BenchOptions, run_benchmark
+from headrace.tools.bench.workload import Arrivals, Synthetic, parse_lengths
+from tests.tools.bench.scripted_server import Connection, openai_completion, openai_models, serving
 from tests.waiting import WAIT_S
 
 ROUTES = {"/v1/models": openai_models, "/v1/completions": openai_completion}

@@ -5,10 +5,18 @@ import time
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
-from headrace.bench.dialects import PATHS, Event, RequestTemplate, Unreadable, error_text, parse_line, request_body
-from headrace.bench.http1 import ConnectionFailed, Exchange, HttpClient, Truncated
-from headrace.bench.measure import Failure, RequestRecord
-from headrace.bench.workload import PlannedRequest
+from headrace.tools.bench.dialects import (
+    PATHS,
+    Event,
+    RequestTemplate,
+    Unreadable,
+    error_text,
+    parse_line,
+    request_body,
+)
+from headrace.tools.bench.http1 import ConnectionFailed, Exchange, HttpClient, Truncated
+from headrace.tools.bench.measure import Failure, RequestRecord
+from headrace.tools.bench.workload import PlannedRequest
 
 
 @dataclass(slots=True)

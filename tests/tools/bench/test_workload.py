@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.bench.workload import (
+from headrace.core.errors import SettingsError
+from headrace.tools.bench.workload import (
     Arrivals,
     Dataset,
     Lengths,
@@ -17,7 +18,6 @@ from headrace.bench.workload import (
     parse_dataset,
     parse_lengths,
 )
-from headrace.core.errors import SettingsError
 
 FIXED_8 = Lengths(kind="fixed", low=8, high=8)
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.bench.measure import (
+from headrace.core.errors import SettingsError
+from headrace.tools.bench.measure import (
     Failure,
     Objectives,
     RequestRecord,
@@ -15,7 +16,6 @@ from headrace.bench.measure import (
     spread,
     summarise,
 )
-from headrace.core.errors import SettingsError
 
 GOOD = RequestRecord(
     index=0,

@@ -2,10 +2,10 @@ import json
 
 import pytest
 
-from headrace.bench.client import read_answer
-from headrace.bench.dialects import Api, Event, RequestTemplate, Unreadable, error_text, parse_line, request_body
-from headrace.bench.http1 import Exchange, Piece
-from headrace.bench.workload import Question
+from headrace.tools.bench.client import read_answer
+from headrace.tools.bench.dialects import Api, Event, RequestTemplate, Unreadable, error_text, parse_line, request_body
+from headrace.tools.bench.http1 import Exchange, Piece
+from headrace.tools.bench.workload import Question
 
 QUESTION = Question(text="Why?")
 

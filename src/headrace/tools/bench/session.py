@@ -3,15 +3,15 @@
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 
-from headrace.bench.client import LoadClient
-from headrace.bench.dialects import Api, RequestTemplate
-from headrace.bench.environment import describe_environment
-from headrace.bench.http1 import HttpClient
-from headrace.bench.measure import Objectives, RequestRecord, summarise
-from headrace.bench.report import LevelReport, Report
-from headrace.bench.run import ServerFacts, calibrate, choose_api, discover, run_level, warm_up
-from headrace.bench.workload import Arrivals, Dataset, Synthetic, Workload
 from headrace.core.errors import SettingsError
+from headrace.tools.bench.client import LoadClient
+from headrace.tools.bench.dialects import Api, RequestTemplate
+from headrace.tools.bench.environment import describe_environment
+from headrace.tools.bench.http1 import HttpClient
+from headrace.tools.bench.measure import Objectives, RequestRecord, summarise
+from headrace.tools.bench.report import LevelReport, Report
+from headrace.tools.bench.run import ServerFacts, calibrate, choose_api, discover, run_level, warm_up
+from headrace.tools.bench.workload import Arrivals, Dataset, Synthetic, Workload
 
 SEED_STEP = 7919
 """Seed difference between the levels of a sweep, so that no level finds another's prompts in the prefix cache."""

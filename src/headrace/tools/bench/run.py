@@ -8,12 +8,13 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from headrace.bench import local_process
-from headrace.bench.client import LoadClient
-from headrace.bench.dialects import Api, RequestTemplate
-from headrace.bench.http1 import CertificateRefused, ConnectionFailed, HttpClient, Truncated
-from headrace.bench.measure import RequestRecord
-from headrace.bench.workload import (
+from headrace.core.errors import Unavailable, UserError
+from headrace.tools.bench import local_process
+from headrace.tools.bench.client import LoadClient
+from headrace.tools.bench.dialects import Api, RequestTemplate
+from headrace.tools.bench.http1 import CertificateRefused, ConnectionFailed, HttpClient, Truncated
+from headrace.tools.bench.measure import RequestRecord
+from headrace.tools.bench.workload import (
     Dataset,
     PlannedRequest,
     Question,
@@ -23,7 +24,6 @@ from headrace.bench.workload import (
     fit_word_scale,
     make_text,
 )
-from headrace.core.errors import Unavailable, UserError
 
 OnRecord = Callable[[RequestRecord], None]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.bench.workload import Question
+from headrace.tools.bench.workload import Question
 
 
 class Api(StrEnum):

@@ -7,9 +7,9 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from headrace.bench.dialects import RequestTemplate
-from headrace.bench.measure import Spread, Summary
-from headrace.bench.run import ServerFacts
+from headrace.tools.bench.dialects import RequestTemplate
+from headrace.tools.bench.measure import Spread, Summary
+from headrace.tools.bench.run import ServerFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
