@@ -10,7 +10,7 @@
 
 namespace headrace {
 
-// The fields of `ModelSpec` (models/spec.py) that the runtime needs.
+// The fields of `ModelSpec` (inference/models/spec.py) that the runtime needs.
 struct ModelConfig {
   std::string dtype = "bf16";     // bf16, w8a8, w8a16, w4a8 or w4a16
   std::string kv_dtype = "bf16";  // bf16 or int8
@@ -56,7 +56,7 @@ struct ModelConfig {
   bool has_attn_norm(int32_t layer) const;
 };
 
-// The fields of `RunnerLimits` (runner/step.py) that determine memory.
+// The fields of `RunnerLimits` (inference/runner/step.py) that determine memory.
 struct Limits {
   int32_t num_blocks = 0, max_step_tokens = 0, max_step_sequences = 0, max_step_rows = 0, max_context_tokens = 0;
   int32_t max_adapters = 0, max_adapter_rank = 0;

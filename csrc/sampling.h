@@ -12,7 +12,7 @@
 
 namespace headrace {
 
-// Sampling parameters of a row, in the layout of `SAMPLING_DTYPE` (runner/step.py), which explains the fields.
+// Sampling parameters of a row, in the layout of `SAMPLING_DTYPE` (inference/runner/step.py), which explains the fields.
 struct SamplingRow {
   uint64_t seed;
   uint64_t position;

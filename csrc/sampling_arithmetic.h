@@ -41,7 +41,7 @@ inline To bits_of(From from) {
   return to;
 }
 
-// exp(exponent) * 2^40 as an integer; `masses` in runner/sampling.py has the same operations.
+// exp(exponent) * 2^40 as an integer; `masses` in inference/runner/sampling.py has the same operations.
 inline uint64_t mass_of(float exponent) {
   float x = exponent > kLowestExponent ? exponent : kLowestExponent;
   float rounded = x * 1.44269504f + kSmallRounder;

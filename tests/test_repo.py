@@ -10,7 +10,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "headrace"
 TOP = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 DOCS = [*(ROOT / name for name in TOP), *sorted((ROOT / "docs").rglob("*.md"))]
-VENDOR = PACKAGE / "http" / "web" / "vendor"
+VENDOR = PACKAGE / "serving" / "http" / "web" / "vendor"
 MAX_LINES = 400
 MAX_README_LINES = 170
 

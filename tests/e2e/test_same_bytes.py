@@ -2,7 +2,8 @@
 The promise of batch invariance, through HTTP on the real model: who else is there never changes an answer.
 
 Proves that a server as users start it keeps the promise: streams and whole answers, default settings. Preemption and
-the other formats lie below HTTP: `tests/inference/engine/test_native_bytes.py`, `tests/inference/engine/test_real_model.py`.
+the other formats lie below HTTP: `tests/inference/engine/test_native_bytes.py`,
+`tests/inference/engine/test_real_model.py`.
 """
 
 import asyncio

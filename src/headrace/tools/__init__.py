@@ -1,5 +1,5 @@
 """
-Tools: what people type. `cli` is the `headrace` command, `bench` is its load generator, which speaks HTTP like any client.
+Tools: what people type, the `headrace` command (`cli`) and its load generator (`bench`).
 
-Start with `cli/main.py`, which lists the commands; each has a file of its own.
+`bench` speaks HTTP like any client. Start with `cli/main.py`, which lists the commands; each has a file of its own.
 """

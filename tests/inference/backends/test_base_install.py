@@ -3,7 +3,10 @@
 import subprocess
 import sys
 
-MODULES = "headrace.inference.backends.loading, headrace.serving.server.main, headrace.inference.engine.loading.assembly, headrace.inference.runner.native"
+MODULES = (
+    "headrace.inference.backends.loading, headrace.inference.engine.loading.assembly, "
+    "headrace.inference.runner.native, headrace.serving.server.main"
+)
 
 
 def test_neither_the_native_backend_nor_the_choice_of_it_imports_another() -> None:

@@ -94,7 +94,9 @@ def wait_for(condition) -> None:
 
 
 def test_a_server_of_two_ranks_answers_and_no_rank_outlives_it(checkpoint, tmp_path):
-    """The end of a rank before the server's is tested with the runner (tests/inference/runner/torch/test_parallel.py)."""
+    """
+    The end of a rank before the server's is tested with the runner (tests/inference/runner/torch/test_parallel.py).
+    """
     folder, _ = checkpoint
     flags = ("--backend", "torch", "--tensor-parallel-size", "2", "--dtype", "fp32", "--max-model-len", "96")
     served = serve(folder, tmp_path, *flags)

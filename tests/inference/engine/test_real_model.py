@@ -23,7 +23,7 @@ from tests.inference.engine.support import Answer, FreeRows, ask, ask_together, 
 
 pytestmark = pytest.mark.model
 
-CHAT_PAGE = Path(headrace.__file__).parent / "server/web/index.html"
+CHAT_PAGE = Path(headrace.__file__).parent / "serving/server/web/index.html"
 SYSTEM = "You answer in one short sentence, politely, and never mention the weather. " * 4
 
 

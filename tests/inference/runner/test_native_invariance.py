@@ -5,7 +5,8 @@ Each test computes all logits of some sequences alone and in one piece, then aga
 on blocks that hold the leftovers of others, and compares bit for bit.
 
 Proves the share of the kernels in batch invariance, the only one that depends on the ISA, the threads and the kind of
-network; the engine's share is proved in `tests/inference/engine` on one network (`test_native_bytes`, `test_same_bytes`).
+network; the engine's share is proved in `tests/inference/engine` on one network (`test_native_bytes`,
+`test_same_bytes`).
 """
 
 from dataclasses import replace

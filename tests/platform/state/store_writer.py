@@ -1,4 +1,8 @@
-"""Writes to a store until it is killed: `python -m tests.platform.state.store_writer WHERE`. Prints a line for each write."""
+"""
+Write to a store until killed, and print a line for each write.
+
+Run it by `python -m tests.platform.state.store_writer WHERE`.
+"""
 
 import itertools
 import sys

@@ -34,9 +34,8 @@ from headrace.serving.artifacts.object_grants import GrantedObjects
 from headrace.serving.artifacts.object_source import ObjectLocation
 from headrace.serving.artifacts.sources import ArtifactSource
 from tests import plain_http
+from tests.platform.host.serving import serving
 from tests.waiting import WAIT_S
-
-from .serving import serving
 
 MIB = 1024 * 1024
 

@@ -22,9 +22,8 @@ from headrace.core.processes import process_id
 from headrace.platform.storage.object_storage import EmbeddedStorage, find_weed, make_storage
 from headrace.platform.storage.s3_signing import S3Access
 from headrace.platform.storage.seaweed import LISTENERS, Seaweed
+from tests.platform.host.test_supervisor import is_alive
 from tests.waiting import WAIT_S
-
-from .test_supervisor import is_alive
 
 needs_weed = pytest.mark.skipif(find_weed(os.environ) is None, reason="SeaweedFS is not installed (extra s3)")
 

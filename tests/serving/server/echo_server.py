@@ -1,5 +1,6 @@
 """
-A whole server process around an `EchoBackend`, for tests of its life: `python -m tests.serving.server.echo_server '{"…"}'`.
+A whole server process around an `EchoBackend`, for tests of its life: `python -m tests.serving.server.echo_server
+'{"…"}'`.
 
 The JSON argument has `settings` (of the server), `script` (of the echo), and `fail`: a sentence to fail loading with.
 """

@@ -1,4 +1,4 @@
-"""Where files of a model come from, and which of them a worker may read."""
+"""Sources of a model's files, and the objects among them that a worker may read."""
 
 from dataclasses import dataclass, field
 

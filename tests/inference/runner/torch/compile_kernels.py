@@ -1,5 +1,7 @@
 """
-Compile every kernel for NVIDIA GPUs, of which none is needed: `python -m tests.inference.runner.torch.compile_kernels 80 90`.
+Compile every kernel for NVIDIA GPUs; none is needed.
+
+Run it by `python -m tests.inference.runner.torch.compile_kernels 80 90`.
 
 The host code runs with CPU tensors, and each launch is compiled instead of started. One line is printed for each: the
 compute capability, the name of the kernel, its bytes of shared memory and the number of its fused multiply-adds.

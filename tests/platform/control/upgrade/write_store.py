@@ -1,8 +1,8 @@
 """
 Write the store of a platform that was stopped during deployments, and the responses of its API at that moment.
 
-`python -m tests.platform.control.upgrade.write_store FILE` writes FILE (the database), FILE.sql (its dump) and FILE.json (the
-responses). The fixtures in this folder were written by it at these commits:
+`python -m tests.platform.control.upgrade.write_store FILE` writes FILE (the database), FILE.sql (its dump) and
+FILE.json (the responses). The fixtures in this folder were written by it at these commits:
 
     store_1.sql, described_1.json    6e72c42, the last one before records had schema versions
     store_2.sql, described_2.json    a9df3e79, the first one in which all kinds of records have types

@@ -1,10 +1,10 @@
 """
 The choice between plain torch and Triton kernels.
 
-Only `headrace.inference.runner.torch.kernels` imports triton, and its modules are imported only if `uses_triton` returns True: a
-CPU needs no triton. Tests run the kernels on CPU tensors within `interpreted`, in Triton's interpreter, which
-TRITON_INTERPRET=1 must have selected before triton is imported. The interpreter verifies indices, masks and order, not
-that a kernel compiles.
+Only `headrace.inference.runner.torch.kernels` imports triton, and its modules are imported only if `uses_triton`
+returns True: a CPU needs no triton. Tests run the kernels on CPU tensors within `interpreted`, in Triton's interpreter,
+which TRITON_INTERPRET=1 must have selected before triton is imported. The interpreter verifies indices, masks and
+order, not that a kernel compiles.
 """
 
 from collections.abc import Iterator

@@ -1,8 +1,8 @@
 """
 The schemas of responses and events, from the interfaces of `answers.ts`.
 
-The renderers write dicts and byte templates for speed; `tests/serving/server/test_openapi.py` holds their output against these
-schemas, in which no unnamed member is allowed.
+The renderers write dicts and byte templates for speed; `tests/serving/server/test_openapi.py` holds their output
+against these schemas, in which no unnamed member is allowed.
 """
 
 import re
