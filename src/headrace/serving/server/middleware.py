@@ -114,7 +114,10 @@ def check_origin(app: ASGIApp, *, origins: frozenset[str], hosts: frozenset[str]
             else:
                 await _refuse(scope, send, host_refusal(host, program="server"))
         elif not is_origin_allowed(origin, host, allowed=origins):
-            why = f"Pages of {origin!r} may not use this server. To allow them, start it with --cors-allow-origins {origin}."
+            why = (
+                f"Pages of {origin!r} may not use this server. "
+                f"To allow them, start it with --cors-allow-origins {origin}."
+            )
             await _refuse(scope, send, why)
         else:
             await app(scope, receive, send)
