@@ -13,7 +13,7 @@ BEYOND_A_SMALL_MODEL = {QUESTIONS[name].text for name in ("sky", "planets", "sea
 
 
 def test_the_suggestions_of_the_chat_page_are_measured() -> None:
-    page = (SOURCES / "server" / "web" / "index.html").read_text()
+    page = (SOURCES / "serving/server" / "web" / "index.html").read_text()
     block = re.search(r'id="suggestions">(.*?)</div>', page, re.DOTALL)
     assert block is not None
     suggestions = set(re.findall(r"<button[^>]*>([^<]+)<", block[1]))
@@ -22,6 +22,6 @@ def test_the_suggestions_of_the_chat_page_are_measured() -> None:
 
 
 def test_the_question_of_commands_and_snippets_is_measured() -> None:
-    snippets = (SOURCES / "platform" / "web" / "snippets.js").read_text()
+    snippets = (SOURCES / "platform" / "host" / "web" / "snippets.js").read_text()
     assert f'const QUESTION = "{QUESTION}";' in snippets
     assert QUESTION in MEASURED - BEYOND_A_SMALL_MODEL

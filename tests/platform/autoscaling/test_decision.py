@@ -9,7 +9,7 @@ from headrace.platform.autoscaling.planning import step_scaling as step
 from headrace.platform.autoscaling.planning import target_tracking
 from headrace.platform.autoscaling.planning.decision import (
     Scaling,
-    Suspensions,
+    SuspendedState,
     TargetState,
     Trigger,
     capacity_within_bounds,
@@ -158,8 +158,8 @@ def test_target_tracking_never_leaves_zero_but_a_step_does():
         (state(4, min_capacity=4), trigger(tracking(), 1.0, is_below=True), ["AlreadyAtMinCapacity"]),
         (state(1), trigger(tracking(), 20.0, is_below=True), ["AutoScalingAnticipatedFlapping"]),
         (state(1, is_scalable=False), trigger(tracking(), 100.0), ["TargetServicePutResourceAsUnscalable"]),
-        (state(4, suspensions=Suspensions(is_out=True)), trigger(tracking(), 100.0), []),
-        (state(4, suspensions=Suspensions(is_in=True)), trigger(tracking(), 1.0, is_below=True), []),
+        (state(4, suspensions=SuspendedState(is_out=True)), trigger(tracking(), 100.0), []),
+        (state(4, suspensions=SuspendedState(is_in=True)), trigger(tracking(), 1.0, is_below=True), []),
     ],
 )
 def test_the_reason_for_not_scaling_is_reported(target, asked, codes):

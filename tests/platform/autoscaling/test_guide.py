@@ -12,7 +12,7 @@ from headrace.platform.autoscaling.planning import target_tracking
 from headrace.platform.autoscaling.planning.decision import (
     Decision,
     Scaling,
-    Suspensions,
+    SuspendedState,
     capacity_within_bounds,
     decide,
 )
@@ -129,11 +129,11 @@ def test_scaling_out_is_by_the_newest_value_and_scaling_in_by_the_largest():
 @pytest.mark.parametrize(
     ("suspended", "out", "shrunk"),
     [
-        (Suspensions(), 8, 2),
-        (Suspensions(is_out=True), None, 2),
-        (Suspensions(is_in=True), 8, None),
-        (Suspensions(is_in=True, is_out=True), None, None),
-        (Suspensions(is_scheduled=True), 8, 2),
+        (SuspendedState(), 8, 2),
+        (SuspendedState(is_out=True), None, 2),
+        (SuspendedState(is_in=True), 8, None),
+        (SuspendedState(is_in=True, is_out=True), None, None),
+        (SuspendedState(is_scheduled=True), 8, 2),
     ],
 )
 def test_each_kind_of_scaling_is_suspended_alone(suspended, out, shrunk):

@@ -33,7 +33,7 @@ def forms() -> Any:
 
 
 def frozen_forms() -> Any:
-    return json.loads(FROZEN.read_text()) if FROZEN.exists() else {}
+    return _form(json.loads(FROZEN.read_text())) if FROZEN.exists() else {}
 
 
 def _columns_of(tables: sa.MetaData) -> dict[str, list[str]]:
@@ -49,14 +49,17 @@ def _form_of(kind: AnyKind) -> dict[str, Any]:
 
 
 def _schema_of(part: type) -> Any:
-    return _without_texts(msgspec.json.schema(part))
+    return _form(msgspec.json.schema(part))
 
 
-def _without_texts(schema: Any) -> Any:
-    """Return a schema without the docstrings in it."""
-    if isinstance(schema, dict):
-        return {name: _without_texts(value) for name, value in schema.items() if name != "description"}
-    return [_without_texts(value) for value in schema] if isinstance(schema, list) else schema
+def _form(schema: Any) -> Any:
+    """Return a schema without docstrings and without the order of its required members, which no record shows."""
+    if isinstance(schema, list):
+        return [_form(value) for value in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {name: _form(value) for name, value in schema.items() if name != "description"}
+    return kept | {"required": sorted(kept["required"])} if isinstance(kept.get("required"), list) else kept
 
 
 if __name__ == "__main__":

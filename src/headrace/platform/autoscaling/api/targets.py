@@ -12,7 +12,7 @@ from headrace.platform.autoscaling.api.requests import (
     read_key,
     require_readable,
 )
-from headrace.platform.autoscaling.planning.decision import Suspensions
+from headrace.platform.autoscaling.planning.decision import SuspendedState
 from headrace.platform.autoscaling.planning.targets import (
     SCALABLE_TARGET,
     TargetKey,
@@ -178,7 +178,7 @@ def _parse(key: TargetKey, params: Json, old: TargetSpec | None) -> TargetSpec:
         scalable_dimension=key.dimension,
         min_capacity=least,
         max_capacity=most,
-        suspended_state=msgspec.convert({**suspended, **params.get("SuspendedState", {})}, Suspensions),
+        suspended_state=msgspec.convert({**suspended, **params.get("SuspendedState", {})}, SuspendedState),
         generation=old.generation + 1 if old else 1,
     )
 

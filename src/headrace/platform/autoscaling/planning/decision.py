@@ -30,7 +30,7 @@ Code = Literal[
 ]
 
 
-class Suspensions(RecordPart, frozen=True, kw_only=True):
+class SuspendedState(RecordPart, frozen=True, kw_only=True):
     """The kinds of scaling that a target's owner has suspended: `SuspendedState` of RegisterScalableTarget."""
 
     is_in: bool = msgspec.field(default=False, name="DynamicScalingInSuspended")
@@ -75,7 +75,7 @@ class TargetState:
     """The capacity in service, by which metrics per unit of capacity are divided."""
     min_capacity: int
     max_capacity: int
-    suspensions: Suspensions = field(default_factory=Suspensions)
+    suspensions: SuspendedState = field(default_factory=SuspendedState)
     last: Scaling | None = None
     since_s: float = -math.inf
     """Time from which requests could reach it: registered, in service, and the platform up."""

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from headrace.platform.autoscaling.planning.decision import Code, Scaling, Suspensions
+from headrace.platform.autoscaling.planning.decision import Code, Scaling, SuspendedState
 from headrace.platform.autoscaling.planning.schedule import Schedule, Window, parse
 from headrace.platform.state.records import Json, Kind, Record, RecordPart, StoredRecord
 from headrace.serving.wire.aws.scope import AwsScope, partition_of
@@ -98,7 +98,7 @@ class TargetSpec(TargetMembers, frozen=True, kw_only=True, rename="pascal"):
 
     min_capacity: int
     max_capacity: int
-    suspended_state: Suspensions = Suspensions()
+    suspended_state: SuspendedState = SuspendedState()
     generation: int = msgspec.field(default=0, name="asked")
     """Grows whenever the bounds are set; the capacity is then brought within them once."""
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace.platform.autoscaling.planning import schedule, step_scaling, target_tracking
-from headrace.platform.autoscaling.planning.decision import Suspensions
+from headrace.platform.autoscaling.planning.decision import SuspendedState
 from headrace.platform.autoscaling.planning.policies import PREDEFINED
 from headrace.platform.autoscaling.planning.schedule import Window
 from headrace.platform.autoscaling.simulation.metrics import NAMESPACE, check, metric
@@ -51,7 +51,7 @@ def scenario_from_json(
         initial=low,
         alarms=tuple(alarms),
         actions=tuple(_action(request, start_s) for request in document.get("ScheduledActions") or ()),
-        suspensions=Suspensions(
+        suspensions=SuspendedState(
             is_in=bool(suspended.get("DynamicScalingInSuspended")),
             is_out=bool(suspended.get("DynamicScalingOutSuspended")),
             is_scheduled=bool(suspended.get("ScheduledScalingSuspended")),

@@ -13,7 +13,7 @@ from headrace.platform.autoscaling.planning import schedule
 from headrace.platform.autoscaling.planning.decision import (
     WOKEN,
     Scaling,
-    Suspensions,
+    SuspendedState,
     TargetState,
     Trigger,
     capacity_within_bounds,
@@ -57,7 +57,7 @@ class Scenario:
     initial: int
     alarms: tuple[SimulatedAlarm, ...] = ()
     actions: tuple[SimulatedAction, ...] = ()
-    suspensions: Suspensions = field(default_factory=Suspensions)
+    suspensions: SuspendedState = field(default_factory=SuspendedState)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
