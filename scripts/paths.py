@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -36,6 +36,7 @@ BESIDE = (
 )
 """Parts of `platform` whose loops run whether or not a deployment does, so that they would be entered by chance."""
 MAX_LINES = 3_600
+REPEATS = 3
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,8 @@ class Recorder:
     def _follow(self) -> None:
         while True:
             was_on, self._is_on = self._is_on, self._switch.exists()
+            if self._is_on and not was_on:
+                self._codes = {}
             if was_on and not self._is_on:
                 found = [entered(code) for code in list(self._codes)]
                 partial = self._switch.with_name(f"{os.getpid()}.partial")
@@ -105,13 +108,21 @@ def recorded(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]
             run.terminate()
 
 
-@contextmanager
-def switched_on(folder: Path) -> Iterator[None]:
-    """Record during the block."""
-    (folder / "switch").touch()
+def record(folder: Path, act: Callable[[], object]) -> list[Entered]:
+    """Return what all processes enter while `act` runs, oldest process first."""
+    switch, written = folder / "switch", set[Path]()
+    switch.touch()
     time.sleep(5 * POLL_S)
-    yield
-    (folder / "switch").unlink()
+    act()
+    time.sleep(30 * POLL_S)  # the log line of a request and the end of its connection follow its last byte
+    switch.unlink()
+    while not written or written != set(folder.glob("*.json")):
+        written = set(folder.glob("*.json"))
+        time.sleep(30 * POLL_S)
+    texts = [file.read_text() for file in sorted(written, key=lambda file: int(file.stem))]
+    for file in written:
+        file.unlink()
+    return [Entered(**function) for text in texts for function in json.loads(text)]
 
 
 def wait_for(condition: Callable[[], bool], what: str) -> None:
@@ -145,65 +156,57 @@ def answers(url: str) -> bool:
         return False
 
 
-def record_request(model: Path = MODEL) -> list[Entered]:
-    """Record a streamed chat of three tokens, the second one of a server: the first compiles the chat template."""
+def record_requests(model: Path = MODEL) -> list[list[Entered]]:
+    """Record streamed chats of three tokens, but for the first one of the server, which compiles the chat template."""
     import httpx
 
     with tempfile.TemporaryDirectory() as name:
         folder, url = Path(name), f"http://127.0.0.1:{free_port()}"
-        body = {
-            "model": "m",
-            "messages": [{"role": "user", "content": "Hello"}],
-            "stream": True,
-            "max_tokens": 3,
-            "temperature": 0,
-        }
+        messages = [{"role": "user", "content": "Hello"}]
+        body = {"model": "m", "messages": messages, "stream": True, "max_tokens": 3, "temperature": 0}
+
+        def ask() -> None:
+            httpx.post(f"{url}/v1/chat/completions", json=body, timeout=PATIENCE_S).raise_for_status()
+
         with recorded(folder, "serve", str(model), "--port", url.rpartition(":")[2]):
             wait_for(lambda: answers(f"{url}/ping"), "The start of the server")
-            httpx.post(f"{url}/v1/chat/completions", json=body, timeout=PATIENCE_S).raise_for_status()
-            with switched_on(folder):
-                httpx.post(f"{url}/v1/chat/completions", json=body, timeout=PATIENCE_S).raise_for_status()
-            wait_for(lambda: any(folder.glob("*.json")), "The end of the recording")
-        return load(folder.glob("*.json"))
+            ask()
+            return [record(folder, ask) for _ in range(REPEATS)]
 
 
-def record_endpoint(model: Path = MODEL) -> list[Entered]:
-    """Record a CreateEndpoint until its worker is in service, in the platform and in the worker."""
+def record_deployments(model: Path = MODEL) -> list[list[Entered]]:
+    """Record CreateEndpoint until its worker is in service, in the platform and in the worker."""
     import boto3
 
     with tempfile.TemporaryDirectory() as name:
-        folder, port = Path(name), free_port()
-        url = f"http://127.0.0.1:{port}"
-        with recorded(folder, "up", "--open", "--port", str(port), "--data-dir", str(folder / "data")):
+        folder, url = Path(name), f"http://127.0.0.1:{free_port()}"
+        keys = {"aws_access_key_id": "any", "aws_secret_access_key": "any", "region_name": "us-east-1"}
+        sagemaker = boto3.client("sagemaker", endpoint_url=url, **keys)
+
+        def deploy() -> None:
+            sagemaker.create_endpoint(EndpointName="e", EndpointConfigName="c")
+            sagemaker.get_waiter("endpoint_in_service").wait(EndpointName="e", WaiterConfig={"Delay": 1})
+
+        with recorded(folder, "up", "--open", "--port", url.rpartition(":")[2], "--data-dir", str(folder / "data")):
             wait_for(lambda: answers(f"{url}/health"), "The start of the platform")
-            keys = {"aws_access_key_id": "any", "aws_secret_access_key": "any", "region_name": "us-east-1"}
-            sagemaker = boto3.client("sagemaker", endpoint_url=url, **keys)
             image = "763104351884.dkr.ecr.us-east-1.amazonaws.com/djl-inference:0.36.0-lmi18.0.0-cu128"
             container = {"Image": image, "Environment": {"HF_MODEL_ID": str(model)}}
             role = "arn:aws:iam::111122223333:role/any"
             sagemaker.create_model(ModelName="m", ExecutionRoleArn=role, PrimaryContainer=container)
             variant = {"VariantName": "v", "ModelName": "m", "InitialInstanceCount": 1, "InstanceType": "ml.c5.large"}
             sagemaker.create_endpoint_config(EndpointConfigName="c", ProductionVariants=[variant])
-            with switched_on(folder):
-                sagemaker.create_endpoint(EndpointName="e", EndpointConfigName="c")
-                sagemaker.get_waiter("endpoint_in_service").wait(
-                    EndpointName="e", WaiterConfig={"Delay": 1, "MaxAttempts": int(PATIENCE_S)}
-                )
-            wait_for(lambda: len(list(folder.glob("*.json"))) > 1, "The end of the recording")
-            sagemaker.delete_endpoint(EndpointName="e")
-        return [function for function in load(folder.glob("*.json")) if is_deployment(function.file)]
+            found = []
+            for _ in range(REPEATS):
+                found.append([function for function in record(folder, deploy) if is_deployment(function.file)])
+                sagemaker.delete_endpoint(EndpointName="e")
+                sagemaker.get_waiter("endpoint_deleted").wait(EndpointName="e", WaiterConfig={"Delay": 1})
+            return found
 
 
 def is_deployment(file: str) -> bool:
     """Return whether a file belongs to the path of a deployment: the load of a model and the server have pages."""
     part = file.removeprefix("headrace/platform/")
     return (part != file and not part.startswith(BESIDE)) or file == "headrace/tools/cli/worker.py"
-
-
-def load(files: Iterable[Path]) -> list[Entered]:
-    """Return the functions of all processes, oldest process first."""
-    ordered = sorted(files, key=lambda file: int(file.stem))
-    return [Entered(**function) for file in ordered for function in json.loads(file.read_text())]
 
 
 def rows(functions: Sequence[Entered]) -> Iterator[str]:
@@ -240,9 +243,20 @@ Loops that run in any platform (metrics, scaling) are left out, and so is the mo
 """
 
 
-def page(request: Sequence[Entered], endpoint: Sequence[Entered]) -> str:
+def always(runs: Sequence[Sequence[Entered]]) -> list[Entered]:
+    """Return what every run enters: time decides about the rest."""
+    common = set(runs[0]).intersection(*runs[1:])
+    return [function for function in dict.fromkeys(runs[0]) if function in common]
+
+
+def page(requests: Sequence[Sequence[Entered]], deployments: Sequence[Sequence[Entered]]) -> str:
     """Return the page of both lists."""
-    return "\n".join([INTRO, *rows(request), ENDPOINT, *rows(endpoint), ""])
+    return "\n".join([INTRO, *rows(always(requests)), ENDPOINT, *rows(always(deployments)), ""])
+
+
+def plain(name: str) -> str:
+    """Return a function's name as Python gives it."""
+    return name.replace(" → ", ".<locals>.")
 
 
 def functions_of(table: str) -> set[tuple[str, str]]:
@@ -251,14 +265,16 @@ def functions_of(table: str) -> set[tuple[str, str]]:
     return {(file, name) for file, *names in lists for name in names}
 
 
-def stale(written: str, request: Sequence[Entered], endpoint: Sequence[Entered]) -> str:
-    """Return why a page is out of date; empty if it is not. Of a deployment, chance decides some functions."""
-    first, _, second = written.partition(ENDPOINT)
-    if changed := sorted(functions_of(first) ^ functions_of("\n".join(rows(request)))):
-        return f"The functions of a request have changed: {changed}."
-    listed = {file for file, _ in functions_of(second)}
-    if missing := sorted(listed - {f"src/{function.file}" for function in endpoint}):
-        return f"A deployment does not enter {', '.join(missing)}."
+def stale(written: str, requests: Sequence[Sequence[Entered]], deployments: Sequence[Sequence[Entered]]) -> str:
+    """Return why a page is out of date; empty if it is not."""
+    listed = written.partition(ENDPOINT)
+    for what, table, runs in (("request", listed[0], requests), ("deployment", listed[2], deployments)):
+        entered_once = {(f"src/{function.file}", function.name) for run in runs for function in run}
+        if gone := sorted({(file, plain(name)) for file, name in functions_of(table)} - entered_once):
+            return f"A {what} does not enter {gone}."
+        entered_always = {(f"src/{function.file}", function.name) for function in always(runs)}
+        if new := sorted(entered_always - {(file, plain(name)) for file, name in functions_of(table)}):
+            return f"A {what} enters {new}, which the page does not list."
     totals = [int(total) for total in re.findall(r"(\d+) lines\.$", written, re.MULTILINE)]
     return f"A path has more than {MAX_LINES} lines: {totals}." if max(totals) > MAX_LINES else ""
 
@@ -269,11 +285,11 @@ def main() -> int:
     parser.add_argument("--model", type=Path, default=MODEL, help="a small GGUF file of a chat model")
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if the page is out of date")
     options = parser.parse_args()
-    request, endpoint = record_request(options.model), record_endpoint(options.model)
+    requests, deployments = record_requests(options.model), record_deployments(options.model)
     if not options.check:
-        PAGE.write_text(page(request, endpoint), encoding="utf-8")
+        PAGE.write_text(page(requests, deployments), encoding="utf-8")
         return 0
-    if why := stale(PAGE.read_text(encoding="utf-8"), request, endpoint):
+    if why := stale(PAGE.read_text(encoding="utf-8"), requests, deployments):
         print(f"{why} Run: python scripts/paths.py")
     return 1 if why else 0
 
