@@ -29,6 +29,7 @@ PAGE = ROOT / "docs" / "paths.md"
 MODEL = Path("~/.cache/headrace-tests/SmolLM2-135M-Instruct.Q4_1.gguf").expanduser()
 POLL_S = 0.01
 PATIENCE_S = 120.0
+PATIENCE = {"Delay": 1, "MaxAttempts": int(PATIENCE_S)}
 BESIDE = (
     *("cloudwatch", "autoscaling", "gateway/publishing", "gateway/traffic", "gateway/async", "gateway/metrics"),
     *("storage/object_storage", "storage/seaweed", "storage/s3_signing", "state/coordination"),
@@ -185,7 +186,7 @@ def record_deployments(model: Path = MODEL) -> list[list[Entered]]:
 
         def deploy() -> None:
             sagemaker.create_endpoint(EndpointName="e", EndpointConfigName="c")
-            sagemaker.get_waiter("endpoint_in_service").wait(EndpointName="e", WaiterConfig={"Delay": 1})
+            sagemaker.get_waiter("endpoint_in_service").wait(EndpointName="e", WaiterConfig=PATIENCE)
 
         with recorded(folder, "up", "--open", "--port", url.rpartition(":")[2], "--data-dir", str(folder / "data")):
             wait_for(lambda: answers(f"{url}/health"), "The start of the platform")
@@ -199,7 +200,7 @@ def record_deployments(model: Path = MODEL) -> list[list[Entered]]:
             for _ in range(REPEATS):
                 found.append([function for function in record(folder, deploy) if is_deployment(function.file)])
                 sagemaker.delete_endpoint(EndpointName="e")
-                sagemaker.get_waiter("endpoint_deleted").wait(EndpointName="e", WaiterConfig={"Delay": 1})
+                sagemaker.get_waiter("endpoint_deleted").wait(EndpointName="e", WaiterConfig=PATIENCE)
             return found
 
 
