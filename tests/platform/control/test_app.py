@@ -156,7 +156,7 @@ def test_large_bodies_are_parsed_one_at_a_time(
 
 
 def test_bodies_over_the_budget_are_throttled(app: ControlApp) -> None:
-    app.budget = BodyBudget(1000)
+    app._budget = BodyBudget(1000)
     assert call_directly(app, b" " * 70_000)[0] == 429
     assert call_directly(app, b"{}")[0] == 200
-    assert app.budget.held_bytes == 0
+    assert app._budget.held_bytes == 0

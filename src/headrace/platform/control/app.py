@@ -69,7 +69,7 @@ _RESOURCE_NAMES = (
 class ControlApp:
     """The application that answers operations of all AWS services, and refuses unsupported ones by name."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- the parts that it works with
         self,
         store: Store,
         operations: Mapping[tuple[str, str], Handler],
@@ -79,8 +79,10 @@ class ControlApp:
         own_images: Mapping[str, OwnImage],
         is_strict: bool,
         series: SeriesStore | None = None,
+        budget: BodyBudget | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        """Create the application; `budget` is for request bodies, if it is shared with other applications."""
         self._operations = operations
         self._context = CallContext(
             store=store,
@@ -94,8 +96,7 @@ class ControlApp:
             series=MemorySeries() if series is None else series,
         )
         """The context of every call, without its time and id."""
-        self.budget = BodyBudget(MAX_BUFFERED_BYTES)
-        """The budget for request bodies; a platform replaces it by the one that its applications share."""
+        self._budget = BodyBudget(MAX_BUFFERED_BYTES) if budget is None else budget
         self._large_bodies = asyncio.Semaphore(1)
         self._clock = clock
         self._log = get_logger()
@@ -106,7 +107,7 @@ class ControlApp:
             return
         request_id = str(uuid.uuid4())
         try:
-            with self.budget.share() as share:
+            with self._budget.share() as share:
                 body = await _read_body(scope, receive, share)
                 request = request_of(scope, body)
                 # One large body at a time, so that small ones find a thread.
@@ -116,7 +117,7 @@ class ControlApp:
         except ClientGone:
             return
         except BudgetSpent:
-            response = self._refuse(scope, bodies_spent(self.budget.max_bytes), request_id)
+            response = self._refuse(scope, bodies_spent(self._budget.max_bytes), request_id)
         except AwsError as error:
             response = self._refuse(scope, error, request_id)
         await send_response(scope, send, response.status, response.headers, response.body)

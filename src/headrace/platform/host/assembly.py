@@ -38,7 +38,7 @@ from headrace.platform.gateway.publishing import Publisher, Sampler
 from headrace.platform.host.access import Authenticator
 from headrace.platform.host.access_keys import ACCESS_KEY, AccessKeys, KeyRing, update_local_key
 from headrace.platform.host.app import Apps, PlatformApp, make_health
-from headrace.platform.host.console import ConsoleSources, ask_none, console_app
+from headrace.platform.host.console import Ask, ConsoleSources, ask_none, console_app
 from headrace.platform.host.folders import Address, DataFolder, LocalKey, read_local_key
 from headrace.platform.host.membership import Leading, Membership
 from headrace.platform.host.metrics_pages import metrics_app
@@ -179,22 +179,8 @@ def assemble(
     # Requests to endpoints.
     objects = S3Objects(_client_options(storage.access)) if storage.access is not None else None
     publisher = Publisher(series, is_strict=settings.strict)
-    gateway = Gateway(
-        store,
-        GatewayConfig(
-            account=settings.account,
-            region=settings.region,
-            async_folder=home.invocations,
-            hold_timeout_s=settings.hold_timeout_s,
-            max_held=settings.max_held,
-            stored_responses_bytes=settings.stored_responses_bytes,
-            stored_responses_age_s=settings.stored_responses_age_s,
-        ),
-        objects=objects,
-        wake=None if settings.strict else waker.wake,
-        publish=publisher.publish,
-        async_publisher=AsyncPublisher(series),
-        tracer=tracer,
+    gateway = _make_gateway(
+        settings, home, store, waker, objects=objects, publisher=publisher, series=series, tracer=tracer
     )
 
     # The loops of the leader, and the other processes of the platform.
@@ -204,14 +190,7 @@ def assemble(
         launcher=cluster.launcher,
         logs=logs,
         gateway=gateway,
-        sampler=Sampler(
-            publisher=publisher,
-            sink=series,
-            routes=lambda: gateway.routes,
-            loads=lambda: gateway.loads,
-            held=lambda: gateway.held,
-            each_window=gateway.publish_backlogs,
-        ),
+        sampler=_make_sampler(gateway, publisher, series),
         defaults=defaults,
         aws_scope=aws_scope,
         memory_bytes=host.memory_bytes,
@@ -231,8 +210,8 @@ def assemble(
         own_images=own_images,
         is_strict=settings.strict,
         series=series,
+        budget=gateway.budget,
     )
-    control.budget = gateway.budget
     disk = DiskSpace((home.root, sharing.folder.root))
     s3 = S3Proxy(storage, disk=disk if settings.s3_endpoint is None else None)
     health = make_health(settings, storage, disk, host.gpus)
@@ -242,25 +221,16 @@ def assemble(
         readings = leading.readings or (peers.readings if peers is not None else {})
         return {"platform": health(), **read_home(store, this_machine(host, settings.cluster), dict(readings))}
 
-    async def gateway_page() -> bytes:
-        own, others = render(gateway.metrics), await ask(METRICS, None)
-        return merge([own, *(other.encode() for other in others)]) if others else own
-
-    sources = ConsoleSources(
-        components=partial(read_overview, store),
-        counts=partial(read_counts, store),
-        home=read_platform,
-        models=lambda: read_models(home_folder(env)),
-        keys=None if settings.open else AccessKeys(store, sharing.folder),
-    )
     apps = Apps(
         gateway=gateway,
         gateway_owns=gateway.owns,
         control=control,
         s3=s3,
-        console=console_app(gateway.history, sources, ask=ask),
+        console=console_app(gateway.history, _console_sources(settings, sharing, store, env, read_platform), ask=ask),
         metrics=metrics_app(
-            gateway_page, lambda: gateway.routes, lambda replica: fetch(replica.url, token=replica.token)
+            partial(_metrics_page, gateway, ask),
+            lambda: gateway.routes,
+            lambda replica: fetch(replica.url, token=replica.token),
         ),
         health=health,
         outdated=lambda: membership.is_outdated,
@@ -282,6 +252,70 @@ def assemble(
         disk=disk,
         objects=objects,
     )
+
+
+def _make_gateway(
+    settings: PlatformSettings,
+    home: DataFolder,
+    store: Store,
+    waker: Waker,
+    *,
+    objects: S3Objects | None,
+    publisher: Publisher,
+    series: FileSeries,
+    tracer: Tracer,
+) -> Gateway:
+    config = GatewayConfig(
+        account=settings.account,
+        region=settings.region,
+        async_folder=home.invocations,
+        hold_timeout_s=settings.hold_timeout_s,
+        max_held=settings.max_held,
+        stored_responses_bytes=settings.stored_responses_bytes,
+        stored_responses_age_s=settings.stored_responses_age_s,
+    )
+    return Gateway(
+        store,
+        config,
+        objects=objects,
+        wake=None if settings.strict else waker.wake,
+        publish=publisher.publish,
+        async_publisher=AsyncPublisher(series),
+        tracer=tracer,
+    )
+
+
+def _make_sampler(gateway: Gateway, publisher: Publisher, series: FileSeries) -> Sampler:
+    return Sampler(
+        publisher=publisher,
+        sink=series,
+        routes=lambda: gateway.routes,
+        loads=lambda: gateway.loads,
+        held=lambda: gateway.held,
+        each_window=gateway.publish_backlogs,
+    )
+
+
+def _console_sources(
+    settings: PlatformSettings,
+    sharing: Sharing,
+    store: Store,
+    env: Mapping[str, str],
+    read_platform: Callable[[], Json],
+) -> ConsoleSources:
+    return ConsoleSources(
+        components=partial(read_overview, store),
+        counts=partial(read_counts, store),
+        home=read_platform,
+        models=lambda: read_models(home_folder(env)),
+        keys=None if settings.open else AccessKeys(store, sharing.folder),
+    )
+
+
+async def _metrics_page(gateway: Gateway, ask: Ask) -> bytes:
+    """Return the metrics of this process's gateway, added to those of the platform's other processes."""
+    own, others = render(gateway.metrics), await ask(METRICS, None)
+    return merge([own, *(other.encode() for other in others)]) if others else own
 
 
 def prepare_keys(settings: PlatformSettings, store: Store, folder: DataFolder) -> None:
