@@ -16,6 +16,7 @@ import pytest
 
 import headrace
 from headrace.core.generation import ChatPrompt, FinishReason, GenerationRequest, Grammar
+from headrace.inference.engine.core import scheduler
 from headrace.inference.engine.service.async_engine import AsyncEngine
 from headrace.serving.server.engine_config import load_engine
 from headrace.serving.settings.server_settings import ServerSettings
@@ -45,8 +46,8 @@ def chat(text: str, **sampling: object) -> GenerationRequest:
 
 
 def mixed_requests() -> list[GenerationRequest]:
-    wanted = [chat(f"What is {n} plus {n}?", max_new_tokens=12) for n in range(3)]
-    wanted += [request("🌊 漢字 " * n + "Once", max_new_tokens=60, ignore_eos=True) for n in range(6)]
+    wanted = [request("🌊 漢字 " * n + "Once", max_new_tokens=60, ignore_eos=True) for n in range(6)]
+    wanted += [chat(f"What is {n} plus {n}?", max_new_tokens=12) for n in range(3)]
     wanted += [request(f"{n}, {n + 1},", max_new_tokens=16, temperature=0.9, seed=n, top_p=0.9) for n in range(3)]
     return wanted
 
@@ -56,7 +57,7 @@ def essence(answer: Answer) -> tuple[object, ...]:
 
 
 async def test_answers_do_not_depend_on_the_batch_the_cache_chunks_or_preemption(
-    smollm2_path: Path, cache_dir: Path
+    smollm2_path: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = mixed_requests()
     async with engine_on(smollm2_path, cache_dir, max_draft_tokens=0, enable_prefix_caching=False) as engine:
@@ -68,10 +69,12 @@ async def test_answers_do_not_depend_on_the_batch_the_cache_chunks_or_preemption
         assert engine.stats().cached_tokens_total > 0
     assert [essence(answer) for answer in together] == alone
     assert [essence(answer) for answer in again] == alone
-    # Drafts would make answers too short-lived to collide.
-    tiny = {"max_draft_tokens": 0, "max_model_len": 256, "kv_cache_bytes": 11 * block_bytes}
+    # Three of the long answers, of three blocks each at their end, collide in eight blocks; with drafts they would be
+    # too short-lived.
+    tiny = {"max_draft_tokens": 0, "max_model_len": 192, "kv_cache_bytes": 8 * block_bytes}
     async with engine_on(smollm2_path, cache_dir, **tiny) as engine:
         core_of(engine).scheduler._expected_output_tokens = 1.0
+        monkeypatch.setattr(scheduler, "_EXPECTATION_WEIGHT", 0.0)  # it never learns that answers are longer
         squeezed = await ask_together(engine, wanted)
         assert engine.stats().preemptions_total > 0
     assert [essence(answer) for answer in squeezed] == alone
