@@ -16,7 +16,7 @@ MAX_README_LINES = 170
 
 
 def source_files() -> list[Path]:
-    python = [path for path in PACKAGE.rglob("*") if path.suffix in {".py", ".pyi", ".js", ".css", ".html"}]
+    python = [path for path in PACKAGE.rglob("*") if path.suffix in {".py", ".pyi", ".js", ".ts", ".css", ".html"}]
     native = [path for path in (ROOT / "csrc").rglob("*") if path.is_file()]
     return sorted(path for path in python + native if VENDOR not in path.parents)
 
