@@ -8,10 +8,12 @@ from headrace.platform.cluster.launcher import Handle, WorkerSpec
 from headrace.platform.cluster.ray_messages import ActorAssignment
 from headrace.platform.cluster.worker_files import Assignment, worker_files
 from headrace.platform.state.routes import Replica
-from headrace.serving.artifacts.sources import GrantedObject, ObjectGrant
+from headrace.platform.storage.s3_signing import S3Access
+from headrace.serving.artifacts.sources import GrantedObject, ObjectGrant, ObjectLocation
 
 SECRET = "sesame"
-GRANT = ObjectGrant(uri="s3://b/m", objects=(GrantedObject(key="m", etag="e", num_bytes=1, url=f"http://s/{SECRET}"),))
+OBJECT = GrantedObject(location=ObjectLocation("b", "m"), etag="e", num_bytes=1, url=f"http://s/{SECRET}")
+GRANT = ObjectGrant(uri="s3://b/m", objects=(OBJECT,))
 SPEC = WorkerSpec(name="w", environment={"HF_TOKEN": SECRET}, grants=(GRANT,))
 
 
@@ -24,6 +26,7 @@ SPEC = WorkerSpec(name="w", environment={"HF_TOKEN": SECRET}, grants=(GRANT,))
         ActorAssignment(spec=SPEC, token=SECRET, namespace="n", log_position=0, version="0"),
         Assignment(spec=SPEC, port=1, cache_folder="c", log_position=0, token=SECRET),
         Replica(worker="w", url="http://127.0.0.1:1", token=SECRET),
+        S3Access(endpoint_url="http://127.0.0.1:1", access_key="a", secret_key=SECRET, region="r"),
     ],
     ids=lambda value: type(value).__name__,
 )

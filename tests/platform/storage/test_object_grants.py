@@ -9,8 +9,7 @@ from headrace.platform.cluster.launcher import WorkerSpec
 from headrace.platform.storage.object_grants import ObjectGrants
 from headrace.serving.artifacts.fetch_bounds import Deadline, FetchFailed
 from headrace.serving.artifacts.object_grants import GrantedObjects
-from headrace.serving.artifacts.object_source import ObjectLocation
-from headrace.serving.artifacts.sources import ArtifactSource
+from headrace.serving.artifacts.sources import ArtifactSource, ObjectLocation
 from tests.serving.artifacts.archive_maker import archive, file
 from tests.serving.artifacts.object_server import Objects, ObjectServer
 
@@ -59,7 +58,7 @@ def test_a_worker_may_read_what_its_model_names_and_nothing_else(
     objects: Objects, spec: dict[str, object], readable: set[str]
 ) -> None:
     granted = objects.granted(WorkerSpec(name="w", **spec))
-    assert {found.key for grant in granted.grants for found in grant.objects} == readable
+    assert {found.location.key for grant in granted.grants for found in grant.objects} == readable
     with pytest.raises(FetchFailed, match=r"s3://b/other/ may not be read by this worker"):
         list(GrantedObjects(granted.grants, Deadline(5)).list_prefix(ObjectLocation("b", "other/")))
     with pytest.raises(FetchFailed, match="may not be read by this worker"):

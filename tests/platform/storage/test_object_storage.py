@@ -31,8 +31,7 @@ from headrace.platform.storage.s3_proxy import ISOLATION_HEADERS, S3Proxy
 from headrace.platform.storage.s3_signing import S3Access
 from headrace.serving.artifacts.fetch_bounds import Deadline
 from headrace.serving.artifacts.object_grants import GrantedObjects
-from headrace.serving.artifacts.object_source import ObjectLocation
-from headrace.serving.artifacts.sources import ArtifactSource
+from headrace.serving.artifacts.sources import ArtifactSource, ObjectLocation
 from tests import plain_http
 from tests.platform.host.serving import serving
 from tests.waiting import WAIT_S

@@ -1,7 +1,7 @@
 """Artifacts of all sources are fetched into the cache, or refused with one clear error."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,8 +13,7 @@ from headrace.serving.artifacts.content_cache import ContentCache
 from headrace.serving.artifacts.fetch_bounds import Deadline, FetchFailed, Guard
 from headrace.serving.artifacts.fetcher import Fetcher, redacted
 from headrace.serving.artifacts.object_grants import GrantedObjects
-from headrace.serving.artifacts.object_source import ObjectLocation, StoredObject
-from headrace.serving.artifacts.sources import ArtifactSource
+from headrace.serving.artifacts.sources import ArtifactSource, GrantedObject, ObjectLocation
 from tests.serving.artifacts.archive_maker import archive, file
 from tests.serving.artifacts.object_server import Objects, ObjectServer
 
@@ -62,10 +61,10 @@ class Granted(GrantedObjects):
         self._objects, self._opened_at = objects, deadline
         self.endpoint = objects.url
 
-    def head(self, location: ObjectLocation) -> StoredObject:
+    def head(self, location: ObjectLocation) -> GrantedObject:
         return self._with_grant(location, is_prefix=False).head(location)
 
-    def list_prefix(self, location: ObjectLocation) -> Iterator[StoredObject]:
+    def list_prefix(self, location: ObjectLocation) -> Sequence[GrantedObject]:
         return self._with_grant(location, is_prefix=True).list_prefix(location)
 
     def _with_grant(self, location: ObjectLocation, *, is_prefix: bool) -> GrantedObjects:

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final
 from urllib.parse import urlsplit
 
 from headrace.core.aws_buckets import explain_missing_bucket
@@ -26,9 +26,6 @@ from headrace.core.progress import Progress
 from headrace.core.telemetry import get_logger
 from headrace.inference.models.gguf_file import split_parts
 from headrace.inference.models.snapshots import choose_files, is_wanted_folder
-
-if TYPE_CHECKING:
-    from botocore.exceptions import ClientError
 
 SCHEME: Final = "s3://"
 STORE_FOLDER: Final = "s3"
@@ -42,6 +39,16 @@ _CONNECT_S: Final = 10.0
 _READ_S: Final = 60.0
 _ATTEMPTS: Final = 4
 _LOCAL_HOSTS: Final = ("127.0.0.1", "localhost", "::1")
+_REASONS: Final = {
+    "NoSuchBucket": "there is no such bucket",
+    "NoSuchKey": "an object is gone",
+    "AccessDenied": "access is denied; check the keys and the policy of the bucket",
+    "InvalidAccessKeyId": "the access key is not known; check AWS_ACCESS_KEY_ID",
+    "SignatureDoesNotMatch": "the secret key is wrong; check AWS_SECRET_ACCESS_KEY",
+    "ExpiredToken": "the session token has expired; fetch new credentials",
+    "PreconditionFailed": "an object has changed during the download; try again",
+    "PermanentRedirect": "the bucket is in another region; set AWS_REGION",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +78,13 @@ def fetch_from_s3(uri: str, home: Path, progress: Progress) -> Path:
         # One process at a time downloads into the folder.
         with (folder / _LOCK).open("w") as lock, _translated(uri):
             fcntl.flock(lock, fcntl.LOCK_EX)
-            objects = _find(client, bucket, key, uri)
-            _download_all(client, bucket, objects, _Copy(folder, uri), uri, progress)
+            objects, copy = _find(client, bucket, key, uri), _Copy(folder, uri)
+            missing = {name: entry for name, entry in objects.items() if not copy.has(name, entry)}
+            if missing:
+                _check_space(missing, copy, uri)
+                copy.write(complete=False)
+                _Download(client, bucket, copy, f"Downloading {uri}", progress).run(missing)
+            copy.finish(objects)
     except _UnreachableError as exc:
         if not _manifest(folder).get("complete"):
             raise ModelNotFound(str(exc), model=uri) from exc
@@ -217,17 +229,6 @@ def _manifest(folder: Path) -> dict[str, Any]:
     return values if is_ours else {}
 
 
-def _download_all(
-    client: Any, bucket: str, objects: Mapping[str, _Object], copy: _Copy, uri: str, progress: Progress
-) -> None:
-    missing = {name: entry for name, entry in objects.items() if not copy.has(name, entry)}
-    if missing:
-        _check_space(missing, copy, uri)
-        copy.write(complete=False)
-        _Download(client, bucket, copy, f"Downloading {uri}", progress).run(missing)
-    copy.finish(objects)
-
-
 def _check_space(missing: Mapping[str, _Object], copy: _Copy, uri: str) -> None:
     parts = [(copy.partial(name, entry), entry) for name, entry in missing.items()]
     needed = sum(entry.num_bytes - (path.stat().st_size if path.exists() else 0) for path, entry in parts)
@@ -320,7 +321,11 @@ def _translated(uri: str) -> Iterator[None]:
     try:
         yield
     except ClientError as exc:
-        raise ModelNotFound(_sentence(exc, uri), model=uri) from exc
+        details: dict[str, Any] = exc.response.get("Error", {})
+        code, message = str(details.get("Code", "")), str(details.get("Message", "")).rstrip(".")
+        why = explain_missing_bucket(uri.removeprefix(SCHEME).partition("/")[0]) if code == "NoSuchBucket" else None
+        reason = f": {_REASONS.get(code, message or 'no reason was given')} ({code})."
+        raise ModelNotFound(f"{uri} cannot be read{reason if why is None else f' ({code}): {why}'}", model=uri) from exc
     except (NoCredentialsError, PartialCredentialsError, ProfileNotFound) as exc:
         raise ModelNotFound(
             f"{uri} cannot be read: {str(exc).rstrip('.')}. "
@@ -331,24 +336,3 @@ def _translated(uri: str) -> Iterator[None]:
         raise _UnreachableError(
             f"{uri} cannot be read: {str(exc).rstrip('.')}. Check the network, AWS_REGION and AWS_ENDPOINT_URL."
         ) from exc
-
-
-_REASONS: Final = {
-    "NoSuchBucket": "there is no such bucket",
-    "NoSuchKey": "an object is gone",
-    "AccessDenied": "access is denied; check the keys and the policy of the bucket",
-    "InvalidAccessKeyId": "the access key is not known; check AWS_ACCESS_KEY_ID",
-    "SignatureDoesNotMatch": "the secret key is wrong; check AWS_SECRET_ACCESS_KEY",
-    "ExpiredToken": "the session token has expired; fetch new credentials",
-    "PreconditionFailed": "an object has changed during the download; try again",
-    "PermanentRedirect": "the bucket is in another region; set AWS_REGION",
-}
-
-
-def _sentence(error: "ClientError", uri: str) -> str:
-    details: dict[str, Any] = error.response.get("Error", {})
-    code, message = str(details.get("Code", "")), str(details.get("Message", "")).rstrip(".")
-    why = explain_missing_bucket(uri.removeprefix("s3://").partition("/")[0]) if code == "NoSuchBucket" else None
-    if why is not None:
-        return f"{uri} cannot be read ({code}): {why}"
-    return f"{uri} cannot be read: {_REASONS.get(code, message or 'no reason was given')} ({code})."

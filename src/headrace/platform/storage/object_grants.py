@@ -7,13 +7,13 @@ environment, or in `serving.properties` and `model-config.yaml` among its files.
 
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+from urllib.parse import urlsplit
 
 from headrace.core.errors import HeadraceError
 from headrace.platform.cluster.launcher import WorkerSpec
@@ -21,9 +21,14 @@ from headrace.platform.storage.s3_signing import S3Access, presigned_url
 from headrace.serving.artifacts.archives import unpack
 from headrace.serving.artifacts.fetch_bounds import MAX_FILES, Deadline, FetchFailed, Guard
 from headrace.serving.artifacts.fetcher import folder_prefix, source_of
-from headrace.serving.artifacts.object_grants import GrantedObjects
-from headrace.serving.artifacts.object_source import ObjectLocation, ObjectSource, StoredObject, parse_location
-from headrace.serving.artifacts.sources import ArtifactSource, GrantedObject, ObjectGrant
+from headrace.serving.artifacts.object_grants import GrantedObjects, refusal
+from headrace.serving.artifacts.sources import (
+    ArtifactSource,
+    GrantedObject,
+    ObjectGrant,
+    ObjectLocation,
+    parse_location,
+)
 from headrace.serving.settings.model_folder import MODEL_CONFIG_FILE, PROPERTIES_FILE, read_model_folder
 from headrace.serving.settings.sources import names_model
 
@@ -31,6 +36,8 @@ _SCHEME: Final = "s3://"
 _LIFETIME_S: Final = 24 * 3600
 """A worker may wait for free resources of a cluster before it fetches its files."""
 _LIST_S: Final = 20.0
+_CONNECT_S: Final = 10.0
+_ATTEMPTS: Final = 3
 _LATE: Final = "The object storage did not list the model's files within {timeout_s:g} s. Try again."
 _MAX_READ_BYTES: Final = 1 << 20
 """Largest archive that is searched for the name of a model: one with `serving.properties` and code, without weights."""
@@ -69,26 +76,37 @@ class ObjectGrants:
             found = self._find(location, deadline, is_prefix=source.is_prefix)
         except FetchFailed as error:
             return ObjectGrant(uri=uri, is_prefix=source.is_prefix, error=str(error))
-        sign = partial(presigned_url, self.access, now_s=self.now(), lifetime_s=_LIFETIME_S)
+        sign = partial(presigned_url, self.access, bucket=location.bucket, now_s=self.now(), lifetime_s=_LIFETIME_S)
         objects = tuple(
             GrantedObject(
-                key=stored.location.key,
-                etag=stored.etag,
-                num_bytes=stored.num_bytes,
-                url=sign(bucket=stored.location.bucket, key=stored.location.key),
+                location=ObjectLocation(location.bucket, key), etag=etag, num_bytes=num_bytes, url=sign(key=key)
             )
-            for stored in found
+            for key, etag, num_bytes in found
         )
         endpoint = self.access.endpoint_url
         return ObjectGrant(uri=uri, is_prefix=source.is_prefix, endpoint=endpoint, objects=objects)
 
-    def _find(self, location: ObjectLocation, deadline: Deadline, *, is_prefix: bool) -> list[StoredObject]:
-        with closing(ObjectSource(self.access.to_json(), deadline)) as objects:
+    def _find(self, location: ObjectLocation, deadline: Deadline, *, is_prefix: bool) -> list[tuple[str, str, int]]:
+        """Return key, ETag and size of an object, or of all objects below a prefix, without folder markers."""
+        with _translated("The object storage", deadline):
+            client = _client(self.access, deadline)
+        found: list[tuple[str, str, int]] = []
+        with closing(client), _translated(str(location), deadline):
             if not is_prefix:
-                return [objects.head(location)]
-            found = list(islice(objects.list_prefix(location), MAX_FILES + 1))
-        if len(found) > MAX_FILES:
-            raise FetchFailed(f"There are more than {MAX_FILES} objects below {location}. Name the model's own prefix.")
+                facts = client.head_object(Bucket=location.bucket, Key=location.key)
+                return [(location.key, facts["ETag"], facts["ContentLength"])]
+            pages = client.get_paginator("list_objects_v2").paginate(Bucket=location.bucket, Prefix=location.key)
+            for page in pages:
+                deadline.check()
+                found += [
+                    (entry["Key"], entry["ETag"], entry["Size"])
+                    for entry in page.get("Contents", ())
+                    if not entry["Key"].endswith("/")
+                ]
+                if len(found) > MAX_FILES:
+                    raise FetchFailed(
+                        f"There are more than {MAX_FILES} objects below {location}. Name the model's own prefix."
+                    )
         return found
 
     def _named_in_files(
@@ -109,6 +127,40 @@ class ObjectGrants:
             return []
         values = (value.strip() for value in (*files.properties.values(), *files.model_config.values()))
         return [value for value in values if value.startswith(_SCHEME)]
+
+
+def _client(access: S3Access, deadline: Deadline) -> Any:
+    import boto3
+    from botocore.config import Config
+
+    is_local = urlsplit(access.endpoint_url).hostname in ("127.0.0.1", "localhost", "::1")
+    config = Config(
+        connect_timeout=_CONNECT_S,
+        read_timeout=max(deadline.remaining_s(), 1.0),
+        retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
+        s3={"addressing_style": "path"},
+        proxies={} if is_local else None,
+    )
+    return boto3.client("s3", **access.client_options(), config=config)
+
+
+@contextmanager
+def _translated(name: str, deadline: Deadline) -> Iterator[None]:
+    """Translate boto3's errors about the object or prefix `name` to `FetchFailed`."""
+    from boto3.exceptions import Boto3Error
+    from botocore.exceptions import BotoCoreError, ClientError
+    from urllib3.exceptions import HTTPError
+
+    try:
+        yield
+    except ClientError as error:
+        details: dict[str, Any] = error.response.get("Error", {})
+        text = refusal(str(details.get("Code", "")), str(details.get("Message", "")), name)
+        raise FetchFailed(text) from error
+    except (BotoCoreError, Boto3Error, HTTPError, ValueError) as error:
+        deadline.check()
+        reason = str(error).rstrip(".") or type(error).__name__
+        raise FetchFailed(f"{name} cannot be read: {reason}. Can the object storage be reached?") from error
 
 
 def _is_stored(source: ArtifactSource) -> bool:

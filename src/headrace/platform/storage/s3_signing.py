@@ -8,12 +8,11 @@ reference.
 import hashlib
 import hmac
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from urllib.parse import quote, unquote_to_bytes, urlencode, urlsplit
 
 from headrace.core.errors import HeadraceError
-from headrace.platform.state.records import Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,15 +21,17 @@ class S3Access:
 
     endpoint_url: str
     access_key: str
-    secret_key: str
+    secret_key: str = field(repr=False)
     region: str
 
-    def __repr__(self) -> str:
-        return f"S3Access(endpoint_url={self.endpoint_url!r}, access_key={self.access_key!r}, secret_key='***')"
-
-    def to_json(self) -> Json:
-        """Return the form that `cluster.object_source.ObjectSource` takes."""
-        return asdict(self)
+    def client_options(self) -> dict[str, str]:
+        """Return the arguments of `boto3.client("s3", ...)`."""
+        return {
+            "endpoint_url": self.endpoint_url,
+            "aws_access_key_id": self.access_key,
+            "aws_secret_access_key": self.secret_key,
+            "region_name": self.region,
+        }
 
 
 class StorageMissing(HeadraceError):

@@ -42,16 +42,10 @@ DAMAGED_HEADERS: Final = (ValueError, IndexError, KeyError, OverflowError, Recur
 
 def unpack(read: Callable[[int], bytes], target: Path, guard: Guard, *, name: str) -> None:
     """
-    Unpack an archive into an empty folder.
+    Unpack an archive, which errors call `name`, into an empty folder.
 
-    Args:
-        read: returns the next bytes of the archive, at most as many as asked for; none at its end.
-        target: the folder.
-        guard: the limits of the fetch.
-        name: the archive's name in errors.
-
-    Raises:
-        FetchFailed: the archive has another format, is broken, or has a member that is refused.
+    `read` returns the next bytes of the archive, at most as many as asked for; none at its end. Raises `FetchFailed`
+    if the archive has another format, is broken, or has a member that is refused.
     """
     packed = _Packed(read)
     try:
@@ -70,12 +64,7 @@ def unpack(read: Callable[[int], bytes], target: Path, guard: Guard, *, name: st
 
 
 def safe_path(name: str, where: str) -> PurePosixPath:
-    """
-    Normalise the path of a member, relative to the model's folder, which is `.`.
-
-    Raises:
-        FetchFailed: the path leads outside of the folder.
-    """
+    """Normalise a member's path, relative to the model's folder (`.`); raises `FetchFailed` if it leads outside."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if name.startswith("/") or ".." in parts or "\0" in name:
         raise FetchFailed(f"{where} contains {name!r}, which would be outside of the model's folder. {_REPACK}")
@@ -87,7 +76,6 @@ class _Member(tarfile.TarInfo):
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_Member":
-        """Parse a header."""
         member = super().frombuf(buf, encoding, errors)
         if member.type in _HEADER_TYPES and member.size > _MAX_HEADER_BYTES:
             raise tarfile.ReadError(f"a header of {member.size} bytes")
@@ -102,11 +90,9 @@ class _Packed(io.RawIOBase):
         self.num_bytes = 0
 
     def readable(self) -> bool:
-        """Return True: this is the read side."""
         return True
 
     def readinto(self, buffer: "bytearray | memoryview") -> int:  # type: ignore[override]
-        """Fill the buffer as far as one read goes."""
         piece = self._read(len(buffer))
         buffer[: len(piece)] = piece
         self.num_bytes += len(piece)
@@ -147,11 +133,9 @@ class _Xz(io.RawIOBase):
         self._stream = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MAX_XZ_BYTES)
 
     def readable(self) -> bool:
-        """Return True: this is the read side."""
         return True
 
     def readinto(self, buffer: "bytearray | memoryview") -> int:  # type: ignore[override]
-        """Fill the buffer with the next bytes."""
         piece = b""
         while not piece:
             packed = self._next_bytes()
@@ -237,7 +221,8 @@ class _Extraction:
         assert source is not None
         path.unlink(missing_ok=True)  # a later member of the same name replaces the earlier one
         with source:
-            copy_stream(lambda size: self._checked(source.read(size)), path, self._guard, mode=_mode(member))
+            mode = 0o755 if member.mode & 0o100 else 0o644
+            copy_stream(lambda size: self._checked(source.read(size)), path, self._guard, mode=mode)
         if path.stat().st_size != member.size:
             raise tarfile.ReadError(f"{member.name!r} is truncated")
 
@@ -275,7 +260,3 @@ def _leads_inside(path: Path, root: Path) -> bool:
         return path.resolve(strict=True).is_relative_to(root)
     except (OSError, RuntimeError):  # a dangling link, or a loop
         return False
-
-
-def _mode(member: tarfile.TarInfo) -> int:
-    return 0o755 if member.mode & 0o100 else 0o644

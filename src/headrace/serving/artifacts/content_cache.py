@@ -88,7 +88,6 @@ class ContentCache:
                     shutil.rmtree(self.folder / (key + _FILLING), ignore_errors=True)
 
     def close(self) -> None:
-        """Release all entries."""
         while self._used:
             os.close(self._used.pop())
 

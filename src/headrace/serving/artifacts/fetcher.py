@@ -26,8 +26,8 @@ from headrace.serving.artifacts.fetch_bounds import (
     sized_reader,
     translate_os_errors,
 )
-from headrace.serving.artifacts.object_source import ObjectLocation, Objects, OpenObjects, StoredObject, parse_location
-from headrace.serving.artifacts.sources import ArtifactSource
+from headrace.serving.artifacts.object_grants import GrantedObjects
+from headrace.serving.artifacts.sources import ArtifactSource, GrantedObject, ObjectLocation, parse_location
 from headrace_handler.stray_files import is_stray
 
 _ARCHIVE_ENDINGS: Final = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar")
@@ -56,7 +56,7 @@ class Fetcher:
     def __init__(
         self,
         *,
-        objects: OpenObjects,
+        objects: Callable[[Deadline], GrantedObjects],
         cache: ContentCache,
         scratch: Path,
         deadline: Deadline,
@@ -64,15 +64,10 @@ class Fetcher:
         follows_redirects: bool = True,
     ) -> None:
         """
-        Prepare to fetch.
+        Prepare to fetch all sources within one deadline.
 
-        Args:
-            objects: opens the object storage.
-            cache: the cache for fetched files.
-            scratch: a folder of the worker, for links to single files on this disk.
-            deadline: the deadline for all sources together.
-            make_guard: creates limits other than the defaults.
-            follows_redirects: follow the redirects of http(s) URLs.
+        `objects` opens the object storage; `scratch` is a folder of the worker, for links to single files on this disk;
+        `make_guard` creates limits other than the defaults; `follows_redirects` is about http(s) URLs.
         """
         self._open_objects = objects
         self._follows_redirects = follows_redirects
@@ -83,14 +78,9 @@ class Fetcher:
 
     def fetch_all(self, sources: Sequence[ArtifactSource], *, may_be_empty: bool = False) -> Fetched:
         """
-        Fetch all files of a model.
+        Fetch all files of a model, or raise `FetchFailed`; partial downloads are removed.
 
-        Args:
-            sources: the sources of the files.
-            may_be_empty: accept a prefix without objects: the model then has no files of its own.
-
-        Raises:
-            FetchFailed: a source cannot be fetched. Partial downloads are removed.
+        With `may_be_empty` a prefix without objects is accepted: the model then has no files of its own.
         """
         model: Path | None = None
         channels: dict[str, Path] = {}
@@ -138,9 +128,9 @@ class Fetcher:
         finally:
             objects.close()
 
-    def _from_prefix(self, objects: Objects, location: ObjectLocation) -> Path:
+    def _from_prefix(self, objects: GrantedObjects, location: ObjectLocation) -> Path:
         prefix = folder_prefix(location.key)
-        objects_by_name: dict[str, StoredObject] = {}
+        objects_by_name: dict[str, GrantedObject] = {}
         guard = self._make_guard(self._cache.folder)
         for stored in objects.list_prefix(ObjectLocation(location.bucket, prefix)):
             guard.add_file()
@@ -158,12 +148,12 @@ class Fetcher:
             key, location.key or location.bucket, lambda folder: self._download(objects, objects_by_name, folder)
         )
 
-    def _unpack_object(self, objects: Objects, stored: StoredObject, folder: Path) -> None:
+    def _unpack_object(self, objects: GrantedObjects, stored: GrantedObject, folder: Path) -> None:
         guard = self._make_guard(folder)
         guard.expect(stored.num_bytes)
         objects.read(stored, lambda read: unpack(read, folder, guard, name=str(stored.location)))
 
-    def _download(self, objects: Objects, objects_by_name: dict[str, StoredObject], folder: Path) -> None:
+    def _download(self, objects: GrantedObjects, objects_by_name: dict[str, GrantedObject], folder: Path) -> None:
         guard = self._make_guard(folder)
         guard.expect(sum(stored.num_bytes for stored in objects_by_name.values()))
         for name, stored in objects_by_name.items():

@@ -13,10 +13,11 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
+from headrace.core.aws_buckets import explain_missing_bucket
 from headrace.serving.artifacts.fetch_bounds import Deadline, FetchFailed, sized_reader
-from headrace.serving.artifacts.object_source import ObjectLocation, StoredObject, is_local, parse_location, refusal
-from headrace.serving.artifacts.sources import GrantedObject, ObjectGrant
+from headrace.serving.artifacts.sources import GrantedObject, ObjectGrant, ObjectLocation
 
 if TYPE_CHECKING:
     import httpx
@@ -30,6 +31,8 @@ _THREADS: Final = 4
 _PIECE_BYTES: Final = 1 << 20
 _MAX_ERROR_BYTES: Final = 64 << 10
 _ELEMENT: Final = r"<{0}>([^<]*)</{0}>"
+_MISSING: Final = {"404", "NoSuchKey", "NotFound"}
+_DENIED: Final = {"403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken"}
 
 
 class _Interrupted(FetchFailed):
@@ -37,36 +40,28 @@ class _Interrupted(FetchFailed):
 
 
 class GrantedObjects:
-    """The granted objects, as `cluster.object_source.Objects`."""
+    """The objects that were granted to a worker; each in the granted version only. Methods raise `FetchFailed`."""
 
     def __init__(self, grants: Sequence[ObjectGrant], deadline: Deadline) -> None:
-        """Prepare to read; nothing is sent yet."""
         self._grants = {(grant.uri, grant.is_prefix): grant for grant in grants}
-        self._urls = {
-            ObjectLocation(parse_location(grant.uri).bucket, found.key): found.url
-            for grant in grants
-            for found in grant.objects
-        }
         self._deadline = deadline
         self.endpoint: str | None = next((grant.endpoint for grant in grants if grant.endpoint), None)
         self._client = None if self.endpoint is None else _client(self.endpoint)
 
-    def head(self, location: ObjectLocation) -> StoredObject:
-        """Look up one object."""
+    def head(self, location: ObjectLocation) -> GrantedObject:
         (found,) = self._grant(location, is_prefix=False).objects
-        return _stored(location.bucket, found)
+        return found
 
-    def list_prefix(self, location: ObjectLocation) -> Iterator[StoredObject]:
-        """Yield all objects whose keys begin with the location's key."""
-        for found in self._grant(location, is_prefix=True).objects:
-            yield _stored(location.bucket, found)
+    def list_prefix(self, location: ObjectLocation) -> Sequence[GrantedObject]:
+        """Return all objects whose keys begin with the location's key, without folder markers."""
+        return self._grant(location, is_prefix=True).objects
 
-    def read(self, stored: StoredObject, use: Callable[[Callable[[int], bytes]], None]) -> None:
+    def read(self, stored: GrantedObject, use: Callable[[Callable[[int], bytes]], None]) -> None:
         """Call `use` with a sequential reader of an object's bytes."""
         with closing(self._pieces(stored, 0, stored.num_bytes)) as pieces:
             use(sized_reader(lambda: next(pieces)))
 
-    def download(self, stored: StoredObject, target: Path, count: Callable[[int], None]) -> None:
+    def download(self, stored: GrantedObject, target: Path, count: Callable[[int], None]) -> None:
         """Download an object to a file, large objects in parallel parts; `count` gets the bytes, in any thread."""
         with target.open("wb") as file, ThreadPoolExecutor(_THREADS) as threads:
 
@@ -84,7 +79,6 @@ class GrantedObjects:
                 threads.shutdown(cancel_futures=True)
 
     def close(self) -> None:
-        """Close the connections."""
         if self._client is not None:
             self._client.close()
 
@@ -99,7 +93,7 @@ class GrantedObjects:
             raise FetchFailed(grant.error)
         return grant
 
-    def _pieces(self, stored: StoredObject, start: int, end: int) -> Generator[bytes, None, None]:
+    def _pieces(self, stored: GrantedObject, start: int, end: int) -> Generator[bytes, None, None]:
         """Yield the bytes of an object between two positions; after an interruption go on where it happened."""
         failures = 0
         while start < end:
@@ -120,16 +114,15 @@ class GrantedObjects:
                 time.sleep(_PAUSE_S * failures)
 
     @contextmanager
-    def _stream(self, stored: StoredObject, start: int, end: int) -> "Iterator[httpx.Response]":
+    def _stream(self, stored: GrantedObject, start: int, end: int) -> "Iterator[httpx.Response]":
         """Send a request for a part of an object, in the version that was granted."""
         import httpx
 
         assert self._client is not None, "there is a grant"
-        url = self._urls[stored.location]
         headers = {"Accept-Encoding": "identity", "If-Match": stored.etag, "Range": f"bytes={start}-{end - 1}"}
         name = str(stored.location)
         try:
-            with self._client.stream("GET", url, headers=headers) as response:
+            with self._client.stream("GET", stored.url, headers=headers) as response:
                 if response.status_code >= httpx.codes.INTERNAL_SERVER_ERROR:
                     raise _Interrupted(_refused(response, name))
                 is_whole = response.status_code == httpx.codes.OK and start == 0
@@ -148,13 +141,9 @@ def _client(endpoint: str) -> "httpx.Client":
     return httpx.Client(
         timeout=httpx.Timeout(_READ_S, connect=_CONNECT_S),
         verify=ssl.create_default_context(cafile=bundle) if bundle else True,
-        trust_env=not is_local(endpoint),  # no proxy for this machine
+        trust_env=urlsplit(endpoint).hostname not in ("127.0.0.1", "localhost", "::1"),  # no proxy for this machine
         limits=httpx.Limits(max_connections=_THREADS),
     )
-
-
-def _stored(bucket: str, found: GrantedObject) -> StoredObject:
-    return StoredObject(location=ObjectLocation(bucket, found.key), etag=found.etag, num_bytes=found.num_bytes)
 
 
 def _refused(response: "httpx.Response", name: str) -> str:
@@ -166,3 +155,20 @@ def _refused(response: "httpx.Response", name: str) -> str:
     text = body.decode(errors="replace")
     code, message = (re.search(_ELEMENT.format(element), text) for element in ("Code", "Message"))
     return refusal(code[1] if code else f"status {response.status_code}", message[1] if message else "", name)
+
+
+def refusal(code: str, message: str, name: str) -> str:
+    """Return the sentence for an error of S3 about the object or prefix `name`."""
+    message = message.rstrip(".")
+    why = explain_missing_bucket(name.removeprefix("s3://").partition("/")[0])
+    if why is not None and code in {"NoSuchBucket", *_MISSING}:
+        return f"{name} does not exist. {why}"
+    if code == "NoSuchBucket":
+        return f"{name} does not exist: there is no such bucket. Check ModelDataUrl or S3Uri."
+    if code in _MISSING:
+        return f"{name} does not exist. Check ModelDataUrl or S3Uri, and that the file was uploaded."
+    if code in _DENIED:
+        return f"Access to {name} is denied ({code}). Check the keys of the object storage and the bucket's policy."
+    if code == "PreconditionFailed":
+        return f"{name} has changed during the download. Try again."
+    return f"{name} cannot be read: {message or 'no reason was given'} ({code})."

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from headrace.serving.artifacts.fetch_bounds import FetchFailed
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactSource:
@@ -17,11 +19,30 @@ class ArtifactSource:
     """Channel of AdditionalModelDataSources, in a container `/opt/ml/additional-model-data-sources/<channel>`."""
 
 
+@dataclass(frozen=True, slots=True)
+class ObjectLocation:
+    """The bucket and key of an object, or of a prefix."""
+
+    bucket: str
+    key: str
+
+    def __str__(self) -> str:
+        return f"s3://{self.bucket}/{self.key}"
+
+
+def parse_location(uri: str) -> ObjectLocation:
+    """Parse `s3://bucket/key`; raises `FetchFailed` for another form."""
+    bucket, _, key = uri.removeprefix("s3://").partition("/")
+    if not uri.startswith("s3://") or not bucket:
+        raise FetchFailed(f"{uri!r} is not an address in object storage; expected s3://BUCKET/KEY.")
+    return ObjectLocation(bucket, key)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrantedObject:
-    """One object that a worker may read."""
+    """One object that a worker may read, in the version that the platform found."""
 
-    key: str
+    location: ObjectLocation
     etag: str
     num_bytes: int
     url: str = field(repr=False)
