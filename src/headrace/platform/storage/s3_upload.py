@@ -5,13 +5,13 @@ Bodies are forwarded in parts. The last part is held back until the whole body h
 never stores a complete body that differs from the one that the client signed.
 """
 
-import base64
 import hashlib
 import re
-import zlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any
+
+from botocore.httpchecksum import Crc32Checksum, Sha1Checksum, Sha256Checksum
 
 from headrace.platform.storage.s3_signing import UNSIGNED_PAYLOAD
 from headrace.serving.http.asgi import Receive, Scope
@@ -139,27 +139,10 @@ _HEX_DIGEST = re.compile(r"[0-9a-f]{64}")
 _EMPTY_DIGEST = hashlib.sha256().hexdigest()
 
 
-class _Digest(Protocol):
-    def update(self, data: bytes, /) -> None: ...
-
-    def digest(self) -> bytes: ...
-
-
-class _Crc32:
-    def __init__(self) -> None:
-        self._value = 0
-
-    def update(self, data: bytes, /) -> None:
-        self._value = zlib.crc32(data, self._value)
-
-    def digest(self) -> bytes:
-        return self._value.to_bytes(4, "big")
-
-
-_TRAILER_DIGESTS: Mapping[str, Callable[[], _Digest]] = {
-    "x-amz-checksum-crc32": _Crc32,
-    "x-amz-checksum-sha1": lambda: hashlib.sha1(usedforsecurity=False),
-    "x-amz-checksum-sha256": hashlib.sha256,
+_CHECKSUMS: Mapping[str, Callable[[], Any]] = {
+    "x-amz-checksum-crc32": Crc32Checksum,
+    "x-amz-checksum-sha1": Sha1Checksum,
+    "x-amz-checksum-sha256": Sha256Checksum,
 }
 
 
@@ -273,7 +256,7 @@ def _other_digest() -> AwsError:
 async def _decoded(receive: Receive, reader: AwsChunkedReader, length: int, trailer: str) -> AsyncIterator[bytes]:
     """Yield the content of the chunks; the last part once length and checksum were compared."""
     held, num_bytes = b"", 0
-    digest = _TRAILER_DIGESTS[trailer]() if trailer in _TRAILER_DIGESTS else None
+    checksum = _CHECKSUMS[trailer]() if trailer in _CHECKSUMS else None
     try:
         async for part in body_parts(receive):
             content = reader.feed(part)
@@ -282,8 +265,8 @@ async def _decoded(receive: Receive, reader: AwsChunkedReader, length: int, trai
             num_bytes += len(content)
             if num_bytes > length:
                 break
-            if digest is not None:
-                digest.update(content)
+            if checksum is not None:
+                checksum.update(content)
             if held:
                 yield held
             held = content
@@ -298,7 +281,7 @@ async def _decoded(receive: Receive, reader: AwsChunkedReader, length: int, trai
             "IncompleteBody",
             f"The body has at least {num_bytes} bytes; expected {length} by x-amz-decoded-content-length.",
         )
-    if digest is not None and base64.b64encode(digest.digest()).decode() != reader.trailers.get(trailer):
+    if checksum is not None and checksum.b64digest() != reader.trailers.get(trailer):
         raise AwsError("BadDigest", f"The {trailer} you specified did not match what we received.")
     if held:
         yield held
