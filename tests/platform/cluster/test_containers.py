@@ -15,7 +15,6 @@ import pytest
 from headrace.core.errors import SettingsError
 from headrace.core.processes import ProcessId, is_running, process_id
 from headrace.platform.cluster.containers import (
-    ContainerEngine,
     ContainerLauncher,
     container_name,
     environment_lines,
@@ -25,7 +24,14 @@ from headrace.platform.cluster.containers import (
     run_command,
 )
 from headrace.platform.cluster.host_resources import Given
-from headrace.platform.cluster.launcher import ContainerImage, Handle, Limits, WorkerPhase, WorkerSpec
+from headrace.platform.cluster.launcher import (
+    ContainerEngine,
+    ContainerImage,
+    Handle,
+    Limits,
+    WorkerPhase,
+    WorkerSpec,
+)
 from headrace.platform.cluster.local import LocalLauncher
 from headrace.platform.cluster.worker_files import Assignment
 from headrace.serving.artifacts.sources import ArtifactSource
@@ -34,6 +40,7 @@ from tests.waiting import WAIT_S
 from .sites import seen_as, until
 
 URI = "763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-inference:2.6.0-cpu-py312"
+IMAGE = ContainerImage(uri=URI, engine=ContainerEngine(name="docker", program="docker"), name="n")
 STUB = Path(__file__).parent / "stub_engine.py"
 
 
@@ -234,21 +241,20 @@ def command_of(image: ContainerImage, **options: object) -> list[str]:
 
 
 def test_limits_and_gpus_become_options_of_the_engine() -> None:
-    image = ContainerImage(uri=URI, engine="docker", program="/usr/bin/docker", name="n")
     limited = WorkerSpec(name="w", limits=Limits(num_cpus=2.5, memory_bytes=1 << 30))
 
-    command = command_of(image, spec=limited, given=Given(gpus=(0, 2)))
+    command = command_of(IMAGE, spec=limited, given=Given(gpus=(0, 2)))
 
     assert " ".join(command).endswith(
         f'--cpus 2.5 --memory 1073741824 --memory-swap 1073741824 --gpus "device=0,2" {URI} serve'
     )
-    podman = command_of(replace(image, engine="podman"), given=Given(gpus=(1,)))
+    podman = command_of(replace(IMAGE, engine=replace(IMAGE.engine, name="podman")), given=Given(gpus=(1,)))
     assert " ".join(podman).endswith(f"--device nvidia.com/gpu=1 {URI} serve")
-    assert "--gpus" not in command_of(image)
+    assert "--gpus" not in command_of(IMAGE)
 
 
 def test_containers_keep_only_the_rights_over_users_and_files() -> None:
-    command = " ".join(command_of(ContainerImage(uri=URI, engine="docker", program="docker", name="n")))
+    command = " ".join(command_of(IMAGE))
     assert (
         "--cap-drop ALL --cap-add CHOWN --cap-add DAC_OVERRIDE --cap-add KILL --cap-add SETGID --cap-add SETUID"
         in command
@@ -260,7 +266,7 @@ def test_containers_keep_only_the_rights_over_users_and_files() -> None:
 
 def test_channels_are_mounted_beside_the_model() -> None:
     command = run_command(
-        ContainerImage(uri=URI, engine="docker", program="docker", name="n"),
+        IMAGE,
         Assignment(spec=WorkerSpec(name="w"), port=9000, cache_folder="/c", log_position=0),
         model=Path("/m"),
         channels={"draft": Path("/d")},

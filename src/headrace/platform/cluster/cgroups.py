@@ -9,7 +9,6 @@ Source: Linux `Documentation/admin-guide/cgroup-v2.rst`, `systemd.resource-contr
 """
 
 import os
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -37,7 +36,9 @@ class WorkerCgroups:
             return
         group = self._group(name)
         try:
-            _enable(self._folder)
+            control = self._folder / "cgroup.subtree_control"
+            if missing := _CONTROLLERS - {*control.read_text().split()}:
+                control.write_text(" ".join(f"+{controller}" for controller in sorted(missing)))
             group.mkdir(exist_ok=True)
             for file, value in files.items():
                 (group / file).write_text(value)
@@ -78,7 +79,7 @@ def delegated_group(proc: Path = Path("/proc"), mount: Path = Path("/sys/fs/cgro
     except OSError:
         return None
     needed = (parent, parent / "cgroup.procs", parent / "cgroup.subtree_control")
-    return parent if has_all and is_empty and _are_writable(needed) else None
+    return parent if has_all and is_empty and all(os.access(path, os.W_OK) for path in needed) else None
 
 
 def _own_group(proc: Path, mount: Path) -> Path | None:
@@ -88,14 +89,3 @@ def _own_group(proc: Path, mount: Path) -> Path | None:
             if line.startswith("0::/"):
                 return mount / line.removeprefix("0::/")
     return None
-
-
-def _are_writable(paths: Iterable[Path]) -> bool:
-    return all(os.access(path, os.W_OK) for path in paths)
-
-
-def _enable(folder: Path) -> None:
-    """Enable the controllers for the children of a group."""
-    control = folder / "cgroup.subtree_control"
-    if missing := _CONTROLLERS - {*control.read_text().split()}:
-        control.write_text(" ".join(f"+{controller}" for controller in sorted(missing)))

@@ -17,14 +17,21 @@ import signal
 import subprocess
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from headrace.core.errors import SettingsError
 from headrace.core.telemetry import get_logger
-from headrace.platform.cluster.launcher import ContainerImage, Handle, Observation, WorkerPhase, WorkerSpec
+from headrace.platform.cluster.launcher import (
+    ContainerEngine,
+    ContainerImage,
+    Handle,
+    Observation,
+    WorkerPhase,
+    WorkerSpec,
+)
 from headrace.platform.cluster.local import LocalLauncher
 from headrace.platform.cluster.worker_exit import is_exit_line
 from headrace.platform.cluster.worker_files import Assignment, read_value, worker_files
@@ -53,37 +60,21 @@ _ENGINE_VARIABLES: Final = ("HOME", "PATH", "XDG_RUNTIME_DIR", "DOCKER_HOST", "D
 _ENGINE_PREFIXES: Final = ("DOCKER_", "CONTAINER_", "CONTAINERS_")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerEngine:
-    """The program that runs containers."""
-
-    name: str
-    """`docker` or `podman`."""
-    program: str
-    """Its path."""
-    variables: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Its environment: where its daemon and its credentials for registries are."""
-
-    def run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        """Run a command of the engine that ends soon; blocks."""
-        return subprocess.run(  # noqa: S603 -- a fixed program with arguments of our own
-            [self.program, *arguments],
-            env=dict(self.variables),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_ANSWER_S,
-            check=False,
-        )
+def run_engine(engine: ContainerEngine, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run a command of the engine that ends soon; blocks."""
+    return subprocess.run(  # noqa: S603 -- a fixed program with arguments of our own
+        [engine.program, *arguments],
+        env=engine.variables,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=_ANSWER_S,
+        check=False,
+    )
 
 
 def find_engine(environment: Mapping[str, str]) -> ContainerEngine:
-    """
-    Return the first engine on the PATH that answers.
-
-    Raises:
-        SettingsError: there is none, or none answers; the message has their errors.
-    """
+    """Return the first engine on the PATH that answers; raises `SettingsError` with the errors of those that do not."""
     said = []
     for name in ENGINES:
         program = shutil.which(name, path=environment.get("PATH"))
@@ -91,7 +82,7 @@ def find_engine(environment: Mapping[str, str]) -> ContainerEngine:
             continue
         engine = ContainerEngine(name=name, program=program, variables=engine_variables(environment))
         try:
-            answer = engine.run("info")
+            answer = run_engine(engine, "info")
         except (OSError, subprocess.TimeoutExpired) as error:
             said.append(f"{name}: {error}")
             continue
@@ -122,13 +113,13 @@ def pull_image(engine: ContainerEngine, uri: str, timeout_s: float) -> None:
         SettingsError: it cannot be pulled; the message has the engine's reason.
         OSError, subprocess.TimeoutExpired: the engine cannot be run, or does not answer.
     """
-    if engine.run("image", "inspect", uri).returncode == 0:
+    if run_engine(engine, "image", "inspect", uri).returncode == 0:
         return
     get_logger().info("container.pulling", image=uri, engine=engine.name)
     kept: deque[str] = deque(maxlen=20)
     with subprocess.Popen(  # noqa: S603 -- a fixed program; Podman writes its progress to stderr, Docker to stdout
         [engine.program, "pull", uri],
-        env=dict(engine.variables),
+        env=engine.variables,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -179,21 +170,19 @@ def run_command(
     """
     Return the command line that runs a worker's container in the foreground.
 
-    Args:
-        image: the image to run.
-        assignment: the worker's assignment.
-        model: folder of the model's files; None: there are none.
-        channels: folders of `AdditionalModelDataSources`, by channel.
-        environment_file: the container's environment, as `environment_lines` writes it.
+    It mounts the folders of the model and of `AdditionalModelDataSources`, by channel. `environment_file` has the
+    container's environment, as `environment_lines` writes it.
     """
     spec, given = assignment.spec, assignment.given
     mounts = {f"{CHANNELS_MOUNT}/{channel}": folder for channel, folder in channels.items()}
     if model is not None:
         mounts[MODEL_MOUNT] = model
-    command = [image.program, "run", "--rm", "--name", image.name, "--env-file", str(environment_file)]
+    command = [image.engine.program, "run", "--rm", "--name", image.name, "--env-file", str(environment_file)]
     command += ["--label", f"{_PLATFORM_LABEL}={image.platform}", "--label", f"{_WORKER_LABEL}={spec.name}"]
     command += ["--publish", f"{assignment.host}:{assignment.port}:{CONTAINER_PORT}", "--shm-size", _SHARED_MEMORY]
-    command += _confinement()
+    # What code in a container may do is bounded; the root file system stays writable, as on AWS.
+    kept = [option for capability in _KEPT_CAPABILITIES for option in ("--cap-add", capability)]
+    command += ["--cap-drop", "ALL", *kept, "--security-opt", "no-new-privileges", "--pids-limit", str(_MAX_PROCESSES)]
     for target, folder in mounts.items():
         command += ["--mount", f"type=bind,source={folder.resolve()},target={target},readonly"]
     if spec.limits.num_cpus is not None:
@@ -201,32 +190,15 @@ def run_command(
     if spec.limits.memory_bytes is not None:
         memory = str(spec.limits.memory_bytes)
         command += ["--memory", memory, "--memory-swap", memory]  # no swap: instances have none
-    command += _gpu_options(image.engine, given.gpus)
+    if image.engine.name == "podman":
+        command += [option for index in given.gpus for option in ("--device", f"nvidia.com/gpu={index}")]
+    elif given.gpus:
+        command += ["--gpus", f'"device={",".join(map(str, given.gpus))}"']  # quoted: docker splits values at commas
     return [*command, image.uri, "serve"]
 
 
-def _confinement() -> list[str]:
-    """Return the options that bound what code in a container may do; the root file system stays writable, as on AWS."""
-    kept = [option for capability in _KEPT_CAPABILITIES for option in ("--cap-add", capability)]
-    limit = ["--pids-limit", str(_MAX_PROCESSES)]
-    return ["--cap-drop", "ALL", *kept, "--security-opt", "no-new-privileges", *limit]
-
-
-def _gpu_options(engine: str, gpus: Sequence[int]) -> list[str]:
-    if not gpus:
-        return []
-    if engine == "podman":
-        return [option for index in gpus for option in ("--device", f"nvidia.com/gpu={index}")]
-    return ["--gpus", f'"device={",".join(map(str, gpus))}"']  # quoted, because docker splits the value at commas
-
-
 def environment_lines(environment: Mapping[str, str]) -> str:
-    """
-    Return the text of an environment file.
-
-    Raises:
-        SettingsError: a value has several lines, which the format cannot express.
-    """
+    """Return the text of an environment file; raises `SettingsError` for a value of several lines, which it has not."""
     for name, value in environment.items():
         if "\n" in value or "\r" in value:
             raise SettingsError(
@@ -242,14 +214,7 @@ class ContainerLauncher:
     name = LocalLauncher.name
 
     def __init__(self, local: LocalLauncher, engine: ContainerEngine, folder: Path) -> None:
-        """
-        Create a launcher.
-
-        Args:
-            local: runs the worker processes.
-            engine: runs the containers.
-            folder: contains a folder for each worker, as for `local`.
-        """
+        """Create a launcher over `local`, which runs the worker processes, and its folder of workers."""
         self._local = local
         self._engine = engine
         self._folder = folder
@@ -258,17 +223,14 @@ class ContainerLauncher:
         self._is_swept = False
 
     async def start(self, spec: WorkerSpec) -> Handle:
-        """Start a worker; see `LocalLauncher.start`."""
         if spec.image is None:
             return await self._local.start(spec)
         self._removed.discard(spec.name)
         image = replace(
             spec.image,
-            engine=self._engine.name,
-            program=self._engine.program,
+            engine=self._engine,
             name=container_name(self._folder, spec.name),
             platform=platform_label(self._folder),
-            variables=dict(self._engine.variables),
         )
         return await self._local.start(replace(spec, image=image))
 
@@ -295,14 +257,12 @@ class ContainerLauncher:
         return workers
 
     async def forget(self, name: str) -> None:
-        """Remove an exited worker's container, and its folder with the log."""
         if await asyncio.to_thread(self._is_container, name) and name not in await self._local.known():
             await asyncio.to_thread(self._remove, name)
         self._removed.discard(name)
         await self._local.forget(name)
 
     async def close(self) -> None:
-        """Cancel pending SIGKILLs; workers keep running."""
         await self._local.close()
 
     def _is_container(self, name: str) -> bool:
@@ -310,9 +270,8 @@ class ContainerLauncher:
         return assignment is not None and assignment.spec.image is not None
 
     def _remove(self, name: str) -> None:
-        """Remove a worker's container if there is one."""
         try:
-            self._engine.run("rm", "--force", container_name(self._folder, name))
+            run_engine(self._engine, "rm", "--force", container_name(self._folder, name))
         except (OSError, subprocess.TimeoutExpired) as error:
             get_logger().warning("container.not_removed", worker=name, reason=str(error))
 
@@ -320,10 +279,10 @@ class ContainerLauncher:
         """Remove this platform's containers whose workers ended while no platform ran, such as after a power cut."""
         label = f"label={_PLATFORM_LABEL}={platform_label(self._folder)}"
         try:
-            listed = self._engine.run("ps", "--all", "--filter", label, "--format", "{{.Names}}")
+            listed = run_engine(self._engine, "ps", "--all", "--filter", label, "--format", "{{.Names}}")
             for name in sorted(set(listed.stdout.split()) - kept):
                 get_logger().info("container.left_over", container=name)
-                self._engine.run("rm", "--force", name)
+                run_engine(self._engine, "rm", "--force", name)
         except (OSError, subprocess.TimeoutExpired) as error:
             get_logger().warning("container.not_listed", reason=str(error))
 

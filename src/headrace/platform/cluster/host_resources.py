@@ -54,14 +54,19 @@ def give(spec: WorkerSpec, host: HostResources, held: Sequence[Holding]) -> Give
     """
     Decide which GPUs and cores of its host a worker gets.
 
-    Raises:
-        StartPending: not enough GPUs are free now.
-        InsufficientCapacity: the host has fewer GPUs than the worker must have.
+    Raises `StartPending` if not enough GPUs are free now, `InsufficientCapacity` if the host has too few.
     """
     gpus = _give_gpus(spec, host, held)
     num_cores = min(spec.threads or host.num_cores, host.num_cores)
     if spec.limits.num_cpus is None:
-        num_cores = share_of_cores(num_cores, num_cores=host.num_cores, held=_cores_beside(spec, held))
+        beside = [
+            holding.num_cores
+            for holding in held
+            # Without other revisions of its own fleet: one of the two will leave.
+            if holding.num_cores
+            and (not spec.group or holding.group != spec.group or holding.revision == spec.revision)
+        ]
+        num_cores = share_of_cores(num_cores, num_cores=host.num_cores, held=beside)
     return Given(gpus=gpus, workers_per_gpu=host.workers_per_gpu, num_cores=num_cores)
 
 
@@ -79,15 +84,6 @@ def share_of_cores(wanted: int, *, num_cores: int, held: Sequence[int]) -> int:
     return min(wanted, max(free, equal_share, 1))
 
 
-def _cores_beside(spec: WorkerSpec, held: Sequence[Holding]) -> list[int]:
-    """Return the cores of the workers beside it, without other revisions of its fleet: one of them will leave."""
-    return [
-        holding.num_cores
-        for holding in held
-        if holding.num_cores and not (spec.group and holding.group == spec.group and holding.revision != spec.revision)
-    ]
-
-
 def _give_gpus(spec: WorkerSpec, host: HostResources, held: Sequence[Holding]) -> tuple[int, ...]:
     """Return the GPUs of a worker; none on a host without GPUs, where it runs on the CPU."""
     request = spec.resources
@@ -96,8 +92,7 @@ def _give_gpus(spec: WorkerSpec, host: HostResources, held: Sequence[Holding]) -
         return ()
     if count > len(host.gpus):
         if not request.is_at_most:
-            message = f"The worker requests {_gpus_text(count)}; this host has {len(host.gpus)}."
-            raise InsufficientCapacity(message)
+            raise InsufficientCapacity(f"The worker requests {_gpus_text(count)}; this host has {len(host.gpus)}.")
         count = len(host.gpus)
     chosen = choose_gpus(
         [gpu.index for gpu in host.gpus],
@@ -106,8 +101,12 @@ def _give_gpus(spec: WorkerSpec, host: HostResources, held: Sequence[Holding]) -
         workers_per_gpu=host.workers_per_gpu,
     )
     if chosen is None:
-        message = f"This host has not enough free GPUs now: the worker requests {_gpus_text(count)}. {_use(host, held)}"
-        raise StartPending(message)
+        users = Counter(index for holding in held for index in holding.gpus)
+        num_free = sum(users[gpu.index] < host.workers_per_gpu for gpu in host.gpus)
+        raise StartPending(
+            f"This host has not enough free GPUs now: the worker requests {_gpus_text(count)}. "
+            f"This host has {len(host.gpus)}, {num_free} of them free."
+        )
     return chosen
 
 
@@ -137,13 +136,9 @@ def gpu_environment(given: Given, host: HostResources) -> dict[str, str]:
 
 def chosen_of_given(given: str, chosen: str) -> str:
     """
-    Return the GPUs that a container's own `CUDA_VISIBLE_DEVICES` chooses of those given to it.
+    Return the GPUs that a container's own `CUDA_VISIBLE_DEVICES` (`chosen`) chooses of those that the launcher set.
 
     As in a container, its numbers count the given ones from 0; as in CUDA, the first that is none ends the list.
-
-    Args:
-        given: the variable as the launcher set it.
-        chosen: the variable in the container's `Environment`.
     """
     here = [entry for entry in given.split(",") if entry]
     found: list[str] = []
@@ -159,12 +154,6 @@ def gpus_text(worker: str, indices: Sequence[int], gpus: Sequence[Gpu]) -> str:
     """Return which GPUs a worker has, for the description of its endpoint."""
     names = ", ".join(dict.fromkeys(gpu.name for gpu in gpus if gpu.index in indices))
     return f"{worker} runs on GPU {', '.join(map(str, indices))}{f' ({names})' if names else ''}."
-
-
-def _use(host: HostResources, held: Sequence[Holding]) -> str:
-    users = Counter(index for holding in held for index in holding.gpus)
-    num_free = sum(users[gpu.index] < host.workers_per_gpu for gpu in host.gpus)
-    return f"This host has {len(host.gpus)}, {num_free} of them free."
 
 
 def _gpus_text(count: int) -> str:

@@ -33,21 +33,28 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerEngine:
+    """The program that runs containers."""
+
+    name: str = ""
+    """`docker` or `podman`."""
+    program: str = ""
+    """Its path."""
+    variables: dict[str, str] = field(default_factory=dict, repr=False)
+    """Its environment: where its daemon and its credentials for registries are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerImage:
     """An image to run as a container; all but its `uri` is filled in by the launcher."""
 
     uri: str
     """As in `CreateModel`."""
-    engine: str = ""
-    """`docker` or `podman`."""
-    program: str = ""
-    """Path of the engine's program."""
+    engine: ContainerEngine = field(default_factory=ContainerEngine)
     name: str = ""
     """Name of the container."""
     platform: str = ""
     """Label that identifies the platform's containers."""
-    variables: dict[str, str] = field(default_factory=dict, repr=False)
-    """Environment of the engine's program."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,11 +203,9 @@ class NoGrants:
     """Grants nothing: there is no object storage."""
 
     def for_worker(self, _spec: WorkerSpec) -> tuple[ObjectGrant, ...]:
-        """Return no grants."""
         return ()
 
     def for_uri(self, _uri: str) -> ObjectGrant | None:
-        """Return no grant."""
         return None
 
 

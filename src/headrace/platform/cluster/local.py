@@ -61,16 +61,11 @@ _SEARCHED_EVENTS: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Facts:
+class _Facts(Holding):
     """The `Handle.facts` of this launcher's workers."""
 
     process: ProcessId
     log_position: int
-    gpus: list[int] = field(default_factory=list)
-    """Indices of the GPUs that it holds."""
-    num_cores: int = 0
-    group: str = ""
-    revision: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,14 +78,6 @@ class ProcessOptions:
     """Bearer token that the workers require; empty if none is required."""
     dies_with_parent: bool = False
     """True if the kernel kills the workers when this process ends for any reason."""
-
-
-@dataclass(frozen=True, slots=True)
-class _LivingWorker:
-    """The state of a running worker, from its folder."""
-
-    report: Report
-    was_ready: bool
 
 
 class LocalLauncher:
@@ -140,35 +127,23 @@ class LocalLauncher:
         self._exits = ExitLog(self._logs, now_s=now_s, is_pinged=not self._options.dies_with_parent)
 
     async def start(self, spec: WorkerSpec) -> Handle:
-        """
-        Start a worker, or return the handle of the running one of that name.
-
-        Raises:
-            StartPending: other workers hold the GPUs that it needs; call again.
-            LaunchFailed: the worker cannot be started here; the message has the reason and a remedy.
-        """
+        """Start a worker; see `Launcher.start`. It is pending while other workers hold the GPUs that it needs."""
         return await asyncio.to_thread(self._start, spec)
 
     async def poll(self, name: str, handle: Handle) -> Observation:
-        """Observe a worker, started or adopted."""
-        state = await asyncio.to_thread(self._look, name, handle)
-        if isinstance(state, Observation):
-            return state
-        phase = state.report.phase
+        runs, seen = await asyncio.to_thread(self._look, name, handle)
+        if not runs:
+            return seen
+        phase = seen.phase
         if phase is not WorkerPhase.FETCHING:
-            is_healthy = await ping(handle.url, self._ping_timeout_s)
-            if is_healthy and not state.was_ready:
-                await asyncio.to_thread(try_touch, self._files(name).ready)
-            failing = WorkerPhase.UNHEALTHY if state.was_ready else WorkerPhase.STARTING
-            phase = WorkerPhase.READY if is_healthy else failing
-        return Observation(phase=phase, notices=state.report.notices, placement=self._placement(name, handle))
+            phase = await pinged_phase(self._files(name).ready, handle.url, self._ping_timeout_s)
+        gpus = _facts(handle).gpus
+        placement = gpus_text(name, gpus, self._host.gpus) if gpus and self._host is not None else ""
+        return replace(seen, phase=phase, placement=placement)
 
     async def look(self, name: str, handle: Handle) -> Observation:
         """Observe a worker without `/ping`: FETCHING, STARTING (it may be ready by now) or EXITED."""
-        state = await asyncio.to_thread(self._look, name, handle)
-        if isinstance(state, Observation):
-            return state
-        return Observation(phase=state.report.phase, notices=state.report.notices)
+        return (await asyncio.to_thread(self._look, name, handle))[1]
 
     async def stop(self, name: str, handle: Handle, *, grace_s: float) -> None:
         """Send SIGTERM once (our server exits at once on a second one), and SIGKILL after `grace_s`."""
@@ -182,11 +157,9 @@ class LocalLauncher:
         self._kills[process] = asyncio.get_running_loop().call_later(delay_s, self._kill, process)
 
     async def known(self) -> dict[str, Handle]:
-        """Return all running workers on this host, including those of earlier platform processes."""
         return await asyncio.to_thread(self._known)
 
     async def forget(self, name: str) -> None:
-        """Remove the folder of an exited worker with its log; a running worker keeps it."""
         await asyncio.to_thread(self._forget, name)
 
     async def close(self) -> None:
@@ -209,7 +182,13 @@ class LocalLauncher:
             return living[spec.name]
         options = self._options
         given = give(spec, self._host, self._holdings()) if self._host is not None else Given()
-        port = _free_port(options.host, {_port(handle) for handle in living.values()})
+        taken = {int(handle.url.rpartition(":")[2]) for handle in living.values()}
+        port = next((port for port in free_ports(WORKER_PORTS, options.host) if port not in taken), None)
+        if port is None:
+            raise LaunchFailed(
+                f"No free port was found on {options.host} between {WORKER_PORTS.start} and {WORKER_PORTS.stop}. "
+                "Stop programs that listen there."
+            )
         files.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for left_over in (files.handle, files.report, files.ready, files.stopping):
             left_over.unlink(missing_ok=True)
@@ -234,29 +213,32 @@ class LocalLauncher:
         write_value(files.handle, handle)
         return handle
 
-    def _look(self, name: str, handle: Handle) -> Observation | _LivingWorker:
+    def _look(self, name: str, handle: Handle) -> tuple[bool, Observation]:
+        """Return whether a worker's process runs, and what its folder says of it."""
         files, facts = self._files(name), _facts(handle)
         self._logs.trim(name)
-        has_ended = not is_running(facts.process)
+        # In this order: a worker writes its last report before it ends.
+        runs = is_running(facts.process)
         report = read_value(files.report, Report) or Report(phase=WorkerPhase.STARTING)
-        if not has_ended:
+        if runs:
             self._exits.saw_running(name)
-            return _LivingWorker(report, files.ready.exists())
+            return True, Observation(phase=report.phase, notices=report.notices)
         is_first_look = facts.process not in self._ended.get(name, {})
         exit_code = self._clean_up(name, facts.process)
-        if read_value(files.handle, Handle) != handle:
-            return Observation(phase=WorkerPhase.EXITED, exit_code=exit_code)
+        if read_value(files.handle, Handle) != handle:  # another process of this name has started since
+            return False, Observation(phase=WorkerPhase.EXITED, exit_code=exit_code)
         exit_code = report.exit_code if exit_code is None else exit_code
         ended_in = report.ended_in if report.phase is WorkerPhase.EXITED else report.phase
         cause = self._exits.cause(name, exit_code, was_stopped=files.stopping.exists())
         if is_first_look:
             self._exits.note(name, exit_code, cause, phase="ready" if files.ready.exists() else str(ended_in or ""))
-        return Observation(
+        message = last_error_line(self._logs, name, facts.log_position)
+        return False, Observation(
             phase=WorkerPhase.EXITED,
             exit_code=exit_code,
             ended_in=ended_in,
             cause=cause,
-            message=last_error_line(self._logs, name, facts.log_position),
+            message=message,
             notices=report.notices,
         )
 
@@ -298,23 +280,13 @@ class LocalLauncher:
 
     def _holdings(self) -> list[Holding]:
         """Return what workers hold: GPUs until all of a worker's processes have ended, cores until it is stopped."""
-        holdings = []
+        holdings: list[Holding] = []
         for name, handle in self._handles().items():
             facts = _facts(handle)
             has_cores = is_running(facts.process) and not self._files(name).stopping.exists()
             if has_cores or (facts.gpus and is_session_running(facts.process)):
-                holding = Holding(
-                    gpus=tuple(facts.gpus),
-                    num_cores=facts.num_cores if has_cores else 0,
-                    group=facts.group,
-                    revision=facts.revision,
-                )
-                holdings.append(holding)
+                holdings.append(facts if has_cores else replace(facts, num_cores=0))
         return holdings
-
-    def _placement(self, name: str, handle: Handle) -> str:
-        gpus = _facts(handle).gpus
-        return gpus_text(name, gpus, self._host.gpus) if gpus and self._host is not None else ""
 
     def _remove_cgroup(self, name: str) -> None:
         if self._cgroups is not None:
@@ -336,19 +308,19 @@ class LocalLauncher:
 
 
 def local_handle(process: ProcessId, assignment: Assignment) -> Handle:
-    """Build the handle of a local worker process."""
     spec, given = assignment.spec, assignment.given
     facts = _Facts(
         process=process,
         log_position=assignment.log_position,
-        gpus=[*given.gpus],
+        gpus=given.gpus,
         num_cores=given.num_cores,
         group=spec.group,
         revision=spec.revision,
     )
     host = f"[{assignment.host}]" if ":" in assignment.host else assignment.host
     url = f"http://{host}:{assignment.port}"
-    return Handle(launcher=LocalLauncher.name, url=url, facts=msgspec.to_builtins(facts), token=assignment.token)
+    values = msgspec.json.decode(msgspec.json.encode(facts))  # as they are read back, for comparisons
+    return Handle(launcher=LocalLauncher.name, url=url, facts=values, token=assignment.token)
 
 
 def last_error_line(logs: WorkerLogs, name: str, log_position: int) -> str:
@@ -365,30 +337,21 @@ def _facts(handle: Handle) -> _Facts:
     return msgspec.convert(handle.facts, _Facts)
 
 
-def _port(handle: Handle) -> int:
-    return int(handle.url.rpartition(":")[2])
+async def pinged_phase(ready: Path, url: str, timeout_s: float) -> WorkerPhase:
+    """Return the phase of a running worker by `/ping`; the file `ready` remembers that it has been ready."""
 
+    def was_ready() -> bool:
+        was_there = ready.exists()
+        if is_healthy and not was_there:
+            with suppress(OSError):  # on a full disk the next observation tries again
+                ready.touch()
+        return was_there
 
-def try_touch(path: Path) -> None:
-    """Create an empty file, if possible."""
-    with suppress(OSError):  # on a full disk the next observation tries again
-        path.touch()
-
-
-def _free_port(host: str, taken: set[int]) -> int:
-    """
-    Return a port on which no program listens.
-
-    Raises:
-        LaunchFailed: no free port was found.
-    """
-    for port in free_ports(WORKER_PORTS, host):
-        if port not in taken:
-            return port
-    raise LaunchFailed(
-        f"No free port was found on {host} between {WORKER_PORTS.start} and {WORKER_PORTS.stop}. "
-        "Stop programs that listen there."
-    )
+    is_healthy = await ping(url, timeout_s)
+    was_healthy = await asyncio.to_thread(was_ready)
+    if is_healthy:
+        return WorkerPhase.READY
+    return WorkerPhase.UNHEALTHY if was_healthy else WorkerPhase.STARTING
 
 
 async def ping(url: str, timeout_s: float) -> bool:

@@ -62,14 +62,9 @@ class PlatformLogs:
         now_s: Callable[[], float] = time.time,
     ) -> None:
         """
-        Open the logs of one platform.
+        Open the logs of one platform: those below `workers`, and on the same file system those in `ended`.
 
-        Args:
-            workers: the folder with the folders of workers.
-            ended: the folder for ended logs, on the same file system.
-            max_bytes: approximate limit of all ended logs; 0 keeps none.
-            max_age_s: seconds that an ended log is kept.
-            now_s: a clock, seconds since 1970.
+        Of ended logs approximately `max_bytes` are kept in all, none if it is 0, and each for `max_age_s`.
         """
         self._workers = workers
         self._ended = ended
@@ -106,7 +101,6 @@ class PlatformLogs:
         return ()
 
     def size_bytes(self, worker: str) -> int:
-        """Return the size of a worker's log."""
         return self._live_logs.size_bytes(worker) or self._ended_logs.size_bytes(worker)
 
     def ended(self) -> Sequence[EndedLog]:
@@ -129,59 +123,49 @@ class PlatformLogs:
             if self._max_bytes == 0 or not (files.log.exists() or moving.log.exists()):
                 return
             self._read_index()
+            # Prepare the log in the worker's own folder: after a kill the next call finds its parts there.
             moving.folder.mkdir(mode=0o700, exist_ok=True)
             for source, target in ((files.log_base, moving.log_base), (files.log, moving.log)):
                 with suppress(FileNotFoundError):
                     source.replace(target)
-            ended = self._describe(worker, files, log_group=log_group, log_stream=log_stream, created_s=created_s)
-            if ended is None:
+            logs = WorkerLogs(files.folder, now_s=self._now_s)
+            logs.trim(_MOVING, max_bytes=self._max_bytes, kept_bytes=self._max_bytes)
+            first, last = logs.read(_MOVING, limit=1), logs.read(_MOVING, limit=1, is_backward=True)
+            if not (first and last):  # the log has no line
                 return
+            ended = EndedLog(
+                worker=worker,
+                log_group=log_group,
+                log_stream=log_stream,
+                created_ms=int(created_s * 1000),
+                ended_ms=int(self._now_s() * 1000),
+                first_ms=first[0].timestamp_ms,
+                last_ms=last[-1].timestamp_ms,
+            )
             write_value(moving.folder / _NOTE, ended)
+            # One rename moves the whole: from now on the log has ended.
             self._ended.mkdir(mode=0o700, parents=True, exist_ok=True)
             moving.folder.replace(self._ended / worker)
             self._add(ended)
             self._remove_excess()
 
     def drop(self, workers: Sequence[str]) -> None:
-        """Remove ended logs."""
         with self._lock:
             self._read_index()
             for worker in workers:
                 self._remove(worker)
 
-    def _describe(
-        self, worker: str, files: WorkerFiles, *, log_group: str, log_stream: str, created_s: float
-    ) -> EndedLog | None:
-        """Trim the prepared log to `max_bytes`, and describe it; None if it has no line."""
-        logs = WorkerLogs(files.folder, now_s=self._now_s)
-        logs.trim(_MOVING, max_bytes=self._max_bytes, kept_bytes=self._max_bytes)
-        first, last = logs.read(_MOVING, limit=1), logs.read(_MOVING, limit=1, is_backward=True)
-        if not (first and last):
-            return None
-        return EndedLog(
-            worker=worker,
-            log_group=log_group,
-            log_stream=log_stream,
-            created_ms=int(created_s * 1000),
-            ended_ms=int(self._now_s() * 1000),
-            first_ms=first[0].timestamp_ms,
-            last_ms=last[-1].timestamp_ms,
-        )
-
     def _read_index(self) -> None:
         """Add the logs that any process has moved here since the last call, and forget those that were removed."""
-        present = self._worker_names()
+        try:
+            with os.scandir(self._ended) as entries:
+                present = {entry.name for entry in entries if entry.is_dir()}
+        except FileNotFoundError:
+            present = set()
         for gone in self._index.keys() - present:
             self._forget(gone)
         for ended in sorted(self._read_notes(present - self._index.keys()), key=lambda ended: ended.ended_ms):
             self._add(ended)
-
-    def _worker_names(self) -> set[str]:
-        try:
-            with os.scandir(self._ended) as entries:
-                return {entry.name for entry in entries if entry.is_dir()}
-        except FileNotFoundError:
-            return set()
 
     def _read_notes(self, workers: AbstractSet[str]) -> Iterator[EndedLog]:
         """Read the notes of ended logs. Incomplete entries were being removed, and are removed now."""

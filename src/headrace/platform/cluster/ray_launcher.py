@@ -29,10 +29,10 @@ from headrace.platform.cluster.launcher import (
     WorkerPhase,
     WorkerSpec,
 )
-from headrace.platform.cluster.local import PING_TIMEOUT_S, last_error_line, ping, try_touch
+from headrace.platform.cluster.local import PING_TIMEOUT_S, last_error_line, pinged_phase
 from headrace.platform.cluster.ray_head import RayHead
-from headrace.platform.cluster.ray_link import CONNECT_S, ClusterUnreachable, RayLink, WorkerGone
-from headrace.platform.cluster.ray_messages import ActorAssignment, Connection
+from headrace.platform.cluster.ray_link import CONNECT_S, ClusterUnreachable, RayLink
+from headrace.platform.cluster.ray_messages import ActorAssignment, Connection, WorkerGone
 from headrace.platform.cluster.worker_exit import exit_line
 from headrace.platform.cluster.worker_files import WorkerFiles, read_value, worker_files, write_value
 from headrace.platform.cluster.worker_logs import WorkerLogs
@@ -78,13 +78,13 @@ class RayLauncher:
 
         Args:
             folder: contains a folder for each worker, with the copy of its log.
-            connection: the cluster, and this platform's namespace on it.
+            connection: the cluster, and this platform's namespace on it; its address is ignored with `head`.
             environment: this process's environment.
             command: replaces `headrace worker` on the nodes.
             node_folder: folder for workers and artifacts on the nodes. Empty: in the user's cache folder there.
             ping_timeout_s: the timeout of `/ping`.
-            connect_s: the timeout of connecting to the cluster.
-            head: a cluster on this machine, started on first use.
+            connect_s: longest wait of a call for the connection; the attempt goes on in the background.
+            head: a cluster on this machine, started on first use if it does not run.
         """
         self._folder = folder
         self._namespace = connection.namespace
@@ -100,14 +100,7 @@ class RayLauncher:
         self._appending = threading.Lock()
 
     async def start(self, spec: WorkerSpec) -> Handle:
-        """
-        Start a worker on a node with free resources, or return the handle of the running one of that name.
-
-        Raises:
-            StartPending: no node has enough free resources now, or the node has not started the worker yet; call again.
-            LaunchFailed: no node is large enough, or the node cannot run the worker; the message has the reason.
-            ClusterUnreachable: the cluster does not answer now.
-        """
+        """Start a worker on a node with free resources; see `Launcher.start`. Raises `ClusterUnreachable`, too."""
         text = await asyncio.to_thread(self._prepare, spec)
         if self._head is not None:
             self._head.is_empty = False
@@ -118,7 +111,6 @@ class RayLauncher:
         return handle
 
     async def poll(self, name: str, handle: Handle) -> Observation:
-        """Observe a worker, started or adopted."""
         files = self._files(name)
         ended = await asyncio.to_thread(read_value, files.report, _Ended)
         if ended is not None and ended.handle == handle:
@@ -136,7 +128,10 @@ class RayLauncher:
             observation = Observation(phase=WorkerPhase.STARTING, notices=_facts(handle).notices)
         if observation.phase is WorkerPhase.EXITED:
             return await self._ended(name, handle, observation)
-        return await self._with_ping(files, handle, observation)
+        if observation.phase is not WorkerPhase.FETCHING:
+            phase = await pinged_phase(files.ready, handle.url, self._ping_timeout_s)
+            return Observation(phase=phase, notices=observation.notices)
+        return observation
 
     async def stop(self, name: str, handle: Handle, *, grace_s: float) -> None:
         """Send SIGTERM now; the node sends SIGKILL after `grace_s`."""
@@ -164,7 +159,6 @@ class RayLauncher:
         return alive
 
     async def forget(self, name: str) -> None:
-        """Remove the folder of an exited worker with its log; a running worker keeps it."""
         files = self._files(name)
         handle = await asyncio.to_thread(read_value, files.handle, Handle)
         if handle is not None and (await self.poll(name, handle)).phase is not WorkerPhase.EXITED:
@@ -173,28 +167,24 @@ class RayLauncher:
         await asyncio.to_thread(shutil.rmtree, files.folder, ignore_errors=True)
 
     async def close(self) -> None:
-        """Disconnect from the cluster; workers keep running."""
         await self._link.close()
 
     def _prepare(self, spec: WorkerSpec) -> str:
         """Create the worker's folder; returns the assignment for its actor, in JSON."""
         try:
-            files = self._files(spec.name)
-            files.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            return msgspec.json.encode(self._assignment(spec)).decode()
+            self._files(spec.name).folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            assignment = ActorAssignment(
+                spec=spec,
+                token=secrets.token_urlsafe(24),
+                namespace=self._namespace,
+                log_position=self._logs.end_position(spec.name),
+                version=__version__,
+                command=self._command,
+                folder=self._node_folder,
+            )
+            return msgspec.json.encode(assignment).decode()
         except (OSError, ValueError) as error:
             raise LaunchFailed(f"The worker {spec.name} cannot be started: {error}.") from error
-
-    def _assignment(self, spec: WorkerSpec) -> ActorAssignment:
-        return ActorAssignment(
-            spec=spec,
-            token=secrets.token_urlsafe(24),
-            namespace=self._namespace,
-            log_position=self._logs.end_position(spec.name),
-            version=__version__,
-            command=self._command,
-            folder=self._node_folder,
-        )
 
     def _store_handle(self, files: WorkerFiles, handle: Handle) -> None:
         """Store the handle, and remove the files of an earlier worker of the same name."""
@@ -214,13 +204,8 @@ class RayLauncher:
             await asyncio.to_thread(self._append, name, answer, offset)
             if answer["is_log_end"]:
                 break
-        return Observation(
-            phase=WorkerPhase(answer["phase"]),
-            exit_code=answer.get("exit_code"),
-            ended_in=WorkerPhase(answer["ended_in"]) if answer.get("ended_in") else None,
-            cause=answer.get("cause", ""),
-            notices=(*facts.notices, *answer.get("notices", ())),
-        )
+        seen = msgspec.convert(answer, Observation)
+        return replace(seen, notices=(*facts.notices, *seen.notices))
 
     def _append(self, name: str, answer: dict[str, Any], offset: int) -> None:
         content = base64.b64decode(answer["log"])
@@ -246,16 +231,6 @@ class RayLauncher:
             get_logger().warning("worker.not_put_away", worker=name, message=str(error))
         return seen
 
-    async def _with_ping(self, files: WorkerFiles, handle: Handle, observation: Observation) -> Observation:
-        if observation.phase is WorkerPhase.FETCHING:
-            return observation
-        is_healthy = await ping(handle.url, self._ping_timeout_s)
-        was_ready = await asyncio.to_thread(files.ready.exists)
-        if is_healthy and not was_ready:
-            await asyncio.to_thread(try_touch, files.ready)
-        phase = WorkerPhase.READY if is_healthy else WorkerPhase.UNHEALTHY if was_ready else WorkerPhase.STARTING
-        return Observation(phase=phase, notices=observation.notices)
-
     def _files(self, name: str) -> WorkerFiles:
         return worker_files(self._folder, name)
 
@@ -269,13 +244,7 @@ class _Ended:
 
 
 def _handle(started: dict[str, Any]) -> Handle:
-    return Handle(
-        launcher=RayLauncher.name,
-        url=started["url"],
-        facts=started["facts"],
-        token=started["token"],
-        memory_bytes=started["memory_bytes"],
-    )
+    return msgspec.convert({**started, "launcher": RayLauncher.name}, Handle)
 
 
 def _facts(handle: Handle) -> _Facts:

@@ -5,6 +5,7 @@ Its output is its log. A failure is one line there, `Error: …`, which the laun
 so it is found no matter how the process ended.
 """
 
+import io
 import os
 import signal
 import subprocess
@@ -20,7 +21,7 @@ from headrace.core.errors import HeadraceError, SettingsError
 from headrace.core.gpus import VISIBLE_VARIABLE
 from headrace.core.processes import end_with, protect_memory, this_process
 from headrace.core.telemetry import get_logger, setup_logging
-from headrace.platform.cluster.containers import ContainerEngine, environment_lines, pull_image, run_command
+from headrace.platform.cluster.containers import environment_lines, pull_image, run_command, run_engine
 from headrace.platform.cluster.host_resources import chosen_of_given
 from headrace.platform.cluster.launcher import ContainerImage, WorkerPhase, WorkerSpec
 from headrace.platform.cluster.local import local_handle
@@ -81,7 +82,6 @@ Serve = Callable[[PreparedWorker], int]
 
 
 def run_worker(assignment_path: Path, serve: Serve) -> int:
-    """Run the worker process; returns the exit code."""
     setup_logging(format="json")
     files = WorkerFiles(assignment_path.parent)
     try:
@@ -102,6 +102,15 @@ def run_worker(assignment_path: Path, serve: Serve) -> int:
     return code
 
 
+def _read_assignment(path: Path) -> Assignment:
+    assignment = read_value(path, Assignment)
+    if assignment is None:
+        raise SettingsError(
+            f"{path} cannot be read as a worker's assignment; expected a file that `headrace up` has written."
+        )
+    return assignment
+
+
 class _Worker:
     def __init__(self, files: WorkerFiles, assignment: Assignment) -> None:
         self._files = files
@@ -118,8 +127,9 @@ class _Worker:
         process = this_process()
         handle = local_handle(process, self._assignment)
         write_value(self._files.handle, handle)
-        _prefer_for_oom_kill()  # first: the file then belongs to root
-        protect_memory()
+        with suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
+        protect_memory()  # afterwards: the files of this process in /proc then belong to root
         if self._spec.image is None:
             _set_environment(self._spec)  # not for an engine of containers, which runs on this host with our rights
         get_logger().info("worker.started", worker=self._spec.name, pid=process.pid, url=handle.url)
@@ -131,7 +141,12 @@ class _Worker:
             self._exec_container(self._spec.image, fetched)
         if self._spec.command:
             self._exec_command(fetched)
-        self._fetch_code()
+        # Toolkits fetch the code that this variable names at their start: it then names the folder.
+        code = self._spec.environment.get(_SUBMIT_DIRECTORY, "").strip()
+        if "://" in code:
+            os.environ[_SUBMIT_DIRECTORY] = str(self._fetch_model(code))
+        empty_folder = self._files.scratch / "model"
+        empty_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         prepared = PreparedWorker(
             spec=self._spec,
             host=self._assignment.host,
@@ -139,7 +154,7 @@ class _Worker:
             token=self._assignment.token,
             model_folder=self._link_channels(fetched),
             channels=fetched.channels,
-            empty_folder=self._make_empty_folder(),
+            empty_folder=empty_folder,
             fetch_model=self._fetch_model,
             fetch_adapter=self._fetch_adapter,
             workers_per_gpu=self._assignment.given.workers_per_gpu,
@@ -165,17 +180,6 @@ class _Worker:
         self._report(WorkerPhase.FETCHING)
         folder = self._fetcher.fetch(source_of(uri))
         self._report(WorkerPhase.STARTING)
-        return folder
-
-    def _fetch_code(self) -> None:
-        """Fetch the code that toolkits fetch at their start, and let the variable name its folder."""
-        place = self._spec.environment.get(_SUBMIT_DIRECTORY, "").strip()
-        if "://" in place:
-            os.environ[_SUBMIT_DIRECTORY] = str(self._fetch_model(place))
-
-    def _make_empty_folder(self) -> Path:
-        folder = self._files.scratch / "model"
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return folder
 
     def _fetch_adapter(self, uri: str, grant: ObjectGrant | None) -> Path:
@@ -215,7 +219,9 @@ class _Worker:
                 "listen there and require the key in HEADRACE_API_KEY, or choose one of Headrace's images."
             )
         facts = {"{host}": host, "{port}": str(self._assignment.port), "{model}": str(model or "")}
-        command = [_fill_in(part, facts) for part in self._spec.command]
+        command = list(self._spec.command)
+        for placeholder, value in facts.items():
+            command = [part.replace(placeholder, value) for part in command]
         # Headrace's own server in a custom image would otherwise listen on all addresses, as in a container.
         environment = {**os.environ, "HEADRACE_HOST": host, "SAGEMAKER_BIND_TO_PORT": str(self._assignment.port)}
         if token:
@@ -233,12 +239,12 @@ class _Worker:
         """Pull the image before the health check's time begins, within the time for downloads."""
         self._report(WorkerPhase.FETCHING)
         try:
-            pull_image(_engine_of(image), image.uri, self._spec.artifact_timeout_s)
+            pull_image(image.engine, image.uri, self._spec.artifact_timeout_s)
         except (HeadraceError, OSError, subprocess.TimeoutExpired) as error:
             self._report(WorkerPhase.STARTING)  # SageMaker's sentence about failed downloads is about model data
             if isinstance(error, HeadraceError):
                 raise
-            raise SettingsError(f"{image.engine} cannot pull the image {image.uri}: {error}.") from error
+            raise SettingsError(f"{image.engine.name} cannot pull the image {image.uri}: {error}.") from error
 
     def _exec_container(self, image: ContainerImage, fetched: Fetched) -> NoReturn:
         """Replace this process by the container engine, which runs the image in the foreground."""
@@ -251,10 +257,10 @@ class _Worker:
             environment_file=self._files.environment,
         )
         try:
-            _engine_of(image).run("rm", "--force", image.name)
-            self._exec(command, image.variables)
+            run_engine(image.engine, "rm", "--force", image.name)
+            self._exec(command, image.engine.variables)
         except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-            raise SettingsError(f"{image.engine} cannot run the image {image.uri}: {error}.") from error
+            raise SettingsError(f"{image.engine.name} cannot run the image {image.uri}: {error}.") from error
 
     def _exec(self, command: list[str], environment: Mapping[str, str]) -> NoReturn:
         """Replace this process by a program that finds the fetched files; raises OSError or ValueError."""
@@ -263,25 +269,6 @@ class _Worker:
         sys.stdout.flush()
         sys.stderr.flush()
         os.execvpe(command[0], command, environment)  # noqa: S606 -- the command is configuration of this host's owner
-
-
-def _read_assignment(path: Path) -> Assignment:
-    assignment = read_value(path, Assignment)
-    if assignment is None:
-        raise SettingsError(
-            f"{path} cannot be read as a worker's assignment; expected a file that `headrace up` has written."
-        )
-    return assignment
-
-
-def _engine_of(image: ContainerImage) -> ContainerEngine:
-    return ContainerEngine(name=image.engine, program=image.program, variables=image.variables)
-
-
-def _fill_in(text: str, facts: dict[str, str]) -> str:
-    for placeholder, value in facts.items():
-        text = text.replace(placeholder, value)
-    return text
 
 
 def _set_environment(spec: WorkerSpec) -> None:
@@ -295,11 +282,35 @@ def _set_environment(spec: WorkerSpec) -> None:
         os.environ.setdefault("OMP_NUM_THREADS", str(spec.threads))
 
 
-def _prefer_for_oom_kill() -> None:
-    with suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
-
-
 def _fail(sentence: str, code: int) -> int:
     print(f"Error: {' '.join(sentence.split())}", file=sys.stderr, flush=True)
     return code
+
+
+class LogStream(io.TextIOBase):
+    """An unbuffered text stream to a descriptor; text that cannot be written is dropped."""
+
+    encoding = "utf-8"
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def write(self, text: str) -> int:
+        rest = text.encode(errors="backslashreplace")
+        with suppress(OSError):
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]
+        return len(text)
+
+
+def protect_output() -> None:
+    """Replace stdout and stderr so that logging never fails."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    sys.stdout, sys.stderr = LogStream(1), LogStream(2)

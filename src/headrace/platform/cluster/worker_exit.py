@@ -57,7 +57,6 @@ def signal_of(code: int | None) -> signal.Signals | None:
 
 
 def exit_line(code: int | None, cause: str, *, phase: str, now_s: float) -> bytes:
-    """Return the line of a worker's log about its end."""
     number = signal_of(code)
     facts = {
         "event": EVENT,
@@ -73,7 +72,6 @@ def exit_line(code: int | None, cause: str, *, phase: str, now_s: float) -> byte
 
 
 def is_exit_line(text: str) -> bool:
-    """Return whether a line of a worker's log is about its end."""
     return text.startswith(_START)
 
 
@@ -98,15 +96,7 @@ class ExitLog:
         is_pinged: bool = True,
         oom_kills: Callable[[], int] = num_oom_kills,
     ) -> None:
-        """
-        Create a log of ends.
-
-        Args:
-            logs: the logs of the workers.
-            now_s: a clock, seconds since 1970.
-            is_pinged: whether this process finds out that a worker is ready; if not, another one does.
-            oom_kills: returns how many processes the kernel has killed for lack of memory.
-        """
+        """Create a log of ends; `is_pinged`: this process finds out that a worker is ready, not another one."""
         self._logs = logs
         self._now_s = now_s
         self._is_pinged = is_pinged
@@ -115,7 +105,6 @@ class ExitLog:
         """Worker → the count of processes killed for lack of memory when it was last seen running."""
 
     def saw_running(self, worker: str) -> None:
-        """Note that a worker runs."""
         self._seen[worker] = self._num_oom_kills()
 
     def cause(self, worker: str, code: int | None, *, was_stopped: bool) -> str:
@@ -133,7 +122,6 @@ class ExitLog:
             get_logger().warning("worker.end_not_logged", worker=worker, reason=error.strerror)
 
     def forget(self, worker: str) -> None:
-        """Forget a worker that has been removed."""
         self._seen.pop(worker, None)
 
 

@@ -54,65 +54,33 @@ class Report:
     notices: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
 class WorkerFiles:
     """The paths in the folder of one worker."""
 
-    folder: Path
-
-    @property
-    def assignment(self) -> Path:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.assignment = folder / "worker.json"
         """The `Assignment`; it contains secrets."""
-        return self.folder / "worker.json"
-
-    @property
-    def environment(self) -> Path:
+        self.environment = folder / "container.env"
         """The environment of the worker's container; it may contain secrets."""
-        return self.folder / "container.env"
-
-    @property
-    def handle(self) -> Path:
+        self.handle = folder / "handle.json"
         """The `Handle` of the newest process."""
-        return self.folder / "handle.json"
-
-    @property
-    def report(self) -> Path:
+        self.report = folder / "report.json"
         """The `Report`."""
-        return self.folder / "report.json"
-
-    @property
-    def ready(self) -> Path:
+        self.ready = folder / "ready"
         """Exists since `/ping` first answered 200."""
-        return self.folder / "ready"
-
-    @property
-    def stopping(self) -> Path:
+        self.stopping = folder / "stopping"
         """Exists since SIGTERM was sent; contains the time of SIGKILL, seconds since 1970."""
-        return self.folder / "stopping"
-
-    @property
-    def log(self) -> Path:
+        self.log = folder / "log.txt"
         """The worker's stdout and stderr."""
-        return self.folder / "log.txt"
-
-    @property
-    def log_base(self) -> Path:
+        self.log_base = folder / "log.base"
         """Contains the number of bytes that were cut from the beginning of the log."""
-        return self.folder / "log.base"
-
-    @property
-    def scratch(self) -> Path:
+        self.scratch = folder / "scratch"
         """The worker's temporary files."""
-        return self.folder / "scratch"
 
 
 def worker_files(root: Path, name: str) -> WorkerFiles:
-    """
-    Return the paths of the worker `name` below the folder of all workers.
-
-    Raises:
-        ValueError: the name is not a safe file name.
-    """
+    """Return the paths of a worker below the folder of all; raises `ValueError` if its name is no safe file name."""
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} is not a worker name; expected up to 200 letters, digits, '.', '_' and '-'.")
     return WorkerFiles(root / name)
@@ -132,7 +100,6 @@ def read_value(path: Path, kind: type[_Value]) -> _Value | None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file atomically."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(partial, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
     with open(descriptor, "wb") as file:  # noqa: PTH123 -- opened with its permissions

@@ -7,11 +7,11 @@ is the number of bytes written before an event; it stays valid when the beginnin
 bounded: files are read in blocks, and long lines are split.
 """
 
+import os
 import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -93,20 +93,17 @@ class WorkerLogs:
         return ()
 
     def size_bytes(self, worker: str) -> int:
-        """Return the size of a worker's log."""
         files = self._files(worker)
         return 0 if files is None else _size(files.log)
 
     def end_position(self, worker: str) -> int:
         """Return the position of the next event."""
-        files = self._files(worker)
-        return 0 if files is None else _base(files) + _size(files.log)
+        files = worker_files(self._folder, worker)
+        return _base(files) + _size(files.log)
 
     def read_bytes(self, worker: str, position: int, limit: int) -> tuple[int, bytes]:
         """Read up to `limit` bytes from `position`, or from the beginning if that is later; returns their position."""
-        files = self._files(worker)
-        if files is None:
-            return position, b""
+        files = worker_files(self._folder, worker)
         for _ in range(3):  # as in `read`
             base = _base(files)
             start = max(position, base)
@@ -125,9 +122,7 @@ class WorkerLogs:
 
         Not thread-safe.
         """
-        files = self._files(worker)
-        if files is None:
-            return
+        files = worker_files(self._folder, worker)
         files.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         end = self.end_position(worker)
         if position > end:
@@ -197,7 +192,7 @@ class WorkerLogs:
     def _events(self, file: BinaryIO, base: int, first: int, stop: int) -> Iterator[WorkerLogEvent]:
         """Yield the events from `first`, the start of an event, to `stop`, both counted from the file's beginning."""
         size = file.seek(0, 2)
-        stamp = self._file_time_ms(file)
+        stamp = int(os.fstat(file.fileno()).st_mtime * 1000)
         is_settled = stop < size or self._now_s() * 1000 - stamp > _SETTLED_S * 1000
         for _, line in _lines(file, max(first - _LEAD_BYTES, 0), first, is_settled=False):
             stamp = _time_ms(line) or stamp
@@ -207,12 +202,6 @@ class WorkerLogs:
                 end = base + offset + len(line)
                 yield WorkerLogEvent(stamp, text.decode(errors="replace"), base + offset, end)
 
-    @staticmethod
-    def _file_time_ms(file: BinaryIO) -> int:
-        with suppress(OSError):
-            return int(Path(file.name).stat().st_mtime * 1000)
-        return 0
-
 
 def _lines(file: BinaryIO, first: int, stop: int, *, is_settled: bool) -> Iterator[tuple[int, bytes]]:
     """Yield the offset and bytes of each line from `first` to `stop`; lines over `MAX_EVENT_BYTES` are split."""
@@ -221,7 +210,9 @@ def _lines(file: BinaryIO, first: int, stop: int, *, is_settled: bool) -> Iterat
         next_read += len(block)
         *lines, rest = (rest + block).split(b"\n")
         for line in lines:
-            for piece in _pieces(line + b"\n"):
+            whole = line + b"\n"
+            for start in range(0, len(whole), MAX_EVENT_BYTES):
+                piece = whole[start : start + MAX_EVENT_BYTES]
                 yield offset, piece
                 offset += len(piece)
         while len(rest) > MAX_EVENT_BYTES:
@@ -229,11 +220,6 @@ def _lines(file: BinaryIO, first: int, stop: int, *, is_settled: bool) -> Iterat
             offset, rest = offset + MAX_EVENT_BYTES, rest[MAX_EVENT_BYTES:]
     if rest and is_settled:
         yield offset, rest
-
-
-def _pieces(line: bytes) -> Iterator[bytes]:
-    for start in range(0, len(line), MAX_EVENT_BYTES):
-        yield line[start : start + MAX_EVENT_BYTES]
 
 
 def _line_start(file: BinaryIO, offset: int) -> int:

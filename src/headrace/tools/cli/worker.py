@@ -32,8 +32,7 @@ _OBJECTS = "s3://"
 @click.argument("assignment", type=click.Path(path_type=Path))
 def worker(assignment: Path) -> None:
     """Run the worker that the file ASSIGNMENT describes; `headrace up` writes the file and runs this command."""
-    from headrace.platform.cluster.worker import run_worker
-    from headrace.platform.cluster.worker_output import protect_output
+    from headrace.platform.cluster.worker import protect_output, run_worker
 
     protect_output()
     sys.exit(run_worker(assignment.resolve(), serve_model))
