@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.tools.cli.answer_text import AnswerText, finish_reason_of, text_of_value
+from headrace.tools.cli.invoke_body import AnswerText, finish_reason_of, text_of_value
 
 TEXT = 'Die "Welle" läuft,\\\n\t波が来る 🌊.'
 

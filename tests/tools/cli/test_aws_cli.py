@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.tools.cli.aws_cli import too_old
+from headrace.tools.cli.env import too_old
 
 
 def placed(root: Path, program: str, package: str = "") -> str:

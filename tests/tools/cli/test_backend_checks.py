@@ -5,7 +5,7 @@ import pytest
 from headrace.core.engine_names import BACKENDS
 from headrace.core.installing import pip_install
 from headrace.inference.backends.choice import HostFacts
-from headrace.tools.cli.backend_checks import check_backends, judge_choice
+from headrace.tools.cli.doctor import check_backends, judge_choice
 
 TORCH = pip_install("headrace[torch]")
 NATIVE = frozenset({"native"})

@@ -11,8 +11,7 @@ import pytest
 from headrace.core.answer_format.formats import REASONING_TAGS
 from headrace.core.generation import ChatPrompt
 from headrace.testing.echo import EchoBackend, EchoScript
-from headrace.tools.cli.chat import COMMANDS
-from headrace.tools.cli.chat_input import Entered, read_entered
+from headrace.tools.cli.chat import COMMANDS, Entered, read_entered
 
 
 def contents(headrace, number: int) -> list[tuple[str, str]]:
@@ -101,7 +100,7 @@ def test_a_paste_of_several_lines_is_a_message_and_never_a_command() -> None:
 @pytest.mark.skipif("libedit" in (readline.__doc__ or ""), reason="libedit does not know pastes")
 def test_a_paste_into_a_terminal_is_one_entry() -> None:
     """The test plays a terminal that marks a paste, as all current ones do."""
-    program = "from headrace.tools.cli.chat_input import read_from_stdin as read; print(repr(read(is_terminal=True)))"
+    program = "from headrace.tools.cli.chat import read_from_stdin as read; print(repr(read(is_terminal=True)))"
     terminal, end = pty.openpty()
     shown = b""
     with subprocess.Popen([sys.executable, "-c", program], stdin=end, stdout=end, stderr=end) as child:

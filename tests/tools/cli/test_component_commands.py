@@ -7,8 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from headrace.platform.control.model.worker import WORKER
-from headrace.tools.cli.components import needs_text
-from headrace.tools.cli.endpoints import describe, list_endpoints
+from headrace.tools.cli.endpoints import describe, list_endpoints, needs_text
 from headrace.tools.cli.logs import logs
 from headrace.tools.cli.scale import scale
 from tests.platform.control.calls import component, host, model, until

@@ -15,7 +15,7 @@ from headrace.platform.state.records import Kind
 from headrace.testing.fake_launcher import fails_after, ready_after
 from headrace.tools.cli.deploy import deploy
 from headrace.tools.cli.group import UserFailed
-from headrace.tools.cli.invoke_errors import explained_errors
+from headrace.tools.cli.invoke import explained_errors
 from headrace.tools.cli.platform_client import Platform as Client
 from headrace.tools.cli.removal import rm
 from headrace.tools.cli.status import status

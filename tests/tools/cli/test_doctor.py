@@ -5,10 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from headrace.core.gpus import Gpu
-from headrace.tools.cli import checks
-from headrace.tools.cli.checks import judge_disk, judge_memory
-from headrace.tools.cli.doctor import printed
-from headrace.tools.cli.finding import Finding
+from headrace.tools.cli import doctor
+from headrace.tools.cli.doctor import Finding, judge_disk, judge_memory, printed
 
 
 def test_doctor_reports_kernels_memory_and_stores(headrace) -> None:
@@ -43,7 +41,7 @@ def test_doctor_for_scripts_is_one_json_object(headrace) -> None:
 
 def test_a_failed_check_is_exit_code_1(headrace, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = Finding(name="native runtime", status="failed", found="does not load", advice="Reinstall headrace.")
-    monkeypatch.setattr(checks, "CHECKS", (checks.check_versions, lambda: iter([broken])))
+    monkeypatch.setattr(doctor, "CHECKS", (doctor.check_versions, lambda: iter([broken])))
     result = headrace("doctor")
     assert result.exit_code == 1
     assert "Serving cannot work here: native runtime." in result.stdout
@@ -59,8 +57,8 @@ def test_memory_is_judged_by_what_is_available(gib: float, status: str) -> None:
 
 def test_a_port_in_use_is_a_warning_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        monkeypatch.setattr(checks, "PORT", taken.getsockname()[1])
-        (finding,) = checks.check_port()
+        monkeypatch.setattr(doctor, "PORT", taken.getsockname()[1])
+        (finding,) = doctor.check_port()
     assert finding.status == "warning"
     assert "--port 0" in finding.advice
 
@@ -72,12 +70,12 @@ def test_a_store_that_does_not_exist_yet_is_judged_by_the_disk_below(tmp_path) -
 
 def test_requirements_of_an_extra_are_not_required() -> None:
     requirements = ["click>=8.1", "uvloop>=0.21; sys_platform != 'win32'", "ray>=2; extra == 'ray'"]
-    assert checks._of_extra(requirements, None) == requirements[:2]
-    assert checks._of_extra(requirements, "ray") == requirements[2:]
-    assert [checks._package(text) for text in requirements] == ["click", "uvloop", "ray"]
+    assert doctor._of_extra(requirements, None) == requirements[:2]
+    assert doctor._of_extra(requirements, "ray") == requirements[2:]
+    assert [doctor._package(text) for text in requirements] == ["click", "uvloop", "ray"]
 
 
 def test_doctor_lists_gpus() -> None:
     gpus = (Gpu(index=0, name="NVIDIA L4", memory_bytes=24 << 30), Gpu(index=1))
-    assert checks.judge_gpus(gpus).found == "0: NVIDIA L4, 24 GiB; 1: NVIDIA GPU"
-    assert "run on the CPU" in checks.judge_gpus(()).found
+    assert doctor.judge_gpus(gpus).found == "0: NVIDIA L4, 24 GiB; 1: NVIDIA GPU"
+    assert "run on the CPU" in doctor.judge_gpus(()).found

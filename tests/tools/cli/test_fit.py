@@ -11,8 +11,7 @@ from headrace.inference.models.fields import Fields
 from headrace.inference.models.loading import load_model
 from headrace.inference.models.quantized.registry import promised_bits, promised_format
 from headrace.inference.runner.memory import MemoryPlan
-from headrace.tools.cli.fit_report import advice_text
-from headrace.tools.cli.sizing import FORMATS, Advice, advise, fit_formats
+from headrace.tools.cli.fit_report import FORMATS, Advice, advice_text, advise, fit_formats
 from tests.parity.checkpoints import write_checkpoint
 from tests.parity.test_embeddings import write_model
 

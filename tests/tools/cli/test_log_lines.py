@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from headrace.tools.cli.log_lines import LogLines
+from headrace.tools.cli.logs import LogLines
 
 EVENT = {"event": "server.ready", "level": "info", "timestamp": "2026-11-26T20:29:20.5Z", "model": "smollm2"}
 

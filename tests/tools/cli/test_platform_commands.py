@@ -17,12 +17,10 @@ from hypothesis import strategies as st
 from headrace.serving.wire.aws import services, validation
 from headrace.tools.cli.api_key import api_key_for
 from headrace.tools.cli.deploy import container_of, endpoint_name
-from headrace.tools.cli.deployed import notes_of, stage_of
-from headrace.tools.cli.endpoints import reason_rows, variant_rows
-from headrace.tools.cli.failures import cause_first, log_hint
+from headrace.tools.cli.endpoints import cause_first, failure_text, notes_of, reason_rows, stage_of, variant_rows
 from headrace.tools.cli.group import UserFailed
+from headrace.tools.cli.invoke import answer_message
 from headrace.tools.cli.invoke_body import request_body
-from headrace.tools.cli.invoke_errors import answer_message
 from headrace.tools.cli.scale import change_note
 from headrace.tools.cli.tables import age, labelled, table, wrapped
 
@@ -142,8 +140,8 @@ def test_the_cause_of_a_failure_comes_before_the_log() -> None:
     assert cause_first(f"{opening}It ended.{log}one\ntwo") == "It ended.\nIts log ends with:\n  one\n  two"
     assert cause_first("There is no room.") == "There is no room."
     assert cause_first("") == "no reason given"
-    assert log_hint("chat", "There is no room.") == ""
-    assert "`headrace logs chat --url http://h`" in log_hint("chat", log, " --url http://h")
+    assert failure_text("chat", "Failed", "There is no room.", "") == "chat is Failed: There is no room."
+    assert "\n`headrace logs chat --url http://h` shows" in failure_text("chat", "Failed", log, " --url http://h")
     assert reason_rows(f"{opening}It ended.{log}one")[1:] == [("", "Its log ends with:"), ("", "  one")]
 
 

@@ -14,8 +14,7 @@ from headrace.core.generation import (
     RepetitionDetection,
     SamplingParams,
 )
-from headrace.tools.cli.remote import RemoteSource
-from headrace.tools.cli.remote_request import request_parts
+from headrace.tools.cli.remote import RemoteSource, request_parts
 from tests.serving.server.conftest import serving as serving_echo
 from tests.tools.bench.scripted_server import Connection, openai_models, serving
 from tests.waiting import WAIT_S

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from headrace.core.answer_format.parser import ContentText, ReasoningText
 from headrace.core.generation import Chunk, EngineStats, Finish, FinishReason, ModelInfo
 from headrace.serving.handlers.spec import ContractName, HandlerSpec
+from headrace.tools.cli.answers import PartWriter, Stopwatch, printable
 from headrace.tools.cli.ready import code_ready_text, ready_text
-from headrace.tools.cli.terminal import PartWriter, Stopwatch, printable
 from headrace_handler.contract import Load
 
 

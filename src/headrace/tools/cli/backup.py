@@ -1,8 +1,6 @@
 """`headrace backup` and `headrace restore`: a platform's records, and its objects, in a file and back."""
 
-import os
 import shlex
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,14 +8,14 @@ from typing import TYPE_CHECKING
 import click
 
 from headrace.core.sizes import format_size
-from headrace.serving.settings.platform_settings import PlatformSettings, data_folder, load_platform_settings
+from headrace.serving.settings.platform_settings import PlatformSettings
 from headrace.serving.settings.values import flag_name
 from headrace.tools.cli.group import Examples, UserFailed
-from headrace.tools.cli.keys import store_options
+from headrace.tools.cli.keys import store_options, store_place
+from headrace.tools.cli.progress import showing_progress
 
 if TYPE_CHECKING:
     from headrace.platform.host.backup import BackupContents, Manifest
-    from headrace.platform.host.folders import DataFolder
 
 BACKUP_EXAMPLES = """
 headrace backup headrace.tar.gz              copy the records; the platform may run
@@ -32,13 +30,15 @@ headrace restore --replace headrace.tar.gz   replace the records that are there
 headrace restore headrace.tar.gz --database postgresql://user@host/name
 """
 _SHOWN_UNREADABLE = 5
+_NOT_OF_USERS = ("worker", "route", "scaling-activity")
+"""Kinds of records that the platform makes."""
 
 
-@store_options
 @click.command(cls=Examples, examples=BACKUP_EXAMPLES)
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--objects", is_flag=True, help="Include the embedded S3 server's objects; the platform must be stopped.")
 @click.option("--replace", is_flag=True, help="Replace FILE if it exists.")
+@store_options
 def backup(*, file: Path, objects: bool, replace: bool, data_dir: Path | None, database: str | None) -> None:
     """
     Copy the records of a platform into FILE, a tar.gz: models, endpoints, policies, alarms and access keys.
@@ -50,20 +50,19 @@ def backup(*, file: Path, objects: bool, replace: bool, data_dir: Path | None, d
     With --objects FILE has the objects of the embedded S3 server, too, and the asynchronous invocations that wait.
     """
     from headrace.platform.host.backup import back_up
-    from headrace.tools.cli.progress import showing_progress
 
-    folder, where = _place(data_dir, database)
+    folder, where = store_place(data_dir, database)
     with showing_progress() as progress:
         manifest = back_up(folder, where, file, has_objects=objects, is_replacing=replace, progress=progress)
     click.echo(f"Wrote {file} ({format_size(file.stat().st_size)}): {_summary(manifest)}.")
     click.echo("It has access keys in clear: keep it private.", err=True)
 
 
-@store_options
 @click.command(cls=Examples, examples=RESTORE_EXAMPLES)
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--check", is_flag=True, help="Verify FILE and show what it has; change nothing.")
 @click.option("--replace", is_flag=True, help="Replace the records, and the objects if FILE has some.")
+@store_options
 def restore(*, file: Path, check: bool, replace: bool, data_dir: Path | None, database: str | None) -> None:
     """
     Restore a platform from FILE, which `headrace backup` wrote, while it is stopped.
@@ -72,11 +71,10 @@ def restore(*, file: Path, check: bool, replace: bool, data_dir: Path | None, da
     again. A platform that has records or objects is refused without --replace.
     """
     from headrace.platform.host import backup
-    from headrace.tools.cli.progress import showing_progress
 
     if check and replace:
         raise UserFailed("--check changes nothing, and --replace replaces records. Leave one of them out.")
-    folder, where = _place(data_dir, database)
+    folder, where = store_place(data_dir, database)
     with showing_progress() as progress:
         if check:
             contents = backup.check_backup(file, progress)
@@ -89,30 +87,13 @@ def restore(*, file: Path, check: bool, replace: bool, data_dir: Path | None, da
         click.echo(f"`headrace up --detach{option}` starts the endpoints.", err=True)
 
 
-def _place(data_dir: Path | None, database: str | None) -> "tuple[DataFolder, str | Path]":
-    """Return the data folder and the database of a platform."""
-    from headrace.platform.host.folders import DataFolder
-
-    settings = load_platform_settings({"data_dir": data_dir, "database": database}, os.environ)
-    folder = DataFolder(data_folder(settings, os.environ))
-    return folder, settings.database or folder.database
-
-
 def _summary(manifest: "Manifest") -> str:
     made = datetime.fromtimestamp(manifest.created_s, UTC)
-    kinds = ", ".join(f"{number} {_plural(kind, number)}" for kind, number in _shown_kinds(manifest.kinds).items())
+    shown = {kind.replace("-", " "): number for kind, number in manifest.kinds.items() if kind not in _NOT_OF_USERS}
+    kinds = ", ".join(f"{number} {_plural(kind, number)}" for kind, number in shown.items())
     objects = [facts.num_bytes for name, facts in manifest.files.items() if name.startswith("objects/")]
     more = f", {format_size(sum(objects))} of objects" if manifest.has_objects else ""
     return f"{kinds or 'no records'}{more}, of {made:%Y-%m-%d %H:%M:%S} UTC by Headrace {manifest.headrace}"
-
-
-def _shown_kinds(kinds: Mapping[str, int]) -> dict[str, int]:
-    """Return the kinds that users create; workers, routes and activities are made by the platform."""
-    return {
-        kind.replace("-", " "): number
-        for kind, number in kinds.items()
-        if kind not in {"worker", "route", "scaling-activity"}
-    }
 
 
 def _plural(kind: str, number: int) -> str:
@@ -125,15 +106,11 @@ def _show_notes(contents: "BackupContents") -> None:
         click.echo(f"Note: the {record.kind} {record.name} cannot be read ({record.reason}).", err=True)
     if (num_more := len(contents.unreadable) - _SHOWN_UNREADABLE) > 0:
         click.echo(f"Note: {num_more} more records cannot be read.", err=True)
-    if flags := _flags(contents.manifest.settings):
-        click.echo(f"Note: its platform ran with {flags}. Start this one with the same.", err=True)
-
-
-def _flags(settings: Mapping[str, object]) -> str:
-    """Return the flags for the settings that are not the defaults."""
-    defaults = PlatformSettings()
+    defaults, settings = PlatformSettings(), contents.manifest.settings
     changed = {name: value for name, value in settings.items() if value != getattr(defaults, name, value)}
-    return " ".join(
+    flags = " ".join(
         flag_name(name) if value is True else f"{flag_name(name)} {shlex.quote(str(value))}"
         for name, value in changed.items()
     )
+    if flags:
+        click.echo(f"Note: its platform ran with {flags}. Start this one with the same.", err=True)

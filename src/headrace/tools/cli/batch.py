@@ -7,6 +7,7 @@ interrupted run can resume: the number of output lines is the number of finished
 
 import asyncio
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -17,8 +18,9 @@ import msgspec
 
 from headrace.core.errors import Busy, HeadraceError, InvalidRequest, SettingsError
 from headrace.core.generation import ChatPrompt, GenerationRequest, SamplingParams
-from headrace.tools.cli.answers import Answer, answer_values, collect
+from headrace.tools.cli.answers import answer_values, collect
 from headrace.tools.cli.sources import Source
+from headrace.tools.cli.tables import count_of
 
 _SAMPLING_NAMES = frozenset(field.name for field in fields(SamplingParams))
 
@@ -30,9 +32,7 @@ class Item:
     index: int
     id: object
     """The `id` of the line, or None."""
-    request: GenerationRequest | None
-    error: InvalidRequest | None = None
-    """The reason why there is no request."""
+    request: GenerationRequest | InvalidRequest
 
 
 def parse_items(lines: Iterable[str], base: SamplingParams) -> Iterator[Item]:
@@ -44,12 +44,14 @@ def parse_items(lines: Iterable[str], base: SamplingParams) -> Iterator[Item]:
     kept = (line for line in lines if line.strip())
     for index, line in enumerate(kept):
         item_id: object = None
+        request: GenerationRequest | InvalidRequest
         try:
             row = _row(line)
             item_id = row.pop("id", None)
-            yield Item(index=index, id=item_id, request=_request(row, base))
+            request = _request(row, base)
         except InvalidRequest as error:
-            yield Item(index=index, id=item_id, request=None, error=error)
+            request = error
+        yield Item(index=index, id=item_id, request=request)
 
 
 def _row(line: str) -> dict[str, Any]:
@@ -63,7 +65,11 @@ def _row(line: str) -> dict[str, Any]:
 
 
 def _request(row: dict[str, Any], base: SamplingParams) -> GenerationRequest:
-    prompt = _prompt(row.pop("prompt", None), row.pop("messages", None))
+    prompt, messages = row.pop("prompt", None), row.pop("messages", None)
+    if prompt is None and isinstance(messages, list) and all(isinstance(message, dict) for message in messages):
+        prompt = ChatPrompt(messages=messages)
+    elif not isinstance(prompt, str) or messages is not None:
+        raise InvalidRequest("The line needs either a string 'prompt' or a list 'messages' of objects.")
     unknown = sorted(row.keys() - _SAMPLING_NAMES)
     if unknown:
         raise InvalidRequest(f"The line has {unknown[0]!r}; expected id, prompt, messages, or a sampling option.")
@@ -80,14 +86,6 @@ def prompt_request(prompt: str | ChatPrompt, sampling: SamplingParams) -> Genera
     return GenerationRequest(
         request_id=uuid4().hex, prompt=prompt, sampling=sampling, separates_reasoning=separates_reasoning
     )
-
-
-def _prompt(prompt: object, messages: object) -> str | ChatPrompt:
-    if isinstance(prompt, str) and messages is None:
-        return prompt
-    if prompt is None and isinstance(messages, list) and all(isinstance(message, dict) for message in messages):
-        return ChatPrompt(messages=messages)
-    raise InvalidRequest("The line needs either a string 'prompt' or a list 'messages' of objects.")
 
 
 def lines_done(output: Path, items: list[Item]) -> int:
@@ -163,18 +161,38 @@ async def run_items(
 async def _answer_item(source: Source, item: Item) -> dict[str, Any]:
     head = {"index": item.index, **({} if item.id is None else {"id": item.id})}
     try:
-        if item.request is None:
-            assert item.error is not None
-            raise item.error
-        return {**head, **answer_values(await _answers(source, item.request))}
+        if isinstance(item.request, InvalidRequest):
+            raise item.request
+        while True:
+            try:
+                return {**head, **answer_values(await collect(source, item.request))}
+            except Busy as error:
+                await asyncio.sleep(error.retry_after_s)
     except HeadraceError as error:
         return {**head, "error": {"code": error.code, "message": error.message}}
 
 
-async def _answers(source: Source, request: GenerationRequest) -> list[Answer]:
-    """Return the answers; retry while the source is busy."""
-    while True:
-        try:
-            return await collect(source, request)
-        except Busy as error:
-            await asyncio.sleep(error.retry_after_s)
+class Totals:
+    """Counts and speed of a batch."""
+
+    def __init__(self, num_items: int, num_done: int) -> None:
+        self.num_items = num_items
+        self.num_done = num_done
+        self._num_before = num_done
+        self._num_failed = 0
+        self._num_tokens = 0
+        self._started_s = time.perf_counter()
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Count a line of the output."""
+        self.num_done += 1
+        self._num_failed += "error" in row
+        self._num_tokens += sum(choice.get("output_tokens", 0) for choice in row.get("choices", [row]))
+
+    def line(self) -> str:
+        """Return a summary such as `12 prompts, 340 tokens in 2.1 s (160 tokens/s)`."""
+        seconds = max(time.perf_counter() - self._started_s, 1e-9)
+        before = f", {self._num_before} done before" if self._num_before else ""
+        failed = f", {self._num_failed} failed" if self._num_failed else ""
+        speed = f"{self._num_tokens:,} tokens in {seconds:.1f} s ({self._num_tokens / seconds:,.0f} tokens/s)"
+        return f"{count_of(self.num_done - self._num_before, 'prompt')}{failed}{before}, {speed}"

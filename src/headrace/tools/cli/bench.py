@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import click
 from headrace.core.errors import SettingsError
 from headrace.tools.bench.dialects import Api
 from headrace.tools.bench.measure import Objectives, RequestRecord, parse_objectives
-from headrace.tools.bench.report import Report, print_report
+from headrace.tools.bench.report import print_report
 from headrace.tools.bench.session import BenchOptions, OnRecord, run_benchmark
 from headrace.tools.bench.workload import Arrivals, Dataset, Synthetic, parse_dataset, parse_lengths
 from headrace.tools.cli.api_key import api_key_for, ca_bundle_for
@@ -44,7 +45,6 @@ headrace bench URL -c 8 --json | tail -1 | jq '.levels[0].output_tokens_per_s'
     "--arrivals",
     type=click.Choice(["poisson", "constant"]),
     default="poisson",
-    show_default=True,
     help="Arrivals with --rate: random, as from independent users, or evenly spaced.",
 )
 @click.option("--requests", "num_requests", type=click.IntRange(min=1), help="Number of requests at each level.")
@@ -59,28 +59,19 @@ headrace bench URL -c 8 --json | tail -1 | jq '.levels[0].output_tokens_per_s'
     "warmup_requests",
     type=click.IntRange(min=0),
     default=2,
-    show_default=True,
     help="Warm-up requests before each level, not counted.",
 )
 @click.option(
     "--prompt-tokens",
     default="128",
-    show_default=True,
     metavar="LENGTH",
     help="Prompt length: 128, 64-256 (uniform) or ~200 (exponential, mean 200).",
 )
-@click.option(
-    "--output-tokens",
-    default="128",
-    show_default=True,
-    metavar="LENGTH",
-    help="Maximum answer length, in the same form.",
-)
+@click.option("--output-tokens", default="128", metavar="LENGTH", help="Maximum answer length, in the same form.")
 @click.option(
     "--shared-prefix-tokens",
     type=click.IntRange(min=0),
     default=0,
-    show_default=True,
     help="Number of leading tokens that all prompts share.",
 )
 @click.option(
@@ -93,27 +84,18 @@ headrace bench URL -c 8 --json | tail -1 | jq '.levels[0].output_tokens_per_s'
 )
 @click.option("--model", help="Model to request.  [default: the server's first]")
 @click.option("--api-key", envvar="HEADRACE_API_KEY", help="API key, sent as a bearer token.  [env: HEADRACE_API_KEY]")
-@click.option(
-    "--temperature",
-    type=click.FloatRange(min=0),
-    default=0.0,
-    show_default=True,
-    help="Sampling temperature; 0 is greedy.",
-)
+@click.option("--temperature", type=click.FloatRange(min=0), default=0.0, help="Sampling temperature; 0 is greedy.")
 @click.option(
     "--ignore-eos/--respect-eos",
     default=None,
     help="Generate to the full length, or stop at end-of-text.  [default: ignore; respect with --dataset]",
 )
-@click.option(
-    "--seed", type=int, default=0, show_default=True, help="Seed of the load; the same seed gives the same load."
-)
+@click.option("--seed", type=int, default=0, help="Seed of the load; the same seed gives the same load.")
 @click.option(
     "--timeout",
     "timeout_s",
     type=click.FloatRange(min=0, min_open=True),
     default=600.0,
-    show_default=True,
     help="Seconds after which an unfinished answer counts as failed.",
 )
 @click.option(
@@ -137,13 +119,13 @@ def bench(*, as_json: bool, output: Path | None, **values: Any) -> None:
     It reports time to first token, inter-token latency, tokens per second and failures by kind. It works with any
     server that streams by the API of OpenAI, TGI or SageMaker. docs/bench.md has the method and its limits.
     """
+    import uvloop
     from rich.console import Console
 
     options = read_options(values)
-    with _showing(options) as on_record:
-        report = _run(options, on_record)
-    width = None if sys.stdout.isatty() else 120
-    print_report(report, Console(width=width))
+    with _showing(options) as on_record, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        report = runner.run(run_benchmark(options, on_record))
+    print_report(report, Console(width=None if sys.stdout.isatty() else 120))
     value = report.as_json()
     if output is not None:
         output.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -158,28 +140,20 @@ def read_options(values: dict[str, Any]) -> BenchOptions:
     Raises:
         SettingsError: options contradict each other or are invalid.
     """
-    duration_s = values["duration_s"]
-    if duration_s is None and values["num_requests"] is None:
-        duration_s = 20.0
-    ignore_eos = values["ignore_eos"]
-    return BenchOptions(
-        url=values["url"],
-        levels=_levels(values["concurrency"], values["rate"], values["arrivals"]),
-        source=_source(values),
-        api=None if values["api"] is None else Api(values["api"]),
-        model=values["model"],
-        api_key=api_key_for(values["url"], values["api_key"], os.environ),
-        ca_bundle=ca_bundle_for(values["url"], os.environ),
-        num_requests=values["num_requests"],
-        duration_s=duration_s,
-        warmup_requests=values["warmup_requests"],
-        seed=values["seed"],
-        temperature=values["temperature"],
-        ignore_eos=values["dataset"] is None if ignore_eos is None else ignore_eos,
-        timeout_s=values["timeout_s"],
-        objectives=parse_objectives(values["slo"]) if values["slo"] else Objectives(),
-        price_per_hour=values["price_per_hour"],
-    )
+    changed: dict[str, Any] = {
+        "levels": _levels(values["concurrency"], values["rate"], values["arrivals"]),
+        "source": _source(values),
+        "api": None if values["api"] is None else Api(values["api"]),
+        "api_key": api_key_for(values["url"], values["api_key"], os.environ),
+        "ca_bundle": ca_bundle_for(values["url"], os.environ),
+        "objectives": parse_objectives(values["slo"]) if values["slo"] else Objectives(),
+    }
+    if values["duration_s"] is None and values["num_requests"] is None:
+        changed["duration_s"] = 20.0
+    if values["ignore_eos"] is None:
+        changed["ignore_eos"] = values["dataset"] is None
+    names = {field.name for field in fields(BenchOptions)}
+    return BenchOptions(**{name: value for name, value in values.items() if name in names} | changed)
 
 
 def _levels(concurrency: str | None, rate: str | None, arrivals: Any) -> tuple[Arrivals, ...]:
@@ -214,16 +188,8 @@ def _source(values: dict[str, Any]) -> Synthetic | Dataset:
         return parse_dataset(lines, output_tokens)
 
 
-def _run(options: BenchOptions, on_record: OnRecord) -> Report:
-    import uvloop
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(run_benchmark(options, on_record))
-
-
 @contextmanager
 def _showing(options: BenchOptions) -> Iterator[OnRecord]:
-    """Show how many answers have arrived."""
     counts: dict[str, tuple[int, int, int]] = {}
     shown = ["querying the server"]
     total = "" if options.num_requests is None else f" of {options.num_requests}"

@@ -5,23 +5,20 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from uuid import uuid4
 
 import click
 
 from headrace.core.answer_format.parser import ContentText, Part, ReasoningText
 from headrace.core.errors import HeadraceError, SettingsError, UserError
-from headrace.core.generation import ChatPrompt, Chunk, GenerationRequest, SamplingParams
+from headrace.core.generation import ChatPrompt, GenerationRequest, SamplingParams
 from headrace.core.sampling_defaults import RECOMMENDED
-from headrace.tools.cli.answers import collect, ending_note
-from headrace.tools.cli.chat_input import read_from_stdin
+from headrace.tools.cli.answers import PartWriter, Stopwatch, collect_shown, ending_note, write_text
+from headrace.tools.cli.batch import prompt_request
 from headrace.tools.cli.group import Examples
-from headrace.tools.cli.progress import watching
 from headrace.tools.cli.sampling_options import sampling_options, sampling_params
 from headrace.tools.cli.setting_options import ENGINE_SETTINGS, setting_options
 from headrace.tools.cli.sources import Source, opened_source
 from headrace.tools.cli.tables import count_of, wrapped
-from headrace.tools.cli.terminal import PartWriter, Stopwatch, waiting_for_answer, write_text
 
 EXAMPLES = """
 headrace chat smollm2                                  load the model in this process
@@ -48,6 +45,8 @@ _CONTINUES = (
 )
 MAX_NEW_TOKENS = 4096
 """Default: room for an answer with its reasoning. An answer that repeats itself ends earlier."""
+_QUOTES = '"""'
+"""Opens and closes a message of several lines."""
 
 
 @click.command(cls=Examples, examples=EXAMPLES)
@@ -96,11 +95,9 @@ class Conversation:
     def request(self) -> GenerationRequest:
         """Return the request for the next answer."""
         if self.is_text:
-            prompt = str(self.turns[-1]["content"])
-            return GenerationRequest(request_id=uuid4().hex, prompt=prompt, sampling=self.sampling)
+            return prompt_request(str(self.turns[-1]["content"]), self.sampling)
         head: list[dict[str, object]] = [{"role": "system", "content": self.system}] if self.system else []
-        chat = ChatPrompt(messages=(*head, *self.turns))
-        return GenerationRequest(request_id=uuid4().hex, prompt=chat, sampling=self.sampling, separates_reasoning=True)
+        return prompt_request(ChatPrompt(messages=(*head, *self.turns)), self.sampling)
 
     def add_answer(self, pieces: Sequence[Part], watch: Stopwatch) -> None:
         """Add a turn with the answer, and its counts."""
@@ -112,10 +109,6 @@ class Conversation:
         self.last = watch
         self.num_answers += 1
         self.num_tokens += watch.num_tokens
-
-    def reset(self) -> None:
-        """Forget all turns."""
-        self.turns.clear()
 
 
 def talk(runner: asyncio.Runner, source: Source, conversation: Conversation) -> None:
@@ -136,94 +129,121 @@ def talk(runner: asyncio.Runner, source: Source, conversation: Conversation) -> 
 def run_command(line: str, conversation: Conversation) -> bool:
     """Run the command in a line that begins with a slash; return False to leave."""
     name, _, rest = line.partition(" ")
-    if name in {"/exit", "/quit", "/bye"}:
-        return False
-    action = _ACTIONS.get(name)
-    click.echo(
-        action(conversation, rest.strip()) if action else f"{name} is not a command.\n{COMMANDS.strip()}", err=True
-    )
+    match name:
+        case "/exit" | "/quit" | "/bye":
+            return False
+        case "/reset":
+            conversation.turns.clear()
+            said = "The conversation is cleared."
+        case "/system":
+            said = _system(conversation, rest.strip())
+        case "/stats":
+            said = _stats(conversation)
+        case _:
+            said = COMMANDS.strip() if name == "/help" else f"{name} is not a command.\n{COMMANDS.strip()}"
+    click.echo(said, err=True)
     return True
 
 
-def _reset(conversation: Conversation, _: str) -> str:
-    conversation.reset()
-    return "The conversation is cleared."
-
-
 def _system(conversation: Conversation, text: str) -> str:
+    """Set or show the system message; return what to say."""
     if conversation.is_text:
         return "The model has no chat template, so it takes no system message."
     if not text:
         return f"The system message is: {conversation.system}" if conversation.system else "There is no system message."
     conversation.system = text
-    conversation.reset()
+    conversation.turns.clear()
     return "The system message is set, and the conversation is cleared."
 
 
-def _stats(conversation: Conversation, _: str) -> str:
+def _stats(conversation: Conversation) -> str:
     if conversation.last is None:
         return "There are no answers yet."
     total = f"{count_of(conversation.num_answers, 'answer')}, {count_of(conversation.num_tokens, 'token')}"
-    context = (
-        ""
-        if conversation.last.finish is None
-        else f"; the prompt had {count_of(conversation.last.finish.prompt_tokens, 'token')}"
-    )
+    finish = conversation.last.finish
+    context = "" if finish is None else f"; the prompt had {count_of(finish.prompt_tokens, 'token')}"
     return f"last: {conversation.last.line()}{context}\nall:  {total}"
-
-
-_ACTIONS: dict[str, Callable[[Conversation, str], str]] = {
-    "/reset": _reset,
-    "/system": _system,
-    "/stats": _stats,
-    "/help": lambda _, __: COMMANDS.strip(),
-}
 
 
 def _answer(runner: asyncio.Runner, source: Source, conversation: Conversation, text: str) -> None:
     """Stream the answer to a message. A rejected message is dropped from the conversation; a stopped answer is kept."""
     conversation.turns.append({"role": "user", "content": text})
     pieces: list[Part] = []
-    watch = Stopwatch()
+    watch, writer = Stopwatch(), PartWriter()
+
+    def on_part(part: Part) -> None:
+        pieces.append(part)
+        writer.write(part)
+
     try:
-        runner.run(_stream(source, conversation.request(), pieces, watch))
+        runner.run(collect_shown(source, conversation.request(), watch, on_part))
     except KeyboardInterrupt:
         write_text(" …")
     except HeadraceError as error:
         conversation.turns.pop()
-        click.echo(wrapped(f"{error.message}{_advice(error)}", stream=sys.stderr), err=True)
+        advice = " /reset clears the conversation." if isinstance(error, UserError) and "too_long" in error.code else ""
+        click.echo(wrapped(f"{error.message}{advice}", stream=sys.stderr), err=True)
         return
     click.echo()
-    _say_ending(conversation, pieces, watch)
-    conversation.add_answer(pieces, watch)
-    if sys.stderr.isatty():
-        click.secho(f"[{watch.line()}]", err=True, dim=True)
-
-
-def _say_ending(conversation: Conversation, pieces: Sequence[Part], watch: Stopwatch) -> None:
-    """Say on stderr that an answer was cut or has no text."""
     has_text = any(not isinstance(piece, ReasoningText) for piece in pieces)
     limit = conversation.sampling.max_new_tokens
     note = ending_note(watch.finish, has_text=has_text, has_reasoning=bool(pieces), max_new_tokens=limit)
     if note is not None:
         click.echo(wrapped(note, stream=sys.stderr), err=True)
+    conversation.add_answer(pieces, watch)
+    if sys.stderr.isatty():
+        click.secho(f"[{watch.line()}]", err=True, dim=True)
 
 
-def _advice(error: HeadraceError) -> str:
-    return " /reset clears the conversation." if isinstance(error, UserError) and "too_long" in error.code else ""
+@dataclass(frozen=True, slots=True)
+class Entered:
+    """A message for the model, or a command of the conversation."""
+
+    text: str
+    is_command: bool = False
 
 
-async def _stream(source: Source, request: GenerationRequest, pieces: list[Part], watch: Stopwatch) -> None:
-    """Write the answer as it comes, and collect its parts."""
-    writer = PartWriter()
+def read_entered(read_line: Callable[[str], str | None]) -> Entered | None:
+    """
+    Read a message or a command; None at the end of the input, which also closes an open message.
 
-    with watching(source.info.name, waiting_for_answer) as end_wait:
+    `read_line` reads a line with a prompt, or several lines at once if they are pasted.
+    """
+    line = read_line("\n> ")
+    if line is None:
+        return None
+    text = line.lstrip()
+    if not text.startswith(_QUOTES):
+        return Entered(line, is_command=line.startswith("/") and "\n" not in line)
+    text = text.removeprefix(_QUOTES)
+    while not text.rstrip().endswith(_QUOTES) and (more := read_line(". ")) is not None:
+        text += f"\n{more}"
+    return Entered(text.rstrip().removesuffix(_QUOTES).strip("\n"))
 
-        def on_chunk(chunk: Chunk, parts: Sequence[Part]) -> None:
-            end_wait()
-            watch.record(chunk)
-            for part in parts:
-                pieces.append(part)
-                writer.write(part)
 
-        await collect(source, request, on_chunk)
+def read_from_stdin(*, is_terminal: bool) -> Entered | None:
+    """Read from the terminal or a pipe; on a terminal Ctrl-C only discards what was entered so far."""
+    while True:
+        try:
+            return read_entered(_ask if is_terminal else _next_line)
+        except KeyboardInterrupt:
+            if not is_terminal:
+                raise
+            click.echo("\n(/exit or Ctrl-D to leave)", err=True)
+
+
+def _ask(prompt: str) -> str | None:
+    import readline  # line editing and history for input()
+
+    if "libedit" not in (readline.__doc__ or ""):
+        readline.parse_and_bind("set enable-bracketed-paste on")  # a paste is one entry; Python switches it off
+    try:
+        return input(prompt)
+    except EOFError:
+        click.echo(err=True)
+        return None
+
+
+def _next_line(_: str) -> str | None:
+    line = sys.stdin.readline()
+    return line.rstrip("\n") if line else None

@@ -38,7 +38,7 @@ def ask_on_terminal(code: UserCode, is_changed: bool) -> bool:
     """Return the answer of the user; False without a terminal. `is_changed`: an earlier version was allowed."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
-    from headrace.tools.cli.terminal import printable
+    from headrace.tools.cli.answers import printable
 
     lines = [f"{code.place} brings code{', which has changed since you allowed it' if is_changed else ''}:"]
     lines += [f"  {summary}" for summary in code.summaries or code.reasons]
@@ -55,12 +55,6 @@ def check_consent(
 ) -> None:
     """
     Return if the user wants the code of a model to run.
-
-    Args:
-        code: the code.
-        overrides: the options of the command line.
-        env: the environment.
-        ask: see `ask_on_terminal`.
 
     Raises:
         SettingsError: the user does not want it, or cannot be asked.

@@ -10,9 +10,13 @@ from typing import Any
 
 import click
 
-from headrace.tools.cli.deploy_again import EndpointUpdate, component_deployment, endpoint_deployment
-from headrace.tools.cli.deployed import Copies, Deployment, Instances
-from headrace.tools.cli.failures import cause_first, log_hint
+from headrace.tools.cli.deployed import (
+    ComponentDeployment,
+    EndpointDeployment,
+    endpoint_deployment,
+    refuse_or_remove_component,
+)
+from headrace.tools.cli.endpoints import BUSY, failure_text
 from headrace.tools.cli.group import Examples, Failed, UserFailed
 from headrace.tools.cli.platform_client import Platform, find_platform, platform_option, translate_errors
 from headrace.tools.cli.progress import showing_stage
@@ -25,7 +29,7 @@ DEFAULT_IMAGE = (
 _POLL_S = 0.3
 _MAX_NAME = 63
 _NAME = re.compile(rf"(?=.{{1,{_MAX_NAME}}}\Z)[a-zA-Z0-9]+(-+[a-zA-Z0-9]+)*")
-_BUSY = frozenset({"Creating", "Updating", "RollingBack", "SystemUpdating"})
+_Deployment = EndpointDeployment | ComponentDeployment
 
 EXAMPLES = """
 headrace deploy smollm2                                    an endpoint called smollm2
@@ -41,8 +45,8 @@ headrace deploy smollm2 --component-of host --copies 2     one of several models
 @click.argument("model")
 @platform_option
 @click.option("--name", help="Name of the endpoint.  [default: derived from the model's]")
-@click.option("--instances", type=click.IntRange(1, 100), default=1, show_default=True, help="Number of workers.")
-@click.option("--instance-type", default="ml.c6i.xlarge", show_default=True, help="Instance type of each worker.")
+@click.option("--instances", type=click.IntRange(1, 100), default=1, help="Number of workers.")
+@click.option("--instance-type", default="ml.c6i.xlarge", help="Instance type of each worker.")
 @click.option("--component-of", metavar="ENDPOINT", help="Deploy as an inference component of this endpoint.")
 @click.option("--copies", type=click.IntRange(0, 100), help="Copies of the component.  [default: 1]")
 @click.option("--cpus", type=click.FloatRange(min=0.25), help="CPU cores for each copy.  [default: 1]")
@@ -50,15 +54,8 @@ headrace deploy smollm2 --component-of host --copies 2     one of several models
 @click.option("--image", help="Image URI; decides which model server is emulated.  [default: TGI 3]")
 @click.option("--env", "-e", "variables", multiple=True, metavar="NAME=VALUE", help="Container variable. Repeatable.")
 @click.option("--update", "is_update", is_flag=True, help="Deploy on the endpoint of that name, if there is one.")
-@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until the endpoint is in service.")
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=click.FloatRange(min=1),
-    default=1800.0,
-    show_default=True,
-    help="Seconds to wait at most.",
-)
+@click.option("--wait/--no-wait", default=True, help="Wait until the endpoint is in service.")
+@click.option("--timeout", "timeout_s", type=click.FloatRange(min=1), default=1800.0, help="Seconds to wait at most.")
 def deploy(  # noqa: PLR0913 -- its options
     *,
     model: str,
@@ -95,20 +92,30 @@ def deploy(  # noqa: PLR0913 -- its options
     _check_model(model)
     platform = find_platform(url)
     _check_instance_type(platform, instance_type)
-    chosen = _checked_name(name or endpoint_name(model))
+    chosen = name or endpoint_name(model)
+    if _NAME.fullmatch(chosen) is None:
+        raise UserFailed(f"--name is {chosen!r}; expected up to {_MAX_NAME} letters, digits and hyphens between them.")
     container = container_of(model, _environment(variables), image or DEFAULT_IMAGE.format(region=platform.region))
-    hardware = Instances(count=instances, instance_type=instance_type)
-    required = Copies(count=1 if copies is None else copies, cpus=cpus or 1.0, memory_mb=memory_mb or 1024)
-    deployment: Deployment
+    hardware = {"InitialInstanceCount": instances, "InstanceType": instance_type}
+    deployment: _Deployment
     with translate_errors():
         if component_of is None:
             deployment = endpoint_deployment(platform, chosen, container, hardware, is_update=is_update)
         else:
-            deployment = component_deployment(platform, chosen, container, hardware, host=component_of, copies=required)
+            refuse_or_remove_component(platform, chosen)
+            deployment = ComponentDeployment(
+                platform=platform,
+                name=chosen,
+                container=container,
+                host=component_of,
+                instances=hardware,
+                num_copies=1 if copies is None else copies,
+                need={"NumberOfCpuCoresRequired": cpus or 1.0, "MinMemoryRequiredInMb": memory_mb or 1024},
+            )
         _run(deployment, platform.option, timeout_s=timeout_s if wait else None)
 
 
-def _run(deployment: Deployment, option: str, *, timeout_s: float | None) -> None:
+def _run(deployment: _Deployment, option: str, *, timeout_s: float | None) -> None:
     """Create the resources, wait until they are in service, and say how to use them; `timeout_s` None: do not wait."""
     name = deployment.name
     deployment.create()
@@ -119,16 +126,9 @@ def _run(deployment: Deployment, option: str, *, timeout_s: float | None) -> Non
     try:
         _wait(deployment, timeout_s, option)
     finally:
-        if isinstance(deployment, EndpointUpdate):
+        if isinstance(deployment, EndpointDeployment):
             deployment.remove_unused()
     click.echo(deployment.ready_text(time.monotonic() - started_s))
-
-
-def _checked_name(name: str) -> str:
-    """Return a name that SageMaker accepts; raises `UserFailed` for another."""
-    if _NAME.fullmatch(name) is None:
-        raise UserFailed(f"--name is {name!r}; expected up to {_MAX_NAME} letters, digits and hyphens between them.")
-    return name
 
 
 def endpoint_name(model: str) -> str:
@@ -189,7 +189,7 @@ def _environment(variables: tuple[str, ...]) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def _wait(deployment: Deployment, timeout_s: float, option: str) -> None:
+def _wait(deployment: _Deployment, timeout_s: float, option: str) -> None:
     """Wait until the deployment is in service. Raises `Failed` with the reason if it fails."""
     deadline_s, name, shown = time.monotonic() + timeout_s, deployment.name, set[str]()
     with showing_stage(name) as show:
@@ -201,9 +201,8 @@ def _wait(deployment: Deployment, timeout_s: float, option: str) -> None:
                     show.note(f"Note: {note}")
             if state.status == "InService":
                 return
-            if state.status not in _BUSY:
-                hint = log_hint(name, state.reason, option)
-                raise Failed(f"{name} is {state.status}: {cause_first(state.reason)}{hint}")
+            if state.status not in BUSY:
+                raise Failed(failure_text(name, state.status, state.reason, option))
             if time.monotonic() > deadline_s:
                 raise Failed(f"{name} is still {state.status} after {timeout_s:.0f} s; the platform continues.")
             show(state.stage)

@@ -1,26 +1,40 @@
-"""The resources that `headrace deploy` creates through SageMaker's API: an endpoint or an inference component."""
+"""
+What `headrace deploy` creates through SageMaker's API: an endpoint, a new model for one that serves, or a component.
 
+A name that was deployed before is updated, replaced if it failed, or refused with the ways out.
+"""
+
+import secrets
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from dataclasses import dataclass, replace
+from typing import Any
 
-from headrace.tools.cli.components import copies_of
-from headrace.tools.cli.group import Failed
-from headrace.tools.cli.platform_client import Platform, is_not_found
+import click
+
+from headrace.tools.cli.endpoints import copies_of, notes_of, stage_of
+from headrace.tools.cli.group import Failed, UserFailed
+from headrace.tools.cli.platform_client import Platform
+from headrace.tools.cli.removal import (
+    TAG,
+    is_ours,
+    remove_component,
+    remove_config,
+    remove_endpoint,
+    remove_models,
+    until_gone,
+)
 from headrace.tools.cli.suggestions import prompt_for
 from headrace.tools.cli.tables import count_of
 from headrace.tools.cli.user_code import OWN_CODE
 
-TAG = "headrace:made-by"
-"""Tag on everything that `headrace deploy` creates, so that `headrace rm` can remove all of it."""
 _TAGS = [{"Key": TAG, "Value": "headrace deploy"}]
-_VARIANT = "AllTraffic"
-_NOTE = "Note: "
-"""Prefix of the lines of a variant's message that are not part of its state."""
 _MODELS_TIMEOUT_S = 5.0
 """Time to wait for the list of models of an endpoint that is in service; without it, its text suggests a question."""
 _HOST_WAITER = {"Delay": 1, "MaxAttempts": 60}
+_MAX_STEM = 45
+"""Characters of the endpoint's name in the name of a revision, whose limit is 63."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,69 +50,63 @@ class DeploymentState:
     reason: str = ""
     """`FailureReason`."""
 
-    @classmethod
-    def of(cls, description: Mapping[str, Any]) -> Self:
-        """Return the state in a response of DescribeEndpoint."""
-        reason, notes = description.get("FailureReason", ""), tuple(notes_of(description))
-        return cls(status=description["EndpointStatus"], stage=stage_of(description), notes=notes, reason=reason)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Instances:
-    """The number and type of the instances of an endpoint."""
-
-    count: int
-    instance_type: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Copies:
-    """The number of copies of a component, and the resources of each."""
-
-    count: int
-    cpus: float
-    memory_mb: int
-
-
-class Deployment(Protocol):
-    """An endpoint or component that is created and polled until it is in service."""
-
-    @property
-    def name(self) -> str: ...
-
-    def create(self) -> None:
-        """Create all resources; if one is refused, delete those already created."""
-        ...
-
-    def poll(self) -> DeploymentState:
-        """Return the current state."""
-        ...
-
-    def ready_text(self, took_s: float) -> str:
-        """Return the message that explains how to use the deployment."""
-        ...
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointDeployment:
-    """An endpoint that serves one model."""
+    """An endpoint that serves one model; in an update, the old model serves until the new one is ready."""
 
     platform: Platform
     name: str
     container: Mapping[str, Any]
-    instances: Instances
+    instances: Mapping[str, Any]
+    """Number and type of the instances, as members of a production variant."""
+    revision: str
+    """Name of the model and of the configuration: that of the endpoint, or one of their own in an update."""
+    old_config: str | None = None
+    """The configuration that an update replaces; None: the endpoint is created."""
 
     def create(self) -> None:
-        """Create a model, an endpoint configuration and an endpoint."""
-        with undo_on_failure() as undo:
-            create_model(self.platform, self.name, self.container, undo)
-            _create_endpoint(self.platform, self.name, self.instances, undo, ModelName=self.name)
+        """Create a model and an endpoint configuration, and create or update the endpoint."""
+        client, names = self.platform.sagemaker, {"EndpointName": self.name, "EndpointConfigName": self.revision}
+        with _undo_on_failure() as undo:
+            _create_model(self.platform, self.revision, self.container, undo)
+            _create_config(self.platform, self.revision, {**self.instances, "ModelName": self.revision}, undo)
+            if self.old_config is None:
+                client.create_endpoint(**names, Tags=_TAGS)
+            else:
+                client.update_endpoint(**names)
 
     def poll(self) -> DeploymentState:
-        return DeploymentState.of(self.platform.sagemaker.describe_endpoint(EndpointName=self.name))
+        """Return the state of the endpoint; in service with its old configuration, the update has failed."""
+        found = self.platform.sagemaker.describe_endpoint(EndpointName=self.name)
+        state = DeploymentState(
+            status=found["EndpointStatus"],
+            stage=stage_of(found),
+            notes=tuple(notes_of(found)),
+            reason=found.get("FailureReason", ""),
+        )
+        is_update = self.old_config is not None
+        if is_update and state.status == "InService" and found["EndpointConfigName"] != self.revision:
+            reason = state.reason or "its new workers failed, and it still serves what it served before"
+            return replace(state, status="not updated", reason=reason)
+        return state
 
     def ready_text(self, took_s: float) -> str:
-        return ready_text(self.platform, self.name, took_s)
+        """Return how to use the endpoint, by what serves it."""
+        description = self.platform.sagemaker.describe_endpoint(EndpointName=self.name)
+        if any(OWN_CODE in note for note in notes_of(description)):
+            return code_ready_text(self.name, took_s, self.platform.option)
+        models = self.platform.list_models(self.name, timeout_s=_MODELS_TIMEOUT_S)
+        return _ready_text(self.platform, self.name, took_s, models)
+
+    def remove_unused(self) -> None:
+        """Delete the model and the configuration that an update left unused: the new ones if it failed."""
+        if self.old_config is None:
+            return
+        found = self.platform.sagemaker.describe_endpoint(EndpointName=self.name)
+        if found["EndpointStatus"] == "InService":
+            is_done = found["EndpointConfigName"] == self.revision
+            remove_config(self.platform, self.old_config if is_done else self.revision)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,38 +118,29 @@ class ComponentDeployment:
     container: Mapping[str, Any]
     host: str
     """Name of the endpoint, which is created if it does not exist."""
-    instances: Instances
+    instances: Mapping[str, Any]
     """The instances of the endpoint if it is created."""
-    copies: Copies
+    num_copies: int
+    need: Mapping[str, float]
+    """`ComputeResourceRequirements` of each copy."""
 
     def create(self) -> None:
         """Create a model and a component, and their endpoint if needed."""
         client = self.platform.sagemaker
-        need = {"NumberOfCpuCoresRequired": self.copies.cpus, "MinMemoryRequiredInMb": self.copies.memory_mb}
-        with undo_on_failure() as undo:
-            create_model(self.platform, self.name, self.container, undo)
-            if not self._has_host():
-                _create_endpoint(self.platform, self.host, self.instances, undo)
+        with _undo_on_failure() as undo:
+            _create_model(self.platform, self.name, self.container, undo)
+            if self.platform.endpoint(self.host) is None:
+                _create_config(self.platform, self.host, self.instances, undo)  # components need no model here
+                client.create_endpoint(EndpointName=self.host, EndpointConfigName=self.host, Tags=_TAGS)
                 undo.append(lambda: client.delete_endpoint(EndpointName=self.host))
                 self._wait_for_host()
             client.create_inference_component(
                 InferenceComponentName=self.name,
                 EndpointName=self.host,
-                Specification={"ModelName": self.name, "ComputeResourceRequirements": need},
-                RuntimeConfig={"CopyCount": self.copies.count},
+                Specification={"ModelName": self.name, "ComputeResourceRequirements": self.need},
+                RuntimeConfig={"CopyCount": self.num_copies},
                 Tags=_TAGS,
             )
-
-    def _has_host(self) -> bool:
-        from botocore.exceptions import ClientError
-
-        try:
-            self.platform.sagemaker.describe_endpoint(EndpointName=self.host)
-        except ClientError as error:
-            if is_not_found(error):
-                return False
-            raise
-        return True
 
     def _wait_for_host(self) -> None:
         """Wait for the endpoint; without models it is in service within seconds, or never."""
@@ -154,50 +153,37 @@ class ComponentDeployment:
             raise Failed(f"The endpoint {self.host} did not come into service: {error}") from error
 
     def poll(self) -> DeploymentState:
+        """Return the state of the component."""
         description = self.platform.sagemaker.describe_inference_component(InferenceComponentName=self.name)
         status, (current, desired) = description["InferenceComponentStatus"], copies_of(description)
-        return DeploymentState(
-            status=status,
-            stage=f"{status} on {self.host}, {current} of {count_of(desired, 'copy', 'copies')} ready",
-            reason=description.get("FailureReason", ""),
-        )
-
-    def _models(self) -> list[dict[str, Any]]:
-        target = f"{self.host}/inference-components/{self.name}"
-        return self.platform.list_models(target, {}, timeout_s=_MODELS_TIMEOUT_S) if self.copies.count else []
+        stage = f"{status} on {self.host}, {current} of {count_of(desired, 'copy', 'copies')} ready"
+        return DeploymentState(status=status, stage=stage, reason=description.get("FailureReason", ""))
 
     def ready_text(self, took_s: float) -> str:
-        name, url, option = self.name, self.platform.url, self.platform.option
-        return f"""\
-{name} is in service on {self.host} after {took_s:.1f} s.
-
-  headrace invoke {name} --stream "{prompt_for(self._models())}"{option}
-  headrace chat {name} --url {url}
-  OpenAI: {url}/v1 with model "{name}"
-  boto3, after eval "$(headrace env{option})":
-    client("sagemaker-runtime").invoke_endpoint(
-        EndpointName="{self.host}", InferenceComponentName="{name}", ...)
-
-  headrace scale {name} --min 0 --max 4 --idle-s 300{option}
-  headrace logs {name} -f{option}
-  headrace rm {name}{option}"""
+        """Return how to use the component."""
+        target = f"{self.host}/inference-components/{self.name}"
+        models = self.platform.list_models(target, timeout_s=_MODELS_TIMEOUT_S) if self.num_copies else []
+        return _ready_text(self.platform, self.name, took_s, models, host=self.host)
 
 
-def ready_text(platform: Platform, name: str, took_s: float) -> str:
-    """Return how to use an endpoint, by what serves it."""
-    if any(OWN_CODE in note for note in notes_of(platform.sagemaker.describe_endpoint(EndpointName=name))):
-        return code_ready_text(name, took_s, platform.option)
-    prompt = prompt_for(platform.list_models(name, {}, timeout_s=_MODELS_TIMEOUT_S))
+def _ready_text(
+    platform: Platform, name: str, took_s: float, models: Sequence[Mapping[str, Any]], host: str | None = None
+) -> str:
+    """Return how to use an endpoint, or the component of a `host`; the prompt suits the models that it lists."""
+    place, target, scale = "", f'EndpointName="{name}", ...', ""
+    if host is not None:
+        place, target = f" on {host}", f'\n        EndpointName="{host}", InferenceComponentName="{name}", ...'
+        scale = f"  headrace scale {name} --min 0 --max 4 --idle-s 300{platform.option}\n"
     return f"""\
-{name} is in service after {took_s:.1f} s.
+{name} is in service{place} after {took_s:.1f} s.
 
-  headrace invoke {name} --stream "{prompt}"{platform.option}
+  headrace invoke {name} --stream "{prompt_for(models)}"{platform.option}
   headrace chat {name} --url {platform.url}
   OpenAI: {platform.url}/v1 with model "{name}"
   boto3, after eval "$(headrace env{platform.option})":
-    client("sagemaker-runtime").invoke_endpoint(EndpointName="{name}", ...)
+    client("sagemaker-runtime").invoke_endpoint({target})
 
-  headrace logs {name} -f{platform.option}
+{scale}  headrace logs {name} -f{platform.option}
   headrace rm {name}{platform.option}"""
 
 
@@ -217,48 +203,67 @@ Requests, depending on what the code reads:
   headrace rm {name}{option}"""
 
 
-def stage_of(description: Mapping[str, Any]) -> str:
-    """Return a one-line summary: the status of the endpoint and of its variants, without notes."""
-    is_in_service = description["EndpointStatus"] == "InService"
-    parts = [str(description["EndpointStatus"])]
-    for variant in description.get("ProductionVariants") or ():
-        for state in _states(variant):
-            parts += [line.rstrip(".") for line in state_lines(state)] or (
-                [] if is_in_service else [str(state["Status"])]
-            )
-        desired, current = variant.get("DesiredInstanceCount"), variant.get("CurrentInstanceCount")
-        if desired is not None and current is not None:
-            parts.append(f"{current} of {desired} ready")
-    return ", ".join(part for part in dict.fromkeys(parts) if part)
+def endpoint_deployment(
+    platform: Platform, name: str, container: Mapping[str, Any], instances: Mapping[str, Any], *, is_update: bool
+) -> EndpointDeployment:
+    """
+    Return the deployment of an endpoint, after removing what a failed or deleted one of that name left behind.
+
+    Raises:
+        UserFailed: the name is taken, and the caller did not ask for an update.
+    """
+    found = platform.endpoint(name)
+    if found is not None and found["EndpointStatus"] == "Failed" and is_ours(platform, found["EndpointArn"]):
+        click.echo(f"Replacing {name}, which failed.", err=True)
+        remove_endpoint(platform, name, found)
+        found = {**found, "EndpointStatus": "Deleting"}
+    if found is not None and found["EndpointStatus"] == "Deleting":
+        until_gone([name], platform.endpoint)
+        found = None
+    if found is not None and not is_update:
+        raise UserFailed(_taken(name, "endpoint", found["EndpointStatus"]))
+    new = EndpointDeployment(platform=platform, name=name, container=container, instances=instances, revision=name)
+    if found is not None:
+        revision = f"{name[:_MAX_STEM].rstrip('-')}-{time.strftime('%y%m%d%H%M%S')}-{secrets.token_hex(2)}"
+        return replace(new, old_config=found["EndpointConfigName"], revision=revision)
+    if platform.component(name) is None:  # whose model and configuration have the same name
+        remove_config(platform, name)
+        remove_models(platform, [name])
+    return new
 
 
-def state_lines(state: Mapping[str, Any]) -> list[str]:
-    """Return the lines of a variant's message that say where its workers run, or why they wait."""
-    return [line for line in _message(state) if not line.startswith(_NOTE)]
+def refuse_or_remove_component(platform: Platform, name: str) -> None:
+    """
+    Remove a component that failed, before one of that name is deployed.
+
+    Raises:
+        UserFailed: the name is taken by a component that has not failed.
+    """
+    found = platform.component(name)
+    if found is None:
+        return
+    if found["InferenceComponentStatus"] not in {"Failed", "Deleting"}:
+        raise UserFailed(_taken(name, "inference component", found["InferenceComponentStatus"]))
+    click.echo(f"Replacing {name}, which failed.", err=True)
+    remove_component(platform, name, found)
+    until_gone([name], platform.component)
 
 
-def notes_of(description: Mapping[str, Any]) -> list[str]:
-    """Return the notes in the messages of an endpoint's variants, each once."""
-    states = [state for variant in description.get("ProductionVariants") or () for state in _states(variant)]
-    notes = [line.removeprefix(_NOTE) for state in states for line in _message(state) if line.startswith(_NOTE)]
-    return list(dict.fromkeys(notes))
+def _taken(name: str, kind: str, status: str) -> str:
+    update = "--update deploys the model on it, " if kind == "endpoint" else ""
+    return (
+        f"There is an {kind} called {name} already ({status}): "
+        f"{update}`headrace rm {name}` deletes it, and --name gives the new one another name."
+    )
 
 
-def _states(variant: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    return variant.get("VariantStatus") or ()
-
-
-def _message(state: Mapping[str, Any]) -> list[str]:
-    return str(state.get("StatusMessage") or "").splitlines()
-
-
-Undo = list[Callable[[], Any]]
+_Undo = list[Callable[[], Any]]
 
 
 @contextmanager
-def undo_on_failure() -> Iterator[Undo]:
-    """Yield a list of undo steps that run in reverse order if the block fails."""
-    steps: Undo = []
+def _undo_on_failure() -> Iterator[_Undo]:
+    """Yield a list of steps that run in reverse order if the block fails."""
+    steps: _Undo = []
     try:
         yield steps
     except Exception:
@@ -268,29 +273,17 @@ def undo_on_failure() -> Iterator[Undo]:
         raise
 
 
-def create_model(platform: Platform, name: str, container: Mapping[str, Any], undo: Undo) -> None:
-    """Create a model, and add the step that deletes it."""
+def _create_model(platform: Platform, name: str, container: Mapping[str, Any], undo: _Undo) -> None:
     client = platform.sagemaker
     client.create_model(ModelName=name, PrimaryContainer=container, ExecutionRoleArn=_role(platform), Tags=_TAGS)
     undo.append(lambda: client.delete_model(ModelName=name))
 
 
-def _create_endpoint(platform: Platform, name: str, instances: Instances, undo: Undo, **more: str) -> None:
-    """Create an endpoint and its configuration, see `create_config`."""
-    create_config(platform, name, instances, undo, **more)
-    platform.sagemaker.create_endpoint(EndpointName=name, EndpointConfigName=name, Tags=_TAGS)
-
-
-def create_config(platform: Platform, name: str, instances: Instances, undo: Undo, **more: str) -> None:
-    """Create an endpoint configuration; `more` extends the variant, which needs no model for components."""
+def _create_config(platform: Platform, name: str, members: Mapping[str, Any], undo: _Undo) -> None:
+    """Create an endpoint configuration of one variant with these members."""
     client = platform.sagemaker
-    variant = {
-        "VariantName": _VARIANT,
-        "InitialInstanceCount": instances.count,
-        "InstanceType": instances.instance_type,
-        "RoutingConfig": {"RoutingStrategy": "LEAST_OUTSTANDING_REQUESTS"},
-        **more,
-    }
+    routing = {"RoutingStrategy": "LEAST_OUTSTANDING_REQUESTS"}
+    variant = {"VariantName": "AllTraffic", "RoutingConfig": routing, **members}
     client.create_endpoint_config(
         EndpointConfigName=name, ExecutionRoleArn=_role(platform), ProductionVariants=[variant], Tags=_TAGS
     )

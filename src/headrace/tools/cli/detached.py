@@ -1,19 +1,24 @@
-"""A platform in the background: start it and wait until it answers, and stop the one that a data folder names."""
+"""A platform in the background: start it and wait until it answers, and `headrace down`, which stops it."""
 
+import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from shutil import disk_usage
 from typing import Any
 
+import click
+
 from headrace.core.processes import ProcessId, is_running, reap, send_signal, spawn
-from headrace.platform.host.folders import DataFolder, RunningPlatform
+from headrace.platform.host.folders import DataFolder
+from headrace.serving.settings.platform_settings import data_folder, load_platform_settings
 from headrace.serving.settings.server_settings import PLATFORM_PREFIX
 from headrace.serving.settings.values import text_of
-from headrace.tools.cli.group import Failed, UserFailed
+from headrace.tools.cli.group import Examples, Failed, UserFailed
 from headrace.tools.cli.platform_client import NotTrusted, Platform, platform_at
 from headrace.tools.cli.progress import ShowStage, showing_stage
 
@@ -34,11 +39,8 @@ def start_detached(folder: DataFolder, overrides: Mapping[str, object], env: Map
     """
     Start a platform in a session of its own, and return it when it answers. Its log is in the data folder.
 
-    Args:
-        folder: the platform's data folder.
-        overrides: settings from the command line; None: not given. They are passed on as variables, which other
-            users of the machine cannot read, as one may be a database URL with a password.
-        env: the environment.
+    The overrides are passed on as variables, which other users of the machine cannot read: one may be a database URL
+    with a password. Those that are None are not given.
 
     Raises:
         SettingsError: a platform uses the folder already.
@@ -92,6 +94,30 @@ def _last_line(folder: DataFolder) -> str:
     return lines[-1].removeprefix("Error: ") if lines else ""
 
 
+@click.command(cls=Examples, examples="headrace down\nheadrace down --data-dir ./platform --timeout-s 300")
+@click.option("--data-dir", type=click.Path(path_type=Path), help="The platform's data folder.")
+@click.option(
+    "--timeout-s",
+    type=click.FloatRange(min=1),
+    default=120.0,
+    help="Seconds to wait at most; the platform goes on stopping.",
+)
+def down(*, data_dir: Path | None, timeout_s: float) -> None:
+    """
+    Stop the platform of this data folder in order, and wait until it has ended.
+
+    Running requests may finish, then its workers end, unless it was started with --keep-workers. The records stay: the
+    next `headrace up` brings the endpoints back. A platform that systemd or Kubernetes runs is stopped there.
+    """
+    settings = load_platform_settings({"data_dir": data_dir}, os.environ)
+    folder = DataFolder(data_folder(settings, os.environ))
+    url = stop_platform(folder, timeout_s)
+    if url is None:
+        click.echo(f"No platform is running on {folder.root}.", err=True)
+    else:
+        click.echo(f"The platform at {url} has stopped.")
+
+
 def stop_platform(folder: DataFolder, timeout_s: float) -> str | None:
     """
     Stop the platform of a data folder in order, as SIGTERM does; return its URL, or None if none runs.
@@ -108,7 +134,11 @@ def stop_platform(folder: DataFolder, timeout_s: float) -> str | None:
     if running is None:
         return None
     if not running.is_stopping:
-        _send_sigterm(running)
+        try:
+            send_signal(running.process, signal.SIGTERM)
+        except PermissionError as error:
+            whose = f"The platform at {running.url} (process {running.process.pid}) is another user's"
+            raise Failed(f"{whose}, who can stop it.") from error
     with showing_stage(running.url) as show:
         show("stopping: requests may finish, then workers end")
         if not _wait(lambda: not is_running(running.process), timeout_s):
@@ -117,15 +147,6 @@ def stop_platform(folder: DataFolder, timeout_s: float) -> str | None:
                 f"again; `kill {running.process.pid}` ends it at once and leaves its workers running."
             )
     return running.url
-
-
-def _send_sigterm(running: RunningPlatform) -> None:
-    try:
-        send_signal(running.process, signal.SIGTERM)
-    except PermissionError as error:
-        process = running.process.pid
-        message = f"The platform at {running.url} (process {process}) is another user's, who can stop it."
-        raise Failed(message) from error
 
 
 def _wait(fact: Callable[[], Any], timeout_s: float) -> bool:

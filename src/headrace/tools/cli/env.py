@@ -1,14 +1,16 @@
 """`headrace env`: print the variables that point a shell at a platform."""
 
 import os
+import re
 import shlex
+import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
 from headrace.serving.settings.platform_settings import data_folder, load_platform_settings
-from headrace.tools.cli.aws_cli import too_old
 from headrace.tools.cli.group import Examples, UserFailed
 from headrace.tools.cli.platform_client import Platform, find_platform, platform_at, platform_option
 
@@ -19,6 +21,10 @@ eval "$(headrace env --data-dir ./data)"     to the platform that runs on this d
 eval "$(headrace env --key HRAK...)"         use another access key than that of the data folder
 headrace env --format dotenv >> $GITHUB_ENV  for tools that read KEY=VALUE files
 """
+_FIRST = {1: (1, 29), 2: (2, 13)}
+"""The first versions that read the variable. Source: AWS SDKs reference guide, "Service-specific endpoints"."""
+_INSTALLED = re.compile(r"/aws-cli/v2/(\d+)\.(\d+)[^/]*/")
+_PACKAGE = re.compile(r"awscli-(\d+)\.(\d+)[^/]*\.(?:dist|egg)-info")
 
 
 @click.command(cls=Examples, examples=EXAMPLES)
@@ -26,14 +32,7 @@ headrace env --format dotenv >> $GITHUB_ENV  for tools that read KEY=VALUE files
 @click.option("--unset", "is_unset", is_flag=True, help="Print the lines that undo it.")
 @click.option("--key", metavar="ID", help="Id of the access key to use; its secret is read from the data folder.")
 @click.option("--region", help="Region to set.  [default: the platform's]")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["sh", "dotenv"]),
-    default="sh",
-    show_default=True,
-    help="Format of the lines.",
-)
+@click.option("--format", "form", type=click.Choice(["sh", "dotenv"]), default="sh", help="Format of the lines.")
 @click.option("--data-dir", type=click.Path(path_type=Path), help="The platform's data folder, in place of --url.")
 def env(
     *, url: str | None, is_unset: bool, key: str | None, region: str | None, form: str, data_dir: Path | None
@@ -54,31 +53,21 @@ def env(
         platform = find_platform(url, outer) if data_dir is None else _platform_of(data_dir, outer)
         health = platform.health()
         credentials = _credentials(key, data_dir, platform) if key or health.get("asks_for_keys") else {}
-        target = Target(
-            url=platform.url,
-            region=region or str(health["region"]),
-            ca_bundle=platform.ca_bundle,
-            **credentials,
-        )
+        chosen = region or str(health["region"])
+        target = Target(url=platform.url, region=chosen, ca_bundle=platform.ca_bundle, **credentials)
         lines = (shell_lines if form == "sh" else dotenv_lines)(target, os.environ)
-        _warn_of_old_cli(platform.url)
+        if (version := too_old()) is not None:
+            click.echo(
+                f"# Warning: AWS CLI {version} ignores AWS_ENDPOINT_URL and would call AWS. "
+                f"Add `--endpoint-url {platform.url}` to each command, or install 2.13 or later.",
+                err=True,
+            )
     if lines:
         click.echo("\n".join(lines))
     if sys.stdout.isatty() and not is_unset:
         given = {"--url": url, "--key": key, "--region": region, "--data-dir": data_dir}
         options = "".join(f" {name} {shlex.quote(str(value))}" for name, value in given.items() if value is not None)
         click.echo(f'# To run these lines: eval "$(headrace env{options})"', err=True)
-
-
-def _warn_of_old_cli(url: str) -> None:
-    """Warn that the AWS CLI of this shell would call AWS in spite of the variables."""
-    version = too_old()
-    if version is not None:
-        click.echo(
-            f"# Warning: AWS CLI {version} ignores AWS_ENDPOINT_URL and would call AWS. "
-            f"Add `--endpoint-url {url}` to each command, or install 2.13 or later.",
-            err=True,
-        )
 
 
 def _platform_of(data_dir: Path, env: dict[str, str]) -> Platform:
@@ -99,8 +88,7 @@ def _credentials(key: str | None, data_dir: Path | None, platform: Platform) -> 
         return {"access_key": platform.access_key, "secret_key": platform.secret_key}
     from headrace.tools.cli.keys import opened_keys
 
-    settings = load_platform_settings({"data_dir": data_dir}, os.environ)
-    with opened_keys(settings, data_folder(settings, os.environ)) as keys:
+    with opened_keys(data_dir) as keys:
         known = {access_key.key_id: access_key.secret for access_key in keys.list()}
     if key is None and known:
         key = next(iter(known))
@@ -110,3 +98,28 @@ def _credentials(key: str | None, data_dir: Path | None, platform: Platform) -> 
             f"{problem} in the data folder. `headrace keys ls` lists them, `headrace keys create` creates one."
         )
     return {"access_key": key, "secret_key": known[key]}
+
+
+def too_old(path: str | None = None) -> str | None:
+    """
+    Return the version of an AWS CLI that ignores `AWS_ENDPOINT_URL`; None if there is none or its version is unknown.
+
+    The version is read from files, because `aws --version` takes a second.
+    """
+    program = shutil.which("aws", path=path)
+    found = None if program is None else next(_versions(Path(program)), None)
+    if found is None or found >= _FIRST.get(found[0], found):
+        return None
+    return ".".join(map(str, found))
+
+
+def _versions(program: Path) -> Iterator[tuple[int, int]]:
+    """Yield the versions in the paths of a program: of AWS's installer, and of packages for its Python."""
+    resolved = program.resolve()
+    if match := _INSTALLED.search(str(resolved)):
+        yield int(match[1]), int(match[2])
+    for library in (resolved.parent.parent / "lib").glob("python3*"):
+        for packages in ("site-packages", "dist-packages"):
+            for entry in (library / packages).glob("awscli-*-info"):
+                if match := _PACKAGE.fullmatch(entry.name):
+                    yield int(match[1]), int(match[2])

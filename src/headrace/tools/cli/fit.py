@@ -10,18 +10,24 @@ import click
 from headrace.core.errors import BrokenModel, SettingsError
 from headrace.core.progress import Progress
 from headrace.core.sizes import parse_size
-from headrace.inference.engine.config import EngineLimits
 from headrace.inference.engine.loading.formats import Machine, choose_formats
 from headrace.inference.engine.loading.plan import BLOCK_TOKENS, resolve_limits
 from headrace.inference.models.shapes import expected_shapes
 from headrace.inference.models.weights import Encoding, dominant_bits, stored_formats
+from headrace.inference.runner.memory import MemoryBudget, MemoryPlan
 from headrace.serving.server.engine_config import engine_config
 from headrace.serving.settings.loading import load_settings
 from headrace.serving.settings.server_settings import ServerSettings
-from headrace.tools.cli.fit_report import CheckpointFacts, Report, advice_text, print_report
+from headrace.tools.cli.fit_report import (
+    CheckpointFacts,
+    Report,
+    advice_text,
+    advise,
+    fit_formats,
+    print_report,
+)
 from headrace.tools.cli.group import Examples
 from headrace.tools.cli.progress import showing_progress
-from headrace.tools.cli.sizing import Plan, advise, fit_formats
 
 EXAMPLES = """
 headrace fit smollm2                                memory needs on this machine
@@ -90,10 +96,21 @@ def _make_report(
 ) -> Report:
     from headrace.inference.runner.cpu import has_native_bf16
     from headrace.inference.runner.decode_speed import decode_bytes
+    from headrace.inference.runner.plan import plan_runner
 
     served = resolve_limits(engine_config(settings), facts.spec, max_model_len=settings.max_model_len)
     sizes = {"max_model_len": served.max_model_len, "max_num_seqs": served.max_num_seqs}
-    plan = _planner(facts, served, available)
+
+    def plan(**format_and_size: Any) -> MemoryPlan:
+        return plan_runner(
+            facts.spec,
+            layer_formats=facts.layer_formats,
+            block_tokens=BLOCK_TOKENS,
+            max_num_batched_tokens=served.max_num_batched_tokens,
+            budget=MemoryBudget(available_bytes=available),
+            **format_and_size,
+        ).memory
+
     fits = fit_formats(plan, **sizes, available_bytes=available)
     auto = choose_formats(
         "auto",
@@ -167,23 +184,6 @@ def _hub_facts(repo_id: str, revision: str | None, rope: Mapping[str, object] | 
         stored_bits=promised_bits(config),
         stored_format=f"safetensors, {promised_format(config)}",
     )
-
-
-def _planner(facts: CheckpointFacts, served: EngineLimits, available_bytes: int) -> Plan:
-    from headrace.inference.runner.memory import MemoryBudget, MemoryPlan
-    from headrace.inference.runner.plan import plan_runner
-
-    def plan(**format_and_size: Any) -> MemoryPlan:
-        return plan_runner(
-            facts.spec,
-            layer_formats=facts.layer_formats,
-            block_tokens=BLOCK_TOKENS,
-            max_num_batched_tokens=served.max_num_batched_tokens,
-            budget=MemoryBudget(available_bytes=available_bytes),
-            **format_and_size,
-        ).memory
-
-    return plan
 
 
 def _size(flag: str, text: str) -> int:

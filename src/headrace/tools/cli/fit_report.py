@@ -1,19 +1,20 @@
-"""The output of `headrace fit`: the facts of a checkpoint, a table of formats, and the recommended command."""
+"""The calculations of `headrace fit` (memory of each format, what fits, a recommendation), and its output."""
 
 import json
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
+from headrace.core.errors import InsufficientMemory
 from headrace.core.sizes import format_size
 from headrace.inference.engine.loading.formats import Formats
 from headrace.inference.engine.loading.plan import DEFAULT_MAX_MODEL_LEN
 from headrace.inference.models.rope import describe_ropes
 from headrace.inference.models.spec import ModelSpec
 from headrace.inference.models.weights import Encoding
-from headrace.tools.cli.sizing import Advice, FormatFit
+from headrace.inference.runner.memory import MemoryPlan
 from headrace.tools.cli.tables import count_of
 
 if TYPE_CHECKING:
@@ -21,6 +22,18 @@ if TYPE_CHECKING:
 
     from headrace.inference.runner.decode_speed import DecodeBytes
 
+FORMATS = (
+    ("bf16", "bf16"),
+    ("bf16", "int8"),
+    ("w8a16", "bf16"),
+    ("w8a8", "int8"),
+    ("w4a16", "bf16"),
+    ("w4a8", "int8"),
+)
+"""Formats of weights and KV cache that are worth comparing, best quality first."""
+SHORTEST_CONTEXT = 512
+Plan = Callable[..., MemoryPlan]
+"""`plan(dtype=…, kv_dtype=…, max_model_len=…, max_num_seqs=…)`; raises `InsufficientMemory`."""
 _FASTER = {
     "bf16": " --dtype w8a8 reads half the bytes per token, which is faster.",
     "w8a16": " --dtype w8a8 computes prompts and large batches faster, less accurately.",
@@ -31,6 +44,38 @@ LENGTHS = (512, 2048, 8192, 32768)
 _MAX_LENGTHS = 3
 WIDTH = 80
 """Columns of the output, as of a terminal that was not made wider."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormatFit:
+    """The memory of a format, and what fits on the machine."""
+
+    dtype: str
+    kv_dtype: str
+    plan: MemoryPlan | None
+    """The plan that `headrace serve` would make, or None if it does not fit."""
+    room_tokens: int
+    """Most tokens of KV cache that fit."""
+    refusal: str = ""
+    """The reason why it does not fit."""
+
+    @property
+    def formats(self) -> tuple[str, str]:
+        """The formats of weights and KV cache."""
+        return self.dtype, self.kv_dtype
+
+    def sequences_of(self, num_tokens: int) -> int:
+        """Return the number of sequences of that length that fit concurrently."""
+        return self.room_tokens // num_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """The recommended format and context length for the server."""
+
+    dtype: str
+    kv_dtype: str
+    max_model_len: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,16 +111,15 @@ class Report:
     def refusal(self) -> str:
         """The error of `headrace serve` with the default format; empty if it fits."""
         auto = (self.auto.dtype, self.auto.kv_dtype)
-        return next((fit_.refusal for fit_ in self.fits if (fit_.dtype, fit_.kv_dtype) == auto), "")
+        return next((fit_.refusal for fit_ in self.fits if fit_.formats == auto), "")
 
     def head(self) -> str:
         """Return the lines above the table."""
         spec, moe = self.facts.spec, self.facts.spec.moe
         experts = ""
         if moe is not None:
-            experts = (
-                f" ({moe.top_k} of {moe.num_experts} experts a token: {_active_parameters(spec) / 1e6:,.0f} M active)"
-            )
+            active = _active_parameters(spec) / 1e6
+            experts = f" ({moe.top_k} of {moe.num_experts} experts a token: {active:,.0f} M active)"
         return (
             f"{self.model}: {spec.family}, {spec.num_parameters / 1e6:,.0f} M parameters{experts}, "
             f"{spec.num_layers} layers, {spec.num_heads} heads ({spec.num_kv_heads} for KV), "
@@ -118,6 +162,48 @@ class Report:
         }
 
 
+def fit_formats(plan: Plan, *, max_model_len: int, max_num_seqs: int, available_bytes: int) -> list[FormatFit]:
+    """Plan every format."""
+    fits = []
+    for dtype, kv_dtype in FORMATS:
+        try:
+            served = plan(dtype=dtype, kv_dtype=kv_dtype, max_model_len=max_model_len, max_num_seqs=max_num_seqs)
+        except InsufficientMemory as error:
+            fits.append(FormatFit(dtype=dtype, kv_dtype=kv_dtype, plan=None, room_tokens=0, refusal=error.message))
+            continue
+        # Plan for one sequence more than all memory could hold: the cache becomes as large as the memory allows.
+        enough = max(max_num_seqs, available_bytes // (served.kv_bytes_per_token * max_model_len) + 1)
+        most = plan(dtype=dtype, kv_dtype=kv_dtype, max_model_len=max_model_len, max_num_seqs=enough)
+        room_tokens = most.kv_cache_bytes // most.kv_bytes_per_token
+        fits.append(FormatFit(dtype=dtype, kv_dtype=kv_dtype, plan=served, room_tokens=room_tokens))
+    return fits
+
+
+def advise(
+    plan: Plan, fits: Sequence[FormatFit], *, auto: tuple[str, str], max_model_len: int, max_num_seqs: int
+) -> Advice | None:
+    """
+    Recommend the default format if it fits, else the best that fits, else the smallest with the longest context.
+
+    Formats whose weights have to stay on disk in part count only if no other fits. `auto` has the default formats of
+    weights and KV cache.
+    """
+    planned = [fit for fit in fits if fit.plan is not None]
+    in_memory = [fit for fit in planned if fit.plan is not None and fit.plan.mapping != "required"]
+    fitting = [fit.formats for fit in in_memory or planned]
+    if fitting:
+        dtype, kv_dtype = auto if auto in fitting else fitting[0]
+        return Advice(dtype=dtype, kv_dtype=kv_dtype, max_model_len=max_model_len)
+    dtype, kv_dtype = FORMATS[-1]
+    while (max_model_len := max_model_len // 2) >= SHORTEST_CONTEXT:
+        try:
+            plan(dtype=dtype, kv_dtype=kv_dtype, max_model_len=max_model_len, max_num_seqs=max_num_seqs)
+        except InsufficientMemory:
+            continue
+        return Advice(dtype=dtype, kv_dtype=kv_dtype, max_model_len=max_model_len)
+    return None
+
+
 def _active_parameters(spec: ModelSpec) -> int:
     """Return the weights in matrices that a token uses: all but those of the experts that it does not choose."""
     routed = [moe for layer in range(spec.num_layers) if (moe := spec.experts(layer)) is not None]
@@ -140,7 +226,7 @@ def print_report(report: Report, advice: str) -> None:
     write(f"{report.head()}\n\n")
     lengths = sorted({min(length, report.max_model_len) for length in LENGTHS})[-_MAX_LENGTHS:]
     memory = [
-        (*_formats(fit_), *_sizes(fit_), *(f"{fit_.sequences_of(length):,}" for length in lengths))
+        (*fit_.formats, *_sizes(fit_), *(f"{fit_.sequences_of(length):,}" for length in lengths))
         for fit_ in report.fits
     ]
     heads = ("dtype", "KV", "weights", "KV per token", "as served")
@@ -159,7 +245,7 @@ def _speed_table(report: Report) -> "Table":
     """Return how fast each format decodes; an encoder does not."""
     speeds = [
         (
-            *_formats(fit_),
+            *fit_.formats,
             format_size(read.weights),
             *(f"{read.tokens_per_s(report.bandwidth, is_full=is_full):,.1f}" for is_full in (False, True)),
         )
@@ -179,16 +265,11 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> "Table":
     return table
 
 
-def _formats(fit_: FormatFit) -> tuple[str, str]:
-    return fit_.dtype, fit_.kv_dtype
-
-
 def _sizes(fit_: FormatFit) -> list[str]:
     plan = fit_.plan
     if plan is None:
         return ["does not fit", "", ""]
-    sizes = (plan.weights_bytes, plan.kv_bytes_per_token, plan.total_bytes)
-    weights, *others = map(format_size, sizes)
+    weights, *others = map(format_size, (plan.weights_bytes, plan.kv_bytes_per_token, plan.total_bytes))
     return [f"{weights}*" if plan.mapping == "required" else weights, *others]
 
 

@@ -3,25 +3,31 @@
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import click
 
-from headrace.core.answer_format.parser import Part
 from headrace.core.errors import SettingsError
-from headrace.core.generation import ChatPrompt, Chunk, GenerationRequest, SamplingParams
-from headrace.tools.cli.answers import CONTINUES_TEXT, Answer, answer_values, collect, ending_note
-from headrace.tools.cli.batch import Item, OrderedWriter, lines_done, parse_items, prompt_request, run_items
+from headrace.core.generation import ChatPrompt, GenerationRequest, SamplingParams
+from headrace.tools.cli.answers import (
+    CONTINUES_TEXT,
+    Answer,
+    PartWriter,
+    Stopwatch,
+    answer_values,
+    collect_shown,
+    ending_note,
+    write_text,
+)
+from headrace.tools.cli.batch import OrderedWriter, Totals, lines_done, parse_items, prompt_request, run_items
 from headrace.tools.cli.group import Examples
-from headrace.tools.cli.progress import showing_progress, watching
+from headrace.tools.cli.progress import showing_progress
 from headrace.tools.cli.sampling_options import MAX_NEW_TOKENS, sampling_options, sampling_params
 from headrace.tools.cli.setting_options import ENGINE_SETTINGS, setting_options
 from headrace.tools.cli.sources import Source, opened_source
-from headrace.tools.cli.tables import count_of
-from headrace.tools.cli.terminal import PartWriter, Stopwatch, waiting_for_answer, write_text
 
 EXAMPLES = """
 headrace generate smollm2 -p "What is 2+2?"                    answer a question
@@ -91,7 +97,9 @@ Job = Callable[[asyncio.Runner, Source], None]
 
 
 def _single_job(options: dict[str, Any], sampling: SamplingParams) -> Job:
-    text = _prompt_text(options)
+    text = sys.stdin.read() if options["prompt"] == "-" else options["prompt"]
+    if not text:
+        raise SettingsError("The prompt is empty.")
     show = _show_json if options["as_json"] else _show_text
 
     def job(runner: asyncio.Runner, source: Source) -> None:
@@ -101,13 +109,6 @@ def _single_job(options: dict[str, Any], sampling: SamplingParams) -> Job:
         runner.run(show(source, prompt_request(prompt, sampling)))
 
     return job
-
-
-def _prompt_text(options: dict[str, Any]) -> str:
-    text = sys.stdin.read() if options["prompt"] == "-" else options["prompt"]
-    if not text:
-        raise SettingsError("The prompt is empty.")
-    return str(text)
 
 
 def _prompt(text: str, options: dict[str, Any], *, has_chat_template: bool) -> str | ChatPrompt:
@@ -121,27 +122,15 @@ def _prompt(text: str, options: dict[str, Any], *, has_chat_template: bool) -> s
 
 async def _show_json(source: Source, request: GenerationRequest) -> None:
     watch = Stopwatch()
-    with watching(source.info.name, waiting_for_answer):
-        answers = await collect(source, request, lambda chunk, _: watch.record(chunk))
+    answers = await collect_shown(source, request, watch)
     times = {"ttft_s": watch.ttft_s, "tokens_per_s": watch.tokens_per_s}
     click.echo(json.dumps({"model": source.info.name, **answer_values(answers), **times}, ensure_ascii=False))
 
 
 async def _show_text(source: Source, request: GenerationRequest) -> None:
     """Stream a single answer; write several in sequence when all are complete."""
-    watch, writer = Stopwatch(), PartWriter()
-    is_single = request.sampling.n == 1
-
-    with watching(source.info.name, waiting_for_answer) as end_wait:
-
-        def on_chunk(chunk: Chunk, parts: Sequence[Part]) -> None:
-            if is_single:
-                end_wait()
-            watch.record(chunk)
-            for part in parts if is_single else ():
-                writer.write(part)
-
-        answers = await collect(source, request, on_chunk)
+    watch, is_single = Stopwatch(), request.sampling.n == 1
+    answers = await collect_shown(source, request, watch, PartWriter().write if is_single else None)
     if not is_single:
         write_text("\n".join(f"--- {answer.index + 1}\n{answer.text}" for answer in answers))
     click.echo()
@@ -168,12 +157,20 @@ def _say_ending(answer: Answer, sampling: SamplingParams, *, is_raw: bool) -> No
 
 def _batch_job(options: dict[str, Any], sampling: SamplingParams) -> Job:
     """Read the input and find the unfinished items before a model is loaded."""
-    items = list(_read_items(options["input_path"], sampling))
+    path = options["input_path"]
+    with nullcontext(sys.stdin) if path == "-" else Path(path).open(encoding="utf-8") as lines:
+        items = list(parse_items(lines, sampling))
     output = None if options["output_path"] in {None, "-"} else Path(options["output_path"])
-    num_done = _num_done(output, items, resume=options["resume"], overwrite=options["overwrite"])
+    num_done = 0
+    if output is not None and output.exists() and not options["overwrite"]:
+        if not options["resume"]:
+            raise SettingsError(f"{output} exists. Pass --resume to continue it, or --overwrite to replace it.")
+        num_done = lines_done(output, items)
 
     def job(runner: asyncio.Runner, source: Source) -> None:
-        with _opened(output, append=num_done > 0) as file, showing_progress() as progress:
+        mode = "a" if num_done else "w"
+        opened = nullcontext(sys.stdout) if output is None else output.open(mode, encoding="utf-8")
+        with opened as file, showing_progress() as progress:
             totals = Totals(len(items), num_done)
 
             def on_done(row: dict[str, Any]) -> None:
@@ -185,51 +182,3 @@ def _batch_job(options: dict[str, Any], sampling: SamplingParams) -> Job:
         click.echo(totals.line(), err=True)
 
     return job
-
-
-def _read_items(path: str, sampling: SamplingParams) -> Iterator[Item]:
-    with nullcontext(sys.stdin) if path == "-" else Path(path).open(encoding="utf-8") as file:
-        yield from parse_items(file, sampling)
-
-
-def _num_done(output: Path | None, items: list[Item], *, resume: bool, overwrite: bool) -> int:
-    if output is None or overwrite or not output.exists():
-        return 0
-    if not resume:
-        raise SettingsError(f"{output} exists. Pass --resume to continue it, or --overwrite to replace it.")
-    return lines_done(output, items)
-
-
-@contextmanager
-def _opened(output: Path | None, *, append: bool) -> Iterator[IO[str]]:
-    if output is None:
-        yield sys.stdout
-        return
-    with output.open("a" if append else "w", encoding="utf-8") as file:
-        yield file
-
-
-class Totals:
-    """Counts and speed of a batch."""
-
-    def __init__(self, num_items: int, num_done: int) -> None:
-        self.num_items = num_items
-        self.num_done = num_done
-        self._num_before = num_done
-        self._num_failed = 0
-        self._num_tokens = 0
-        self._watch = Stopwatch()
-
-    def add(self, row: dict[str, Any]) -> None:
-        """Count a line of the output."""
-        self.num_done += 1
-        self._num_failed += "error" in row
-        self._num_tokens += sum(choice.get("output_tokens", 0) for choice in row.get("choices", [row]))
-
-    def line(self) -> str:
-        """Return a summary such as `12 prompts, 340 tokens in 2.1 s (160 tokens/s)`."""
-        seconds = max(self._watch.elapsed_s, 1e-9)
-        before = f", {self._num_before} done before" if self._num_before else ""
-        failed = f", {self._num_failed} failed" if self._num_failed else ""
-        speed = f"{self._num_tokens:,} tokens in {seconds:.1f} s ({self._num_tokens / seconds:,.0f} tokens/s)"
-        return f"{count_of(self.num_done - self._num_before, 'prompt')}{failed}{before}, {speed}"

@@ -9,8 +9,9 @@ import errno
 import importlib
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from typing import IO, Any
 
 import click
@@ -25,6 +26,8 @@ EXIT_INTERRUPTED = 130
 _MAX_SUMMARY = 500
 _UNITS = {"s": "SECONDS", "mb": "MB"}
 """Units of options by the ends of their names."""
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +58,56 @@ class UserFailed(Failed):
     exit_code = EXIT_USER_ERROR
 
 
-class HelpfulGroup(click.Group):
-    """
-    A group that suggests the nearest command for an unknown name, and whose help ends with examples.
+def all_of(options: Iterable[Decorator]) -> Decorator:
+    """Join the decorators of options into one; the help lists them in this order."""
+    decorators = list(options)
+    return lambda command: reduce(lambda decorated, add: add(decorated), reversed(decorators), command)
 
-    Args:
-        args: those of `click.Group`.
-        examples: command lines with what they do.
-        renamed: old names of commands, which work with a notice, and their new names.
-        kwargs: those of `click.Group`.
-    """
 
-    def __init__(self, *args: Any, examples: str = "", renamed: Mapping[str, str] | None = None, **kwargs: Any) -> None:
+class Examples(click.Command):
+    """A command whose help shows all defaults and ends with examples, printed verbatim."""
+
+    def __init__(self, *args: Any, examples: str = "", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.examples = examples
+        for option in self.params:
+            if not isinstance(option, click.Option):
+                continue
+            if option.metavar is None:
+                option.metavar = _metavar(option)
+            if option.show_default is None:
+                option.show_default = isinstance(option.default, int | float | str) and option.default != ""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write the examples below a heading; remarks go below their commands if the terminal is too narrow."""
+        lines = [line.strip() for line in self.examples.strip().splitlines()]
+        with formatter.section("Examples"):
+            indent = " " * formatter.current_indent
+            if max(map(len, lines), default=0) + len(indent) > formatter.width:
+                parts = (re.split(r" {2,}", line, maxsplit=1) for line in lines)
+                lines = [line for command, *remark in parts for line in (command, *(f"    {text}" for text in remark))]
+            formatter.write("".join(f"{indent}{line}\n" for line in lines))
+
+
+def _metavar(option: click.Option) -> str | None:
+    """Return the unit of an option's number, else `N` or `NUMBER`; None for any other option."""
+    name, kind = str(option.name), option.type
+    is_whole = isinstance(kind, click.types.IntParamType)
+    if option.is_flag or option.count or not (is_whole or isinstance(kind, click.types.FloatParamType)):
+        return None
+    unit = _UNITS.get(name.rpartition("_")[2]) if "_" in name else None
+    return unit or ("N" if is_whole else "NUMBER")
+
+
+class HelpfulGroup(Examples, click.Group):
+    """
+    A group that suggests the nearest command for an unknown name.
+
+    `renamed` maps old names of commands, which work with a notice, to the new ones.
+    """
+
+    def __init__(self, *args: Any, renamed: Mapping[str, str] | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.renamed = renamed or {}
 
     def resolve_command(
@@ -94,10 +133,6 @@ class HelpfulGroup(click.Group):
         rows = [(name, command.get_short_help_str(_MAX_SUMMARY)) for name, command in commands if command is not None]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """Write the examples."""
-        write_examples(self.examples, formatter)
 
 
 class LazyGroup(HelpfulGroup):
@@ -166,39 +201,3 @@ def _failure(error: Exception, ctx: click.Context) -> Failed:
         return Failed(f"{error.strerror or error}: {error.filename}" if error.filename else str(error))
     kind = type(error).__name__
     return Failed(f"Unexpected error ({kind}: {error}). Run with --debug for the traceback.")
-
-
-class Examples(click.Command):
-    """A command whose help ends with examples, printed verbatim."""
-
-    def __init__(self, *args: Any, examples: str = "", **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.examples = examples
-        for option in self.params:
-            if isinstance(option, click.Option) and option.metavar is None:
-                option.metavar = _metavar(option)
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """Write the examples."""
-        write_examples(self.examples, formatter)
-
-
-def _metavar(option: click.Option) -> str | None:
-    """Return the unit of an option's number, else `N` or `NUMBER`; None for any other option."""
-    name, kind = str(option.name), option.type
-    is_whole = isinstance(kind, click.types.IntParamType)
-    if option.is_flag or option.count or not (is_whole or isinstance(kind, click.types.FloatParamType)):
-        return None
-    unit = _UNITS.get(name.rpartition("_")[2]) if "_" in name else None
-    return unit or ("N" if is_whole else "NUMBER")
-
-
-def write_examples(examples: str, formatter: click.HelpFormatter) -> None:
-    """Write the examples below their own heading; remarks go below their commands if the terminal is too narrow."""
-    lines = [line.strip() for line in examples.strip().splitlines()]
-    with formatter.section("Examples"):
-        indent = " " * formatter.current_indent
-        if max(map(len, lines), default=0) + len(indent) > formatter.width:
-            parts = (re.split(r" {2,}", line, maxsplit=1) for line in lines)
-            lines = [line for command, *remark in parts for line in (command, *(f"    {text}" for text in remark))]
-        formatter.write("".join(f"{indent}{line}\n" for line in lines))

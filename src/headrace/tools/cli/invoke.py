@@ -1,27 +1,44 @@
-"""`headrace invoke`: send a request to an endpoint with boto3."""
+"""`headrace invoke`: send a request to an endpoint with boto3, and explain its errors in terms of the command line."""
 
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
 import click
 
-from headrace.tools.cli.answer_text import AnswerText, finish_reason_of, text_of_value
-from headrace.tools.cli.answers import CONTINUES_TEXT
-from headrace.tools.cli.group import Examples, Failed
-from headrace.tools.cli.invoke_body import CONTEXT_EXCEEDED, ending_note, openai_body, request_body, without_maximum
-from headrace.tools.cli.invoke_errors import explained_errors
-from headrace.tools.cli.platform_client import Platform, error_of, find_platform, platform_option, translate_errors
+from headrace.core.errors import HeadraceError
+from headrace.tools.cli.answers import CONTINUES_TEXT, waiting_for_answer, write_text
+from headrace.tools.cli.endpoints import cause_first
+from headrace.tools.cli.group import Examples, Failed, UserFailed
+from headrace.tools.cli.invoke_body import (
+    CONTEXT_EXCEEDED,
+    AnswerText,
+    ending_note,
+    finish_reason_of,
+    openai_bodies,
+    request_body,
+    text_of_value,
+)
+from headrace.tools.cli.platform_client import (
+    Platform,
+    error_of,
+    find_platform,
+    platform_option,
+    translate_errors,
+    unknown_name,
+)
 from headrace.tools.cli.progress import watching
 from headrace.tools.cli.tables import count_of
-from headrace.tools.cli.terminal import waiting_for_answer, write_text
 
 _READ_TIMEOUT_S = 600.0
 _STAGE_TIMEOUT_S = 2.0
+_READY = frozenset({"InService", "Updating", "RollingBack", "SystemUpdating"})
+_MAX_SHOWN = 500
+"""Characters of a model's error message that are shown."""
 
 EXAMPLES = """
 headrace invoke smollm2 "What is 2+2?"                        print the text of the answer
@@ -87,29 +104,25 @@ def invoke(  # noqa: PLR0913 -- its options
     with translate_errors(), explained_errors(platform, name, target_variant):
         with watching(name, partial(_stage, platform, name)):
             models = _models(platform, name, target_variant) if is_text else []
-        _say_base(name, models, is_asked=is_completion or raw)
-        body = openai_body(given, parameters, models, is_streamed=is_streamed, is_completion=is_completion)
-        request = {"EndpointName": name, "Body": inputs, "ContentType": content_type or "application/json", **more}
+        if not (is_completion or raw) and any(model.get("has_chat_template") is False for model in models):
+            click.echo(f"{name} {CONTINUES_TEXT}", err=True)
+        bodies = openai_bodies(given, parameters, models, is_streamed=is_streamed, is_completion=is_completion)
+        request = {"EndpointName": name, "ContentType": content_type or "application/json", **more}
         client = platform.client("sagemaker-runtime", read_timeout_s=_READ_TIMEOUT_S)
         operation = client.invoke_endpoint_with_response_stream if is_streamed else client.invoke_endpoint
-        call = partial(_call, platform, operation)
-        rest = None if body is None else without_maximum(body, parameters)
+        call = partial(_call, platform, operation, request)
         with watching(name, partial(_stage, platform, name)):
-            response = call(request) if body is None else _call_within(call, request, body, rest)
+            response = _call_within(call, [json.dumps(body) for body in bodies] or [inputs])
         parts = _parts(response["Body"], is_streamed=is_streamed)
         if raw or content_type is not None:
-            _write_bytes(parts)
+            for part in parts:
+                sys.stdout.buffer.write(part)
+                sys.stdout.flush()
             return
         text, finish_reason = _write_stream(parts) if is_streamed else _write_whole(b"".join(parts))
-    note = ending_note(finish_reason, body, has_text=bool(text.strip()))
+    note = ending_note(finish_reason, next(iter(bodies), None), has_text=bool(text.strip()))
     if note is not None:
         click.echo(note, err=True)
-
-
-def _say_base(name: str, models: Sequence[Mapping[str, Any]], *, is_asked: bool) -> None:
-    """Say that a text is continued, if the caller has not asked for that."""
-    if not is_asked and any(model.get("has_chat_template") is False for model in models):
-        click.echo(f"{name} {CONTINUES_TEXT}", err=True)
 
 
 def _stage(platform: Platform, name: str) -> str | None:
@@ -129,42 +142,38 @@ def _stage(platform: Platform, name: str) -> str | None:
 
 
 def _models(platform: Platform, name: str, variant: str | None) -> list[dict[str, Any]]:
-    """Return the models that the server of an endpoint or component lists."""
     from botocore.exceptions import ClientError
 
-    headers = {"X-Amzn-SageMaker-Target-Variant": variant} if variant else {}
-    models = platform.list_models(name, headers, timeout_s=_READ_TIMEOUT_S)
+    models = platform.list_models(name, timeout_s=_READ_TIMEOUT_S, variant=variant)
     if not models:
         with suppress(ClientError):  # the request itself reports what is wrong with the name
             component = platform.sagemaker.describe_inference_component(InferenceComponentName=name)
             target = f"{component['EndpointName']}/inference-components/{name}"
-            models = platform.list_models(target, headers, timeout_s=_READ_TIMEOUT_S)
+            models = platform.list_models(target, timeout_s=_READ_TIMEOUT_S, variant=variant)
     return models
 
 
-def _call_within(
-    call: Callable[[dict[str, Any]], dict[str, Any]],
-    request: dict[str, Any],
-    body: dict[str, Any],
-    rest: dict[str, Any] | None,
-) -> dict[str, Any]:
-    """Send `body`; if its maximum of tokens is more than the context has left, `rest`, whose answer may fill it."""
+def _call_within(call: Callable[[str | bytes], dict[str, Any]], bodies: Sequence[str | bytes]) -> dict[str, Any]:
+    """Send the first body, or the next one if its maximum of tokens is more than the context has left."""
     from botocore.exceptions import ClientError
 
-    try:
-        return call({**request, "Body": json.dumps(body)})
-    except ClientError as error:
-        if rest is None or CONTEXT_EXCEEDED not in str(error.response.get("OriginalMessage")):
-            raise
-    return call({**request, "Body": json.dumps(rest)})
+    for body in bodies[:-1]:
+        try:
+            return call(body)
+        except ClientError as error:
+            if CONTEXT_EXCEEDED not in str(error.response.get("OriginalMessage")):
+                raise
+    return call(bodies[-1])
 
 
-def _call(platform: Platform, call: Callable[..., dict[str, Any]], request: dict[str, Any]) -> dict[str, Any]:
+def _call(
+    platform: Platform, call: Callable[..., dict[str, Any]], request: dict[str, Any], body: str | bytes
+) -> dict[str, Any]:
     """Invoke the endpoint, or the component of that name if there is no endpoint or it only hosts components."""
     from botocore.exceptions import ClientError
 
     try:
-        return call(**request)
+        return call(**request, Body=body)
     except ClientError as error:
         if error_of(error)[0] != "ValidationError":
             raise
@@ -173,7 +182,8 @@ def _call(platform: Platform, call: Callable[..., dict[str, Any]], request: dict
             component = platform.sagemaker.describe_inference_component(InferenceComponentName=name)
         except ClientError:
             raise error from None
-    return call(**{**request, "EndpointName": component["EndpointName"], "InferenceComponentName": name})
+    request = {**request, "EndpointName": component["EndpointName"], "InferenceComponentName": name}
+    return call(**request, Body=body)
 
 
 def _parts(body: Any, *, is_streamed: bool) -> Iterator[bytes]:
@@ -215,7 +225,69 @@ def _write_stream(parts: Iterable[bytes]) -> tuple[str, str | None]:
     return "".join(texts), reader.finish_reason
 
 
-def _write_bytes(parts: Iterable[bytes]) -> None:
-    for part in parts:
-        sys.stdout.buffer.write(part)
-        sys.stdout.flush()
+@contextmanager
+def explained_errors(platform: Platform, name: str, variant: str | None) -> Iterator[None]:
+    """
+    Translate the errors of an invocation.
+
+    Raises:
+        UserFailed: the name or the variant does not exist, or the model refused the request.
+        Failed: the model failed.
+    """
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        yield
+    except ClientError as error:
+        code = error_of(error)[0]
+        if code == "ModelError":
+            raise _model_failed(platform, name, error.response) from error
+        why = None
+        if code == "ValidationError":
+            with suppress(BotoCoreError, ClientError, HeadraceError):  # the platform's own message remains
+                why = _problem(platform, name, variant)
+        if why is None:
+            raise
+        raise why from error
+
+
+def _model_failed(platform: Platform, name: str, response: dict[str, Any]) -> Failed:
+    status = int(response.get("OriginalStatusCode") or 0)
+    message = answer_message(str(response.get("OriginalMessage") or "")).strip() or "no message"
+    text = f"The model answered {status}: {message}"
+    if 400 <= status < 500:
+        return UserFailed(text)
+    return Failed(f"{text}\n`headrace logs {name}{platform.option}` shows the logs of its workers.")
+
+
+def answer_message(body: str) -> str:
+    """Return the message in the error response of a model server, or the response if it has another form."""
+    try:
+        value = json.loads(body)
+    except ValueError:
+        value = None
+    for key in ("error", "message", "detail"):
+        if isinstance(value, dict) and key in value:
+            value = value[key] if not isinstance(value[key], dict) else value[key].get("message")
+            break
+    text = value if isinstance(value, str) else body
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
+
+
+def _problem(platform: Platform, name: str, variant: str | None) -> UserFailed | None:
+    """Return why an endpoint or component of that name takes no request; None if the platform's message says it."""
+    found = platform.endpoint(name)
+    if found is None:
+        return unknown_name(name) if platform.component(name) is None else None
+    status = found["EndpointStatus"]
+    if status == "Failed":
+        return UserFailed(f"The endpoint {name} has failed: {cause_first(found.get('FailureReason', ''))}")
+    if status not in _READY:
+        return UserFailed(f"The endpoint {name} is {status}. `headrace status --wait` waits until it is in service.")
+    variants = [each["VariantName"] for each in found.get("ProductionVariants") or ()]
+    if variant is not None and variant not in variants:
+        return UserFailed(f"{name} has no variant {variant}. It has: {', '.join(variants)}.")
+    if names := platform.component_names(name):
+        listed = ", ".join(names)
+        return UserFailed(f"The models of {name} are inference components. Invoke one of them: {listed}.")
+    return None

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.serving.settings.platform_settings import PlatformSettings, data_folder, load_platform_settings
-from headrace.tools.cli.group import Examples, HelpfulGroup, UserFailed
+from headrace.serving.settings.platform_settings import data_folder, load_platform_settings
+from headrace.tools.cli.group import Examples, HelpfulGroup, UserFailed, all_of
 from headrace.tools.cli.tables import age, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headrace.platform.host.access_keys import AccessKeys
+    from headrace.platform.host.folders import DataFolder
 
 EXAMPLES = """
 headrace keys create --note "the CI machine"    create a key; its secret is shown once
@@ -30,38 +31,36 @@ def keys() -> None:
     """Create, list and delete the access keys of a platform."""
 
 
-def store_options(command: click.Command) -> click.Command:
-    """Add `--data-dir` and `--database`, the location of the platform's records."""
-    command.params.extend(
-        [
-            click.Option(["--data-dir"], type=click.Path(path_type=Path), help="The platform's data folder."),
-            click.Option(["--database"], help="The platform's database, if it is not in the data folder."),
-        ]
-    )
-    return command
+store_options = all_of(
+    [
+        click.option("--data-dir", type=click.Path(path_type=Path), help="The platform's data folder."),
+        click.option("--database", help="The platform's database, if it is not in the data folder."),
+    ]
+)
+"""Adds the location of a platform's records."""
 
 
-@store_options
 @keys.command(cls=Examples, examples='headrace keys create\nheadrace keys create --note "the CI machine"')
 @click.option("--note", default="", help="Note on the purpose of the key.")
+@store_options
 def create(*, note: str, data_dir: Path | None, database: str | None) -> None:
     """
     Create a key and print it as the environment variables that AWS tools read.
 
     The secret is shown only once. OpenAI clients use it as their API key.
     """
-    with _opened(data_dir, database) as access_keys:
+    with opened_keys(data_dir, database) as access_keys:
         made = access_keys.create(note=note)
     click.echo(f"AWS_ACCESS_KEY_ID={made.key_id}\nAWS_SECRET_ACCESS_KEY={made.secret}")
     click.echo("Save the secret: it is shown only once.", err=True)
 
 
-@store_options
 @keys.command("ls", cls=Examples, examples="headrace keys ls\nheadrace keys ls --json | jq -r '.[].key'")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
+@store_options
 def list_keys(*, data_dir: Path | None, database: str | None, as_json: bool) -> None:
     """List the keys, without their secrets."""
-    with _opened(data_dir, database) as access_keys:
+    with opened_keys(data_dir, database) as access_keys:
         records = access_keys.list()
     if as_json:
         click.echo(json.dumps([{"key": k.key_id, "created_s": k.created_s, "note": k.note} for k in records]))
@@ -74,12 +73,12 @@ def list_keys(*, data_dir: Path | None, database: str | None, as_json: bool) -> 
     click.echo(table([("KEY", "AGE", "NOTE"), *rows]))
 
 
-@store_options
 @keys.command(
     cls=Examples, examples="headrace keys rm HRAK0123456789ABCDEF\nheadrace keys rm HRAK0123456789ABCDEF --last"
 )
 @click.argument("key_id")
 @click.option("--last", is_flag=True, help="Delete the key even if no other one is left.")
+@store_options
 def rm(*, key_id: str, last: bool, data_dir: Path | None, database: str | None) -> None:
     """
     Delete a key; requests signed with it are refused from then on.
@@ -88,7 +87,7 @@ def rm(*, key_id: str, last: bool, data_dir: Path | None, database: str | None) 
     """
     from headrace.platform.state.records import LastRecord
 
-    with _opened(data_dir, database) as access_keys:
+    with opened_keys(data_dir, database) as access_keys:
         try:
             is_removed = access_keys.remove(key_id, keep_last=not last)
         except LastRecord:
@@ -101,24 +100,25 @@ def rm(*, key_id: str, last: bool, data_dir: Path | None, database: str | None) 
     click.echo(f"Deleted {key_id}.")
 
 
+def store_place(data_dir: Path | None, database: str | None) -> "tuple[DataFolder, str | Path]":
+    """Return the data folder and the database of a platform."""
+    from headrace.platform.host.folders import DataFolder
+
+    settings = load_platform_settings({"data_dir": data_dir, "database": database}, os.environ)
+    folder = DataFolder(data_folder(settings, os.environ))
+    return folder, settings.database or folder.database
+
+
 @contextmanager
-def opened_keys(settings: PlatformSettings, folder: Path) -> "Iterator[AccessKeys]":
+def opened_keys(data_dir: Path | None, database: str | None = None) -> "Iterator[AccessKeys]":
     """Open the keys in the store of a platform."""
     from headrace.platform.host.access_keys import AccessKeys
-    from headrace.platform.host.folders import DataFolder
     from headrace.platform.state.store import open_store
 
-    data = DataFolder(folder)
-    data.make()
-    store = open_store(settings.database or data.database)
+    folder, where = store_place(data_dir, database)
+    folder.make()
+    store = open_store(where)
     try:
-        yield AccessKeys(store, data)
+        yield AccessKeys(store, folder)
     finally:
         store.close()
-
-
-@contextmanager
-def _opened(data_dir: Path | None, database: str | None) -> "Iterator[AccessKeys]":
-    settings = load_platform_settings({"data_dir": data_dir, "database": database}, os.environ)
-    with opened_keys(settings, data_folder(settings, os.environ)) as access_keys:
-        yield access_keys

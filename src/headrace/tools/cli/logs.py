@@ -5,17 +5,17 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from typing import Any
 
 import click
 
-from headrace.tools.cli.components import components_of
+from headrace.core.telemetry import ConsoleRenderer, escape_control_characters
+from headrace.tools.cli.answers import printable
 from headrace.tools.cli.group import Examples, UserFailed
-from headrace.tools.cli.log_lines import LogLines
 from headrace.tools.cli.platform_client import Platform, error_of, find_platform, platform_option, translate_errors
-from headrace.tools.cli.terminal import printable
 
 GROUPS = ("/aws/sagemaker/Endpoints/", "/aws/sagemaker/InferenceComponents/")
 """Prefixes of the log groups of endpoints and of inference components."""
@@ -44,7 +44,10 @@ def logs(*, name: str, url: str | None, follow: bool, tail: int | None, times: b
         events = list(reader.read())
         if tail is not None:
             events = events[len(events) - min(tail, len(events)) :]
-        show = _show_json if as_json else partial(_show, formatted=_format_of(times=times), times=times)
+        formatted: Callable[[str], str] = printable
+        if sys.stdout.isatty():
+            formatted = LogLines(is_colored="NO_COLOR" not in os.environ, has_time=not times).format
+        show = _show_json if as_json else partial(_show, formatted=formatted, times=times)
         show(events)
         while follow:
             time.sleep(_POLL_S)
@@ -56,6 +59,7 @@ class LogTail:
 
     def __init__(self, platform: Platform, name: str) -> None:
         self._platform = platform
+        self._client = platform.client("logs")
         self._name = name
         self._groups = [group + name for group in GROUPS]
         """Candidates for the log group; one of them once it has been found."""
@@ -68,9 +72,8 @@ class LogTail:
         from botocore.exceptions import ClientError
 
         for group in tuple(self._groups):
-            pages = self._platform.logs.get_paginator("filter_log_events").paginate(
-                logGroupName=group, startTime=self._start_ms
-            )
+            paginator = self._client.get_paginator("filter_log_events")
+            pages = paginator.paginate(logGroupName=group, startTime=self._start_ms)
             try:
                 for page in pages:
                     self._groups = [group]
@@ -84,8 +87,7 @@ class LogTail:
 
     def _why_not(self) -> str:
         """Return the reason why there is no log: an endpoint that hosts components has no log of its own."""
-        names = [component["InferenceComponentName"] for component in components_of(self._platform, self._name)]
-        if names:
+        if names := self._platform.component_names(self._name):
             return f"The endpoint {self._name} hosts inference components with separate logs: {', '.join(names)}."
         return (
             f"There is no log of an endpoint or inference component called {self._name}. `headrace ls` lists them. "
@@ -109,13 +111,6 @@ def _show_json(events: Iterable[Mapping[str, Any]]) -> None:
         click.echo(json.dumps(line, ensure_ascii=False))
 
 
-def _format_of(*, times: bool) -> Callable[[str], str]:
-    """Return the formatter of messages: readable on a terminal, else as the worker wrote them."""
-    if not sys.stdout.isatty():
-        return printable
-    return LogLines(is_colored="NO_COLOR" not in os.environ, has_time=not times).format
-
-
 def _show(events: Iterable[Mapping[str, Any]], *, formatted: Callable[[str], str], times: bool) -> None:
     for event in events:
         prefix = ""
@@ -123,3 +118,38 @@ def _show(events: Iterable[Mapping[str, Any]], *, formatted: Callable[[str], str
             when = datetime.fromtimestamp(event["timestamp"] / 1000).astimezone()
             prefix = f"{when:%H:%M:%S} {event['logStreamName']} "
         click.echo(prefix + formatted(event["message"]))
+
+
+class LogLines:
+    """Formats the lines of a log: JSON events as `headrace serve` shows them, with their own time if `has_time`."""
+
+    def __init__(self, *, is_colored: bool, has_time: bool) -> None:
+        self._render = ConsoleRenderer(is_colored=is_colored)
+        self._has_time = has_time
+
+    def format(self, message: str) -> str:
+        """Return an event as `20:29:20 [info] server.ready`, any other line without control characters."""
+        event = _event_of(message)
+        if event is None:
+            return printable(message)
+        when = event.pop("timestamp", None)
+        if self._has_time and when is not None:
+            event["timestamp"] = str(when)
+            with suppress(ValueError):  # the time of another program is shown as it is
+                event["timestamp"] = f"{datetime.fromisoformat(str(when)).astimezone():%H:%M:%S}"
+        event = escape_control_characters(None, "", event)
+        if "exception" in event:
+            event["exception"] = printable(str(event["exception"]))
+        return self._render(None, "", event)
+
+
+def _event_of(message: str) -> dict[str, Any] | None:
+    """Return the event in a line of Headrace's JSON log; None for the output of another program."""
+    if not message.startswith("{"):
+        return None
+    try:
+        value = json.loads(message)
+    except ValueError:
+        return None
+    is_event = isinstance(value, dict) and {"event", "level", "timestamp"} <= value.keys()
+    return value if is_event else None

@@ -1,9 +1,13 @@
-"""The `headrace` command and its list of commands. Heavy modules are imported only by the command that needs them."""
+"""
+The `headrace` command, its list of commands, and the commands about them: `help` and `completion`.
+
+Heavy modules are imported only by the command that needs them.
+"""
 
 import click
 
 from headrace import __version__
-from headrace.tools.cli.group import Entry, LazyGroup
+from headrace.tools.cli.group import Entry, Examples, LazyGroup
 
 SECTIONS: dict[str, dict[str, Entry]] = {
     "Serve and measure a model": {
@@ -27,7 +31,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "keys": Entry("headrace.tools.cli.keys", "keys", "Create, list and delete access keys."),
         "backup": Entry("headrace.tools.cli.backup", "backup", "Copy a platform's records and objects into a file."),
         "restore": Entry("headrace.tools.cli.backup", "restore", "Restore a platform from a backup."),
-        "down": Entry("headrace.tools.cli.down", "down", "Stop the platform on this machine."),
+        "down": Entry("headrace.tools.cli.detached", "down", "Stop the platform on this machine."),
     },
     "Endpoints": {
         "deploy": Entry("headrace.tools.cli.deploy", "deploy", "Deploy a model as an endpoint."),
@@ -42,8 +46,8 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "rm": Entry("headrace.tools.cli.removal", "rm", "Delete endpoints and inference components."),
     },
     "Help": {
-        "help": Entry("headrace.tools.cli.help", "show_help", "Show the help of a command."),
-        "completion": Entry("headrace.tools.cli.help", "completion", "Print a script for completion in a shell."),
+        "help": Entry("headrace.tools.cli.main", "show_help", "Show the help of a command."),
+        "completion": Entry("headrace.tools.cli.main", "completion", "Print a script for completion in a shell."),
     },
 }
 COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()} | {
@@ -56,6 +60,11 @@ headrace chat smollm2                  chat without a server
 headrace bench http://127.0.0.1:8080   measure its speed under load
 headrace up                            run a local SageMaker on port 7450
 headrace COMMAND --help                show all options, with examples
+"""
+COMPLETION_EXAMPLES = """
+eval "$(headrace completion bash)"                                             this shell, or a line of ~/.bashrc
+eval "$(headrace completion zsh)"                                              the same for ~/.zshrc
+headrace completion fish > ~/.config/fish/completions/headrace.fish
 """
 
 
@@ -70,6 +79,35 @@ headrace COMMAND --help                show all options, with examples
 @click.option("--debug", is_flag=True, help="Print the traceback of an error.")
 def cli(*, debug: bool) -> None:
     """Headrace turns a language model on disk into a fast, streaming endpoint on your own hardware."""
+
+
+@click.command("help", cls=Examples, examples="headrace help\nheadrace help deploy\nheadrace help models pull")
+@click.argument("command", nargs=-1)
+@click.pass_context
+def show_help(ctx: click.Context, /, *, command: tuple[str, ...]) -> None:
+    """Print the help of COMMAND, or the list of commands."""
+    assert ctx.parent is not None, "a command of a group"
+    found = ctx.parent
+    rest = list(command)
+    while rest:
+        if not isinstance(found.command, click.Group):
+            raise click.UsageError(f"{found.command_path} has no command '{rest[0]}'.", found)
+        name, child, rest = found.command.resolve_command(found, rest)
+        assert child is not None, "an unknown name is refused"
+        found = child.make_context(name, [], parent=found, resilient_parsing=True)
+    click.echo(found.get_help())
+
+
+@click.command(cls=Examples, examples=COMPLETION_EXAMPLES)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(ctx: click.Context, /, *, shell: str) -> None:
+    """Print a script by which SHELL completes the commands and options of headrace."""
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None, "one of click's shells"
+    click.echo(kind(ctx.find_root().command, {}, "headrace", "_HEADRACE_COMPLETE").source())
 
 
 def main() -> None:

@@ -3,7 +3,6 @@
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -13,11 +12,6 @@ from headrace.inference.models.aliases import ALIASES
 from headrace.tools.cli.group import Examples, HelpfulGroup
 from headrace.tools.cli.progress import showing_progress
 from headrace.tools.cli.tables import count_of, table
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from headrace.inference.models.store import StoredModel
 
 EXAMPLES = """
 headrace models ls               list stored models with their sizes
@@ -54,25 +48,21 @@ def list_models(*, as_json: bool) -> None:
         click.echo(json.dumps(rows))
         return
     if stored:
-        click.echo(table([("NAME", "KIND", "SIZE"), *_stored_rows(stored)]))
+        shown: list[tuple[str, ...]] = [
+            (model.name, model.kind, format_size(model.num_bytes)) for model in stored if model.kind != "packed"
+        ]
+        packed = [model.num_bytes for model in stored if model.kind == "packed"]
+        if packed:  # one row for all, which are removed together
+            shown.append(("packed", count_of(len(packed), "file"), format_size(sum(packed))))
+        click.echo(table([("NAME", "KIND", "SIZE"), *shown]))
         total = format_size(sum(model.num_bytes for model in stored))
         click.echo(f"{total} in {_home()} and the Hub's cache.", err=True)
     else:
         click.echo("No model is stored.", err=True)
     available = [alias for alias in ALIASES.values() if alias.name not in {model.name for model in stored}]
     if available:
-        shown = [(alias.name, format_size(alias.stored_bytes), alias.title) for alias in available]
-        click.echo("\n" + table([("AVAILABLE", "SIZE", "MODEL"), *shown]))
-
-
-def _stored_rows(stored: "Sequence[StoredModel]") -> "Iterator[tuple[str, str, str]]":
-    """Yield a row for each model, and one for all packed weights, which are removed together."""
-    packed = [model.num_bytes for model in stored if model.kind == "packed"]
-    for model in stored:
-        if model.kind != "packed":
-            yield model.name, model.kind, format_size(model.num_bytes)
-    if packed:
-        yield "packed", count_of(len(packed), "file"), format_size(sum(packed))
+        offered = [(alias.name, format_size(alias.stored_bytes), alias.title) for alias in available]
+        click.echo("\n" + table([("AVAILABLE", "SIZE", "MODEL"), *offered]))
 
 
 @models.command(
@@ -87,10 +77,10 @@ def pull(model: str, revision: str | None) -> None:
 
     HF_TOKEN, HF_HOME and HF_ENDPOINT are honoured.
     """
-    from headrace.inference.models.store import pull_model
+    from headrace.inference.models.sources import locate
 
     with showing_progress() as progress:
-        located = pull_model(model, home=_home(), revision=revision, progress=progress)
+        located = locate(model, home=_home(), revision=revision, progress=progress)
     click.echo(located.path)
 
 

@@ -9,7 +9,7 @@ import json
 import os
 import ssl
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from http import HTTPStatus
@@ -30,7 +30,7 @@ from headrace.serving.settings.platform_settings import (
 from headrace.tools.cli.group import Failed, UserFailed
 
 if TYPE_CHECKING:
-    from headrace.platform.host.folders import Address, DataFolder, LocalKey
+    from headrace.platform.host.folders import Address, DataFolder
 
 _CLIENT_ERRORS = frozenset({"ValidationException", "ValidationError", "AccessDeniedException", "ResourceInUse"})
 _KEY_ERRORS = frozenset(
@@ -75,20 +75,14 @@ class Platform:
         from botocore.config import Config
 
         self._tls()  # botocore reports a bundle that is missing as a certificate of the server
-        config = Config(
-            connect_timeout=5,
-            read_timeout=read_timeout_s,
-            retries={"mode": "standard", "total_max_attempts": 1},
-            proxies={},
-        )
-        session = boto3.session.Session()
-        return session.client(
+        once = {"mode": "standard", "total_max_attempts": 1}
+        return boto3.session.Session().client(
             service,
             endpoint_url=self.url,
             region_name=self.region,
             aws_access_key_id=self.access_key,
             aws_secret_access_key=self.secret_key,
-            config=config,
+            config=Config(connect_timeout=5, read_timeout=read_timeout_s, retries=once, proxies={}),
             verify=self.ca_bundle,
         )
 
@@ -97,10 +91,29 @@ class Platform:
         """The SageMaker control plane client."""
         return self.client("sagemaker")
 
-    @cached_property
-    def logs(self) -> Any:
-        """The CloudWatch Logs client."""
-        return self.client("logs")
+    def listed(self, operation: str, key: str, **only: str) -> list[dict[str, Any]]:
+        """Return the items of all pages of a listing of SageMaker's, sorted by name."""
+        pages = self.sagemaker.get_paginator(operation).paginate(SortBy="Name", SortOrder="Ascending", **only)
+        return [item for page in pages for item in page[key]]
+
+    def endpoint(self, name: str) -> dict[str, Any] | None:
+        """Return the response of DescribeEndpoint, or None if there is no such endpoint."""
+        return found(lambda: self.sagemaker.describe_endpoint(EndpointName=name))
+
+    def component(self, name: str) -> dict[str, Any] | None:
+        """Return the response of DescribeInferenceComponent, or None if there is no such component."""
+        return found(lambda: self.sagemaker.describe_inference_component(InferenceComponentName=name))
+
+    def component_names(self, endpoint: str | None = None) -> list[str]:
+        """Return the names of the components of an endpoint, or of all endpoints."""
+        only = {} if endpoint is None else {"EndpointNameEquals": endpoint}
+        listed = self.listed("list_inference_components", "InferenceComponents", **only)
+        return [component["InferenceComponentName"] for component in listed]
+
+    def components(self, endpoint: str | None = None) -> list[dict[str, Any]]:
+        """Return the descriptions of the components of an endpoint, or of all endpoints, sorted by name."""
+        names = self.component_names(endpoint)
+        return [component for name in names if (component := self.component(name)) is not None]
 
     def health(self) -> dict[str, Any]:
         """
@@ -113,11 +126,13 @@ class Platform:
         try:
             value = self._get_json(Request(f"{self.url}/health"), timeout_s=5)  # noqa: S310 -- the user's URL
         except HTTPError as error:
-            value = _shutting_down(error)
+            value = None
+            if error.code == HTTPStatus.SERVICE_UNAVAILABLE:  # it may be shutting down
+                with suppress(OSError, ValueError):
+                    value = json.loads(error.read(_MAX_ANSWER_BYTES))
             if value is None:
-                raise Failed(
-                    f"The server at {self.url} is not a platform (status {error.code} for /health)."
-                ) from error
+                message = f"The server at {self.url} is not a platform (status {error.code} for /health)."
+                raise Failed(message) from error
         except (URLError, OSError) as error:
             cause = error.reason if isinstance(error, URLError) else error
             if isinstance(cause, ssl.SSLCertVerificationError):
@@ -129,17 +144,20 @@ class Platform:
             raise Failed(f"The server at {self.url} is not a Headrace platform.")
         return value
 
-    def list_models(self, target: str, headers: Mapping[str, str], *, timeout_s: float) -> list[dict[str, Any]]:
+    def list_models(self, target: str, *, timeout_s: float, variant: str | None = None) -> list[dict[str, Any]]:
         """
         Return the models that the server of an endpoint or component lists; empty if it has no such list.
 
         Args:
             target: `NAME` or `NAME/inference-components/NAME`.
-            headers: further headers of the request.
             timeout_s: time to wait; an endpoint without an instance is started first.
+            variant: the variant to ask, regardless of weights.
         """
         url = f"{self.url}/endpoints/{quote(target)}/openai/v1/models"
-        request = Request(url, headers={"Authorization": f"Bearer {self.secret_key}", "Prefer": "wait", **headers})  # noqa: S310
+        headers = {"Authorization": f"Bearer {self.secret_key}", "Prefer": "wait"}
+        if variant:
+            headers["X-Amzn-SageMaker-Target-Variant"] = variant
+        request = Request(url, headers=headers)  # noqa: S310
         try:
             value = self._get_json(request, timeout_s=timeout_s)
         except (OSError, ValueError):
@@ -156,18 +174,7 @@ class Platform:
         return client_context(self.ca_bundle) if self.url.startswith("https://") else None
 
 
-def _shutting_down(error: HTTPError) -> object:
-    """Return the JSON of a 503 of /health; None if it is something else."""
-    if error.code != HTTPStatus.SERVICE_UNAVAILABLE:
-        return None
-    try:
-        return json.loads(error.read(_MAX_ANSWER_BYTES))
-    except (OSError, ValueError):
-        return None
-
-
 def not_trusted(url: str, reason: str) -> str:
-    """Return the message for a platform whose certificate is not accepted."""
     return (
         f"The certificate of {url} is not accepted: {reason}. Use a name that it was issued for "
         "(--url https://NAME:PORT), and set AWS_CA_BUNDLE to the file of its root certificate if it has a root of "
@@ -175,23 +182,7 @@ def not_trusted(url: str, reason: str) -> str:
     )
 
 
-def _tls_reason(error: object) -> str:
-    """Return the reason for a failed handshake, which urllib3 wraps."""
-    cause = error.args[0] if isinstance(error, Exception) and error.args else error
-    return cause.verify_message if isinstance(cause, ssl.SSLCertVerificationError) else str(cause)
-
-
-def not_a_platform(status: str, operation: str) -> str:
-    """Return the message for a response that has not the form of AWS's."""
-    return (
-        f"The server answered {operation} with HTTP {status}, so it is not a platform. Expected the address of "
-        "`headrace up` in --url or AWS_ENDPOINT_URL; for a model server use `headrace chat --url` or "
-        "`headrace generate --url`."
-    )
-
-
 def not_running(url: str) -> str:
-    """Return the message for a platform that does not answer."""
     return f"No platform is running at {url}. Start one with `headrace up`, or name another with --url."
 
 
@@ -203,35 +194,48 @@ def find_platform(url: str | None, env: Mapping[str, str] = os.environ) -> Platf
         UserFailed: the address is not a URL.
         Failed: the address was guessed, and no platform answers there.
     """
+    from headrace.platform.host.folders import Address, DataFolder
+
     source = "--url"
     if url is None:
         source = "AWS_ENDPOINT_URL_SAGEMAKER" if env.get("AWS_ENDPOINT_URL_SAGEMAKER") else "AWS_ENDPOINT_URL"
         url = env.get(source)
-    from headrace.platform.host.folders import Address, DataFolder
-
     settings = load_platform_settings({}, env)
     folder = DataFolder(data_folder(settings, env))
     here = folder.running_address()
     if url:
         named = Address(url=_checked_url(url, source))
-        found = _platform(here if here is not None and here.url == named.url else named, folder, settings, env)
-        return replace(found, option=f" --url {named.url}" if source == "--url" else "")
+        platform = platform_at(here if here is not None and here.url == named.url else named, folder, env, settings)
+        return replace(platform, option=f" --url {named.url}" if source == "--url" else "")
     if here is not None:
-        return _platform(here, folder, settings, env)
+        return platform_at(here, folder, env, settings)
     default = Address(url=f"http://127.0.0.1:{settings.port or DEFAULT_PORT}")
-    guessed = replace(_platform(default, folder, settings, env), is_guessed=True)
+    guessed = replace(platform_at(default, folder, env, settings), is_guessed=True)
     guessed.health()
     click.echo(f"Using the platform at {guessed.url}, the default address; --url names another.", err=True)
     return guessed
 
 
-def platform_at(address: "Address", folder: "DataFolder", env: Mapping[str, str] = os.environ) -> Platform:
-    """Return the platform at the address that a data folder names."""
-    return _platform(address, folder, load_platform_settings({}, env), env)
+def platform_at(
+    address: "Address",
+    folder: "DataFolder",
+    env: Mapping[str, str] = os.environ,
+    settings: PlatformSettings | None = None,
+) -> Platform:
+    """
+    Return the platform at an address, such as the one that a data folder names, with credentials for it.
 
+    They are those of a shell that points at it, else the key of the data folder on which it runs, else the shell's,
+    which may be for AWS.
+    """
+    from headrace.platform.host.folders import LocalKey, local_key_for
 
-def _platform(address: "Address", folder: "DataFolder", settings: PlatformSettings, env: Mapping[str, str]) -> Platform:
-    key = credentials_for(address.url, folder, env)
+    settings = settings or load_platform_settings({}, env)
+    key_id, secret = env.get("AWS_ACCESS_KEY_ID"), env.get("AWS_SECRET_ACCESS_KEY")
+    key = LocalKey(key_id=key_id, secret=secret) if key_id and secret else None
+    pointed_at = env.get("AWS_ENDPOINT_URL_SAGEMAKER") or env.get("AWS_ENDPOINT_URL") or ""
+    if key is None or pointed_at.rstrip("/") != address.url:
+        key = local_key_for(address.url, folder) or key
     return Platform(
         url=address.url,
         region=env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION") or settings.region,
@@ -239,23 +243,6 @@ def _platform(address: "Address", folder: "DataFolder", settings: PlatformSettin
         secret_key=key.secret if key is not None else ANY_KEY,
         ca_bundle=address.ca_bundle or env.get("AWS_CA_BUNDLE"),
     )
-
-
-def credentials_for(url: str, folder: "DataFolder", env: Mapping[str, str]) -> "LocalKey | None":
-    """
-    Return the credentials for a platform.
-
-    They are those of a shell that points at it, else the key of the data folder on which it runs, else the shell's,
-    which may be for AWS.
-    """
-    from headrace.platform.host.folders import LocalKey, local_key_for
-
-    key_id, secret = env.get("AWS_ACCESS_KEY_ID"), env.get("AWS_SECRET_ACCESS_KEY")
-    shells = LocalKey(key_id=key_id, secret=secret) if key_id and secret else None
-    pointed_at = env.get("AWS_ENDPOINT_URL_SAGEMAKER") or env.get("AWS_ENDPOINT_URL") or ""
-    if shells is not None and pointed_at.rstrip("/") == url:
-        return shells
-    return local_key_for(url, folder) or shells
 
 
 def _checked_url(url: str, source: str) -> str:
@@ -272,13 +259,11 @@ def _checked_url(url: str, source: str) -> str:
     return url.rstrip("/")
 
 
-def platform_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the option `--url`."""
-    return click.option(
-        "--url",
-        metavar="URL",
-        help="Address of the platform.  [default: AWS_ENDPOINT_URL, else the platform on this machine]",
-    )(command)
+platform_option = click.option(
+    "--url",
+    metavar="URL",
+    help="Address of the platform.  [default: AWS_ENDPOINT_URL, else the platform on this machine]",
+)
 
 
 @contextmanager
@@ -293,9 +278,10 @@ def translate_errors() -> Iterator[None]:
     except EndpointConnectionError as error:
         raise Failed(not_running(str(error.kwargs.get("endpoint_url", "its address")))) from error
     except SSLError as error:
-        raise Failed(
-            not_trusted(str(error.kwargs.get("endpoint_url", "its address")), _tls_reason(error.kwargs.get("error")))
-        ) from error
+        url, cause = str(error.kwargs.get("endpoint_url", "its address")), error.kwargs.get("error")
+        cause = cause.args[0] if isinstance(cause, Exception) and cause.args else cause  # urllib3 wraps it
+        reason = cause.verify_message if isinstance(cause, ssl.SSLCertVerificationError) else str(cause)
+        raise Failed(not_trusted(url, reason)) from error
     except ClientError as error:
         code, message = error_of(error)
         if code in _KEY_ERRORS:
@@ -304,8 +290,12 @@ def translate_errors() -> Iterator[None]:
                 "whose keys `headrace keys ls` lists; --data-dir names another folder than the default one."
             )
             raise UserFailed(f"{message.removesuffix(KEY_HINT).strip().rstrip('.')}. {hint}") from error
-        if code.isdigit():
-            raise Failed(not_a_platform(code, error.operation_name)) from error
+        if code.isdigit():  # the response has not the form of AWS's
+            raise Failed(
+                f"The server answered {error.operation_name} with HTTP {code}, so it is not a platform. Expected the "
+                "address of `headrace up` in --url or AWS_ENDPOINT_URL; for a model server use `headrace chat --url` "
+                "or `headrace generate --url`."
+            ) from error
         raise (UserFailed if code in _CLIENT_ERRORS else Failed)(message) from error
     except (HTTPClientError, BotoCoreError) as error:
         raise Failed(str(error)) from error
@@ -318,7 +308,19 @@ def error_of(error: Exception) -> tuple[str, str]:
     return str(detail.get("Code", "")), str(detail.get("Message") or error)
 
 
-def is_not_found(error: Exception) -> bool:
-    """Return whether the error says that the resource does not exist."""
-    code, message = error_of(error)
-    return code == "ValidationException" and "Could not find" in message
+def found(call: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
+    """Return the response of a call of SageMaker's, or None if the resource does not exist."""
+    from botocore.exceptions import ClientError
+
+    try:
+        return call()
+    except ClientError as error:
+        code, message = error_of(error)
+        if code == "ValidationException" and "Could not find" in message:
+            return None
+        raise
+
+
+def unknown_name(name: str) -> UserFailed:
+    """Return the error for a name that neither an endpoint nor a component has."""
+    return UserFailed(f"There is no endpoint or inference component called {name}. `headrace ls` lists them.")

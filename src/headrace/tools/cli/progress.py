@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Event, RLock, Thread, Timer
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import click
 
@@ -25,15 +25,15 @@ BETWEEN_LINES_S = 5.0
 """Time between two lines of a log about the same work."""
 _IDLE = ""
 """The task of work that has reported none."""
+_SPINNER_COLUMNS = 4
+"""Columns of the spinner, of the spaces beside it, and the last one of the terminal."""
 
 
 class BarProgress:
     """
     Draws a bar for each task; the bars disappear when all are done, and at the end of the `with` block.
 
-    Args:
-        console: where the bars are drawn.
-        idle: what is shown when a second has passed without a task; None: nothing.
+    `idle` is shown when a second has passed without a task; None: nothing is.
     """
 
     def __init__(self, console: "Console", *, idle: str | None = None) -> None:
@@ -88,7 +88,12 @@ class BarProgress:
             self._bars.add_task(str(self._idle), total=None, amount="")
 
     def _started(self) -> "Bars":
-        bars = _make_bars(self._console)
+        from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bars
+
+        task, amount = TextColumn("{task.description}"), TextColumn("{task.fields[amount]}")
+        columns = (SpinnerColumn(), task, BarColumn(), amount, TimeRemainingColumn())
+        bars = Bars(*columns, console=self._console, transient=True)
         bars.start()
         return bars
 
@@ -106,9 +111,7 @@ class LineProgress:
     """
     Prints a line when a task starts, every few seconds while it runs, and when it ends, for logs.
 
-    Args:
-        idle: what is printed when a second has passed without a task; None: nothing.
-        clock: the time in seconds.
+    `idle` is printed when a second has passed without a task; None: nothing is.
     """
 
     def __init__(self, *, idle: str | None = None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -117,8 +120,7 @@ class LineProgress:
         self._timer: Timer | None = None
         self._tasks: dict[str, _Running] = {}
         self._idle = idle
-        if idle is not None:
-            self._begin_idle(idle)
+        self._begin_idle()
 
     def __call__(self, task: str, completed: int, total: int, unit: str = "bytes") -> None:
         """Report that `completed` of `total` units of `task` are done."""
@@ -131,8 +133,8 @@ class LineProgress:
             elif running is not None:
                 del self._tasks[task]
                 click.echo(f"{task}: done", err=True)
-                if not self._tasks and self._idle is not None:
-                    self._begin_idle(self._idle)
+                if not self._tasks:
+                    self._begin_idle()
             elif completed < total:
                 self._tasks.pop(_IDLE, None)
                 self._tasks[task] = _Running(now_s, now_s, text)
@@ -159,10 +161,11 @@ class LineProgress:
                 self._timer.cancel()
                 self._timer = None
 
-    def _begin_idle(self, text: str) -> None:
-        now_s = self._clock()
-        self._tasks[_IDLE] = _Running(now_s, now_s - BETWEEN_LINES_S + _PATIENCE_S, text)
-        self._arm(_PATIENCE_S)
+    def _begin_idle(self) -> None:
+        if self._idle is not None:
+            now_s = self._clock()
+            self._tasks[_IDLE] = _Running(now_s, now_s - BETWEEN_LINES_S + _PATIENCE_S, self._idle)
+            self._arm(_PATIENCE_S)
 
     def _arm(self, delay_s: float) -> None:
         if self._timer is not None:
@@ -193,30 +196,11 @@ def showing_progress(idle: str | None = None) -> Iterator[Progress]:
         progress.stop()
 
 
-_SPINNER_COLUMNS = 4
-"""Columns of the spinner, of the spaces beside it, and the last one of the terminal."""
-
-
-class ShowStage(Protocol):
-    """Shows the stage of a wait."""
-
-    def __call__(self, stage: str) -> None:
-        """Show a stage in place of the one before."""
-        ...
-
-    def note(self, text: str) -> None:
-        """Print a line that stays."""
-        ...
-
-
 class StageLines:
     """
-    A line for each change, and one every few seconds without a change.
+    Prints a line for each stage of a wait that is new, and one every few seconds without a change.
 
-    Args:
-        name: what waits.
-        is_counter: the stage changes all the time: print it every few seconds only.
-        clock: the time in seconds.
+    With `is_counter` the stage changes all the time, and is printed every few seconds only.
     """
 
     def __init__(self, name: str, *, is_counter: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
@@ -227,7 +211,6 @@ class StageLines:
         self._began_s = self._told_s = 0.0
 
     def __call__(self, stage: str) -> None:
-        """Show a stage in place of the one before."""
         now_s = self._clock()
         is_new, is_due = stage != self._stage, now_s - self._told_s >= BETWEEN_LINES_S
         if (is_new and not self._is_counter) or self._stage is None:
@@ -260,6 +243,10 @@ class _StageStatus:
 
     def note(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False)
+
+
+ShowStage = StageLines | _StageStatus
+"""Shows a stage in place of the one before."""
 
 
 @contextmanager
@@ -307,23 +294,9 @@ def watching(name: str, look: Callable[[], str | None], *, is_counter: bool = Fa
         end()
 
 
-def _amount(number: int, unit: str) -> str:
-    return _number(number, unit) if unit == "bytes" else f"{_number(number, unit)} {unit}"
-
-
 def _number(number: int, unit: str) -> str:
     return format_size(number) if unit == "bytes" else f"{number:,}"
 
 
-def _make_bars(console: "Console") -> "Bars":
-    from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bars
-
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[amount]}"),
-        TimeRemainingColumn(),
-    )
-    return Bars(*columns, console=console, transient=True)
+def _amount(number: int, unit: str) -> str:
+    return _number(number, unit) + ("" if unit == "bytes" else f" {unit}")

@@ -4,8 +4,8 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
-from dataclasses import replace
+from contextlib import aclosing, suppress
+from dataclasses import asdict, replace
 from typing import Any
 
 import msgspec
@@ -13,17 +13,19 @@ import msgspec
 from headrace.core.answer_format.formats import REASONING_TAGS
 from headrace.core.errors import Busy, EngineFailed, InvalidRequest, Unavailable, UserError
 from headrace.core.generation import (
+    ChatPrompt,
     Chunk,
     Finish,
     FinishReason,
     GenerationRequest,
+    Grammar,
     ModelInfo,
+    SamplingParams,
 )
 from headrace.core.sampling_defaults import RecommendedSampling
 from headrace.tools.bench.client import judge_status
 from headrace.tools.bench.dialects import Unreadable, error_text
 from headrace.tools.bench.http1 import CertificateRefused, ConnectionFailed, Exchange, HttpClient, Truncated
-from headrace.tools.cli.remote_request import request_parts, single_request
 
 _REASONS = {"stop": FinishReason.EOS, "length": FinishReason.LENGTH, "repetition": FinishReason.REPETITION}
 _REPEATED = "repetition_detected"
@@ -31,6 +33,17 @@ _REPEATED = "repetition_detected"
 _EXTENDED = frozenset({"headrace", "vllm"})
 """`owned_by` of models whose server has vLLM's fields."""
 _MAX_WAITING_CHUNKS = 64
+_RENAMED = {
+    "max_new_tokens": "max_tokens",
+    "min_new_tokens": "min_tokens",
+    "include_stop": "include_stop_str_in_output",
+}
+"""Names of sampling parameters in OpenAI's API and its common extensions, where they differ."""
+_SENT = (
+    *("max_new_tokens", "min_new_tokens", "include_stop", "top_k", "top_p", "min_p", "typical_p"),
+    *("repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "seed", "stop", "stop_token_ids"),
+    *("ignore_eos", "skip_special_tokens"),
+)
 
 
 class _ContextExceeded(InvalidRequest):
@@ -46,32 +59,25 @@ class RemoteSource:
         headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         self._url = url
         self._http = HttpClient(url, headers=headers, ca_bundle=ca_bundle)
-        self._model = model
-        self._max_model_len = 0
-        self._has_chat_template = True
+        self._wanted = model
         self._is_extended = False
-        self._recommended = RecommendedSampling()
-
-    @property
-    def info(self) -> ModelInfo:
-        """The model's facts as far as the server reported them at `start`."""
-        return ModelInfo(
-            name=self._model or "",
+        self.info = ModelInfo(
+            name=model or "",
             revision=None,
             family="",
             dtype="",
             kv_dtype="",
-            device=self._url,
-            max_model_len=self._max_model_len,
+            device=url,
+            max_model_len=0,
             max_prompt_tokens=0,
             max_num_seqs=0,
             vocab_size=0,
             num_parameters=0,
-            has_chat_template=self._has_chat_template,
+            has_chat_template=True,
             answer_format=REASONING_TAGS,
             created_s=int(time.time()),
-            recommended=self._recommended,
         )
+        """The model's facts as far as the server reports them at `start`."""
 
     async def start(self) -> None:
         """
@@ -91,18 +97,21 @@ class RemoteSource:
             raise UserError(f"{self._url}/v1/models: {judge_status(exchange.status, exchange.content())[1]}")
         rows = json.loads(exchange.content()).get("data", [])
         names = [row["id"] for row in rows]
-        if not names and self._model is None:
+        if not names and self._wanted is None:
             raise UserError(
                 f"{self._url} lists no model. On a platform, `headrace deploy smollm2` creates an endpoint."
             )
-        if self._model is not None and self._model not in names:
-            raise UserError(f"The server has no model '{self._model}'; it serves {', '.join(names) or 'none'}.")
-        self._model = self._model or next(iter(names), "")
-        row: dict[str, Any] = next((row for row in rows if row["id"] == self._model), {})
-        self._max_model_len = row.get("max_model_len", 0)
-        self._has_chat_template = row.get("has_chat_template", True)
+        if self._wanted is not None and self._wanted not in names:
+            raise UserError(f"The server has no model '{self._wanted}'; it serves {', '.join(names) or 'none'}.")
+        row = next(row for row in rows if self._wanted in {None, row["id"]})
         self._is_extended = row.get("owned_by") in _EXTENDED
-        self._recommended = await self._recommended_sampling()
+        self.info = replace(
+            self.info,
+            name=row["id"],
+            max_model_len=row.get("max_model_len", 0),
+            has_chat_template=row.get("has_chat_template", True),
+            recommended=await self._recommended_sampling(),
+        )
 
     async def _recommended_sampling(self) -> RecommendedSampling:
         """Return what a model server of Headrace recommends in `/info`, which others lack."""
@@ -117,7 +126,7 @@ class RemoteSource:
         """Close the connections."""
         await self._http.close()
 
-    async def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk]:
+    def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk]:
         """
         Stream the answer. Closing the iterator closes the connection, which stops the server's work.
 
@@ -127,18 +136,18 @@ class RemoteSource:
             Unavailable: no server answers.
             EngineFailed: the response stream broke.
         """
-        stream = self._answer(request) if request.sampling.n == 1 else self._answers(request)
-        async with aclosing(stream) as chunks:
-            async for chunk in chunks:
-                yield chunk
+        return self._answer(request) if request.sampling.n == 1 else self._answers(request)
 
     async def _answers(self, request: GenerationRequest) -> AsyncGenerator[Chunk, None]:
         """Stream several answers, one request for each: a stream reports the tokens of its choices as one number."""
         queue: asyncio.Queue[Chunk | Exception] = asyncio.Queue(_MAX_WAITING_CHUNKS)
 
         async def read(index: int) -> None:
+            sampling = request.sampling
+            seed = None if sampling.seed is None else sampling.seed + index  # each answer has the next one
+            single = replace(request, sampling=replace(sampling, n=1, seed=seed))
             try:
-                async with aclosing(self._answer(single_request(request, index))) as chunks:
+                async with aclosing(self._answer(single)) as chunks:
                     async for chunk in chunks:
                         await queue.put(replace(chunk, index=index))
             except Exception as error:  # noqa: BLE001 - an edge: whatever a stream raises is raised to the caller
@@ -159,7 +168,7 @@ class RemoteSource:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _answer(self, request: GenerationRequest) -> AsyncGenerator[Chunk, None]:
-        path, body = request_parts(request, self._model or "", is_extended=self._is_extended)
+        path, body = request_parts(request, self.info.name, is_extended=self._is_extended)
         bodies = [body]
         if "messages" in body and "max_tokens" in body:
             # For a maximum above what the context has left, which is the default of a chat.
@@ -198,17 +207,13 @@ async def _check_status(exchange: Exchange) -> None:
     await exchange.finished()
     _, message = judge_status(exchange.status, exchange.content())
     if exchange.status == 429:
-        raise Busy(message, retry_after_s=_retry_after_s(exchange))
+        retry_after_s = 1.0
+        with suppress(ValueError):  # an HTTP date, which no model server sends
+            retry_after_s = max(0.0, float(exchange.headers.get("retry-after", "1")))
+        raise Busy(message, retry_after_s=retry_after_s)
     if exchange.status >= 500:
         raise Unavailable(message)
     raise (_ContextExceeded if b'"context_length_exceeded"' in exchange.content() else InvalidRequest)(message)
-
-
-def _retry_after_s(exchange: Exchange) -> float:
-    try:
-        return max(0.0, float(exchange.headers.get("retry-after", "1")))
-    except ValueError:  # an HTTP date, which no model server sends
-        return 1.0
 
 
 class _Tags:
@@ -275,3 +280,59 @@ def _decoded(data: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise Unreadable(f"a line of the stream is not a JSON object: {data[:80]!r}")
     return value
+
+
+def request_parts(request: GenerationRequest, model: str, *, is_extended: bool = True) -> tuple[str, dict[str, Any]]:
+    """
+    Return path and body with only the values that differ from defaults, so that other servers accept it.
+
+    Args:
+        request: for one answer.
+        model: its name on the server.
+        is_extended: the server has vLLM's fields for constraints and repetition; others ignore or refuse them.
+
+    Raises:
+        InvalidRequest: an option cannot be sent to this server, or its answer is not read.
+    """
+    sampling = request.sampling
+    for name in ("best_of", "logprobs", "prompt_logprobs"):
+        if getattr(sampling, name) is not None:
+            raise InvalidRequest(
+                f"`{name}` is {getattr(sampling, name)}; expected it unset for a server (--url). "
+                "Load the model in this process instead."
+            )
+    unset = asdict(SamplingParams())
+    body: dict[str, Any] = {
+        "model": model,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "temperature": sampling.temperature,
+        **{_RENAMED.get(name, name): value for name in _SENT if (value := getattr(sampling, name)) != unset[name]},
+        **_constraint(sampling.grammar, is_extended=is_extended),
+    }
+    if sampling.repetition_detection is not None and is_extended:
+        body["repetition_detection"] = asdict(sampling.repetition_detection)
+    if isinstance(request.prompt, ChatPrompt):
+        return "/v1/chat/completions", {**body, "messages": list(request.prompt.messages)}
+    prompt = request.prompt if isinstance(request.prompt, str) else list(request.prompt)
+    return "/v1/completions", {**body, "prompt": prompt}
+
+
+def _constraint(grammar: Grammar | None, *, is_extended: bool) -> dict[str, Any]:
+    """Return the field for a constraint: OpenAI's for JSON, vLLM's for the others."""
+    if grammar is None:
+        return {}
+    if grammar.kind == "json_object":
+        return {"response_format": {"type": "json_object"}}
+    if grammar.kind == "json_schema":
+        try:
+            schema = {"name": "answer", "schema": json.loads(grammar.text)}
+        except ValueError as error:
+            raise InvalidRequest(f"--json-schema is not JSON: {error}.") from error
+        return {"response_format": {"type": "json_schema", "json_schema": schema}}
+    if not is_extended:
+        raise InvalidRequest(
+            f"The server at --url is neither Headrace nor vLLM, which have a field for `{grammar.kind}`. "
+            "Use --json-schema, or load the model in this process."
+        )
+    return {"structured_outputs": {"regex" if grammar.kind == "regex" else "grammar": grammar.text}}

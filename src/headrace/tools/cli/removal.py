@@ -8,14 +8,21 @@ from typing import Any
 
 import click
 
-from headrace.tools.cli.components import base_name, components_of, described_component
-from headrace.tools.cli.deployed import TAG
+from headrace.tools.cli.endpoints import base_name
 from headrace.tools.cli.group import Examples, UserFailed
-from headrace.tools.cli.platform_client import Platform, find_platform, is_not_found, platform_option, translate_errors
+from headrace.tools.cli.platform_client import (
+    Platform,
+    find_platform,
+    found,
+    platform_option,
+    translate_errors,
+    unknown_name,
+)
 from headrace.tools.cli.progress import showing_stage
 
+TAG = "headrace:made-by"
+"""Tag on everything that `headrace deploy` creates, so that `headrace rm` can remove all of it."""
 _POLL_S = 0.3
-
 
 EXAMPLES = """
 headrace rm smollm2
@@ -27,7 +34,7 @@ headrace rm smollm2 --url http://127.0.0.1:7450   the platform is named: it does
 @click.command(cls=Examples, examples=EXAMPLES)
 @click.argument("names", nargs=-1, required=True)
 @platform_option
-@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until the workers have ended.")
+@click.option("--wait/--no-wait", default=True, help="Wait until the workers have ended.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 def rm(*, names: tuple[str, ...], url: str | None, wait: bool, yes: bool) -> None:
     """
@@ -42,34 +49,33 @@ def rm(*, names: tuple[str, ...], url: str | None, wait: bool, yes: bool) -> Non
     if platform.is_guessed and not yes:
         _confirm(names, platform)
     with translate_errors():
-        endpoints = {name: found for name in names if (found := described_endpoint(platform, name)) is not None}
-        components = {
-            name: found
-            for name in names
-            if name not in endpoints and (found := described_component(platform, name)) is not None
-        }
+        endpoints = _described(names, platform.endpoint)
+        components = _described((name for name in names if name not in endpoints), platform.component)
         for name in endpoints:
             _refuse_host(platform, name, named=names)
+        # An adapter goes before its base, and an endpoint only when its components are gone.
         for name, component in sorted(components.items(), key=lambda named: not base_name(named[1])):
             remove_component(platform, name, component)
         if wait or endpoints:
-            until_gone(components, lambda name: described_component(platform, name))
+            until_gone(components, platform.component)
         for name, endpoint in endpoints.items():
             remove_endpoint(platform, name, endpoint)
         if wait:
-            until_gone(endpoints, lambda name: described_endpoint(platform, name))
+            until_gone(endpoints, platform.endpoint)
     for name in names:
         if name in endpoints or name in components:
             click.echo(f"{name} is {'deleted' if wait else 'being deleted'}.")
     if missing := [name for name in names if name not in endpoints and name not in components]:
-        raise UserFailed(
-            f"There is no endpoint or inference component called {', '.join(missing)}. `headrace ls` lists them."
-        )
+        raise unknown_name(", ".join(missing))
+
+
+def _described(names: Iterable[str], describe: Callable[[str], dict[str, Any] | None]) -> dict[str, dict[str, Any]]:
+    return {name: description for name in names if (description := describe(name)) is not None}
 
 
 def _refuse_host(platform: Platform, name: str, *, named: Sequence[str]) -> None:
     """Refuse to delete an endpoint without the components that it hosts, before anything is deleted."""
-    hosted = [component["InferenceComponentName"] for component in components_of(platform, name)]
+    hosted = platform.component_names(name)
     if not set(hosted) <= set(named):
         raise UserFailed(
             f"{name} hosts inference components. It has: {', '.join(hosted)}. "
@@ -95,23 +101,17 @@ def until_gone(names: Iterable[str], look: Callable[[str], Any]) -> None:
                 time.sleep(_POLL_S)
 
 
-def described_endpoint(platform: Platform, name: str) -> dict[str, Any] | None:
-    """Return the response of DescribeEndpoint, or None if there is no such endpoint."""
-    return _found(lambda: platform.sagemaker.describe_endpoint(EndpointName=name))
-
-
 def remove_endpoint(platform: Platform, name: str, endpoint: Mapping[str, Any]) -> None:
     """Delete an endpoint, and its configuration and models if `headrace deploy` created them and they still exist."""
-    client, config_name = platform.sagemaker, endpoint["EndpointConfigName"]
     if endpoint["EndpointStatus"] != "Deleting":
-        client.delete_endpoint(EndpointName=name)
-    remove_config(platform, config_name)
+        platform.sagemaker.delete_endpoint(EndpointName=name)
+    remove_config(platform, endpoint["EndpointConfigName"])
 
 
 def remove_config(platform: Platform, config_name: str) -> None:
     """Delete an endpoint configuration and its models if `headrace deploy` created them."""
     client = platform.sagemaker
-    config = _found(lambda: client.describe_endpoint_config(EndpointConfigName=config_name))
+    config = found(lambda: client.describe_endpoint_config(EndpointConfigName=config_name))
     if config is None or not is_ours(platform, config["EndpointConfigArn"]):
         return
     client.delete_endpoint_config(EndpointConfigName=config_name)
@@ -131,21 +131,9 @@ def remove_models(platform: Platform, names: Sequence[str]) -> None:
     """Delete models if `headrace deploy` created them."""
     client = platform.sagemaker
     for name in dict.fromkeys(names):
-        model = _found(partial(client.describe_model, ModelName=name))
+        model = found(partial(client.describe_model, ModelName=name))
         if model is not None and is_ours(platform, model["ModelArn"]):
-            _found(partial(client.delete_model, ModelName=name))
-
-
-def _found(call: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
-    """Return the response of a call, or None if the resource does not exist."""
-    from botocore.exceptions import ClientError
-
-    try:
-        return call()
-    except ClientError as error:
-        if is_not_found(error):
-            return None
-        raise
+            found(partial(client.delete_model, ModelName=name))
 
 
 def is_ours(platform: Platform, arn: str) -> bool:

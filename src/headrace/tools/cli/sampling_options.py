@@ -1,6 +1,7 @@
 """The sampling options: one for each field of `SamplingParams`."""
 
-from collections.abc import Callable, Collection, Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -10,77 +11,63 @@ import click
 from headrace.core.errors import SettingsError
 from headrace.core.generation import Grammar, RepetitionDetection, SamplingParams
 from headrace.core.sampling_defaults import RECOMMENDED, RecommendedSampling
+from headrace.tools.cli.group import Decorator, all_of
 
 DEFAULTS = SamplingParams()
 USUAL = RecommendedSampling()
 
-OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
-    (
-        ("--max-new-tokens", "-n"),
-        {"type": int, "help": "Maximum tokens of the answer; fewer if the context ends before."},
-    ),
-    (("--min-new-tokens",), {"type": int, "help": "Minimum tokens of the answer."}),
-    (("--temperature", "-t"), {"type": float, "help": "0 always takes the most likely token; higher is more random."}),
-    (("--top-k",), {"type": int, "help": "Sample from the k most likely tokens; 0 is all."}),
-    (
-        ("--top-p",),
-        {"type": float, "help": "Sample from the most likely tokens whose probabilities sum up to this."},
-    ),
-    (("--min-p",), {"type": float, "help": "Drop tokens below this fraction of the highest probability."}),
-    (("--typical-p",), {"type": float, "help": "Locally typical sampling (Meister et al. 2022); 1 is off."}),
-    (("--repetition-penalty",), {"type": float, "help": "Above 1, tokens of prompt and answer become less likely."}),
-    (("--presence-penalty",), {"type": float, "help": "Subtracted from the logit of tokens in the answer."}),
-    (("--frequency-penalty",), {"type": float, "help": "Subtracted for each occurrence of a token in the answer."}),
-    (("--logit-bias",), {"multiple": True, "metavar": "ID=BIAS", "help": "Add to a token's logit. Repeatable."}),
-    (("--seed",), {"type": int, "help": "Random seed; the same seed gives the same answer in any batch."}),
-    (("--stop",), {"multiple": True, "metavar": "TEXT", "help": "End the answer before this text. Repeatable."}),
-    (("--stop-token-ids",), {"type": int, "multiple": True, "metavar": "ID", "help": "End at this token. Repeatable."}),
-    (("--include-stop",), {"is_flag": True, "help": "Keep the stop text at the end of the answer."}),
-    (("--ignore-eos",), {"is_flag": True, "help": "Generate past the model's end of text, up to --max-new-tokens."}),
-    (("--skip-special-tokens/--show-special-tokens",), {"help": "Remove special tokens from the text, or show them."}),
-    (("--n", "n"), {"type": int, "help": "Number of answers."}),
-    (("--best-of",), {"type": int, "help": "Generate this many answers and keep the --n most likely ones."}),
-    (("--logprobs",), {"type": int, "help": "With --json: log probabilities of the tokens and of N alternatives."}),
-    (("--prompt-logprobs",), {"type": int, "help": "With --json: the same for the tokens of the prompt."}),
-)
-
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "--max-new-tokens -n": {"type": int, "help": "Maximum tokens of the answer; fewer if the context ends before."},
+    "--min-new-tokens": {"type": int, "help": "Minimum tokens of the answer."},
+    "--temperature -t": {"type": float, "help": "0 always takes the most likely token; higher is more random."},
+    "--top-k": {"type": int, "help": "Sample from the k most likely tokens; 0 is all."},
+    "--top-p": {"type": float, "help": "Sample from the most likely tokens whose probabilities sum up to this."},
+    "--min-p": {"type": float, "help": "Drop tokens below this fraction of the highest probability."},
+    "--typical-p": {"type": float, "help": "Locally typical sampling (Meister et al. 2022); 1 is off."},
+    "--repetition-penalty": {"type": float, "help": "Above 1, tokens of prompt and answer become less likely."},
+    "--presence-penalty": {"type": float, "help": "Subtracted from the logit of tokens in the answer."},
+    "--frequency-penalty": {"type": float, "help": "Subtracted for each occurrence of a token in the answer."},
+    "--logit-bias": {"multiple": True, "metavar": "ID=BIAS", "help": "Add to a token's logit. Repeatable."},
+    "--seed": {"type": int, "help": "Random seed; the same seed gives the same answer in any batch."},
+    "--stop": {"multiple": True, "metavar": "TEXT", "help": "End the answer before this text. Repeatable."},
+    "--stop-token-ids": {"type": int, "multiple": True, "metavar": "ID", "help": "End at this token. Repeatable."},
+    "--include-stop": {"is_flag": True, "help": "Keep the stop text at the end of the answer."},
+    "--ignore-eos": {"is_flag": True, "help": "Generate past the model's end of text, up to --max-new-tokens."},
+    "--skip-special-tokens/--show-special-tokens": {"help": "Remove special tokens from the text, or show them."},
+    "--n": {"type": int, "help": "Number of answers."},
+    "--best-of": {"type": int, "help": "Generate this many answers and keep the --n most likely ones."},
+    "--logprobs": {"type": int, "help": "With --json: log probabilities of the tokens and of N alternatives."},
+    "--prompt-logprobs": {"type": int, "help": "With --json: the same for the tokens of the prompt."},
+}
+"""The flags of each field of `SamplingParams`, the first of which is its name, and their details."""
+_CONSTRAINTS: dict[str, dict[str, Any]] = {
+    "--json-schema": {"metavar": "FILE|TEXT", "help": "Constrain the answer to this JSON schema."},
+    "--json-object": {"is_flag": True, "help": "Constrain the answer to a JSON object."},
+    "--regex": {"help": "Constrain the answer to this regular expression."},
+    "--lark": {"metavar": "FILE|TEXT", "help": "Constrain the answer to this Lark grammar."},
+    "--allow-repetition": {
+        "is_flag": True,
+        "help": "Let an answer go on that repeats itself; by default it ends, and stderr says so.",
+    },
+}
 MAX_NEW_TOKENS = 1024
 """Default of `generate` and `invoke`: most answers are shorter, and at 20 tokens/s it takes 50 s."""
-
-GRAMMAR_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("--json-schema", {"metavar": "FILE|TEXT", "help": "Constrain the answer to this JSON schema."}),
-    ("--json-object", {"is_flag": True, "help": "Constrain the answer to a JSON object."}),
-    ("--regex", {"help": "Constrain the answer to this regular expression."}),
-    ("--lark", {"metavar": "FILE|TEXT", "help": "Constrain the answer to this Lark grammar."}),
-)
-
-_REPETITION_HELP = "Let an answer go on that repeats itself; by default it ends, and stderr says so."
-
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def sampling_options(*, without: Collection[str] = (), **defaults: object) -> Decorator:
     """Add all sampling options except `without`; `defaults` override those of `SamplingParams` for this command."""
-
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        command = click.option("--allow-repetition", is_flag=True, help=_REPETITION_HELP)(command)
-        for flag, details in reversed(GRAMMAR_OPTIONS):
-            command = click.option(flag, **details)(command)
-        for names, details in reversed(OPTIONS):
-            name = names[-1].removeprefix("--") if len(names) > 1 and names[-1].isidentifier() else names[0]
-            field = name.split("/")[0].removeprefix("--").replace("-", "_")
-            if field in without:
-                continue
-            default = defaults.get(field, getattr(DEFAULTS, field))
-            shown = {"default": default, "show_default": default is not None and not details.get("multiple")}
-            if default is None and field in RECOMMENDED:
-                shown["show_default"] = f"what the model recommends, else {getattr(USUAL, field)}"
-            if details.get("multiple"):
-                shown = {}
-            command = click.option(*names, **{**shown, **details})(command)
-        return command
-
-    return decorate
+    options = []
+    for flags, details in _OPTIONS.items():
+        field = re.split("[ /]", flags)[0].removeprefix("--").replace("-", "_")
+        default = defaults.get(field, getattr(DEFAULTS, field))
+        shown: dict[str, Any] = {"default": default, "show_default": default is not None}
+        if default is None and field in RECOMMENDED:
+            shown["show_default"] = f"what the model recommends, else {getattr(USUAL, field)}"
+        if details.get("multiple"):
+            shown = {}
+        if field not in without:
+            options.append(click.option(*flags.split(), **{**shown, **details}))
+    return all_of([*options, *(click.option(flag, **details) for flag, details in _CONSTRAINTS.items())])
 
 
 def sampling_params(options: Mapping[str, Any], recommended: RecommendedSampling = USUAL) -> SamplingParams:

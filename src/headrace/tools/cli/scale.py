@@ -2,7 +2,9 @@
 
 import json
 import math
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import click
@@ -12,9 +14,9 @@ from headrace.tools.cli.platform_client import (
     Platform,
     error_of,
     find_platform,
-    is_not_found,
     platform_option,
     translate_errors,
+    unknown_name,
 )
 from headrace.tools.cli.scale_report import report
 from headrace.tools.cli.tables import count_of
@@ -47,7 +49,6 @@ headrace scale chat --off                            keep the current capacity; 
     "--target",
     type=click.FloatRange(min=0, min_open=True),
     default=4.0,
-    show_default=True,
     help="Target of concurrent requests on each worker or copy.",
 )
 @click.option(
@@ -157,49 +158,24 @@ def _identity(platform: Platform, name: str, variant: str | None) -> dict[str, s
     Raises:
         UserFailed: there is neither, or the endpoint has several variants.
     """
-    from botocore.exceptions import ClientError
-
-    try:
-        endpoint = platform.sagemaker.describe_endpoint(EndpointName=name)
+    if (endpoint := platform.endpoint(name)) is None:
+        if platform.component(name) is None:
+            raise unknown_name(name)
+        resource_id, dimension = f"inference-component/{name}", _COMPONENT
+    else:
         variants = [found["VariantName"] for found in endpoint["ProductionVariants"]]
-    except ClientError as error:
-        if not is_not_found(error):
-            raise
-        return _component_identity(platform, name)
-    if variant is None and len(variants) > 1:
-        raise UserFailed(f"{name} has the variants {', '.join(variants)}; choose one with --variant.")
-    chosen = variant or variants[0]
-    if chosen not in variants:
-        raise UserFailed(f"{name} has no variant {chosen}. It has: {', '.join(variants)}.")
-    return _names(f"endpoint/{name}/variant/{chosen}", _VARIANT)
-
-
-def _component_identity(platform: Platform, name: str) -> dict[str, str]:
-    from botocore.exceptions import ClientError
-
-    try:
-        platform.sagemaker.describe_inference_component(InferenceComponentName=name)
-    except ClientError as error:
-        if is_not_found(error):
-            raise UserFailed(
-                f"There is no endpoint or inference component called {name}. `headrace ls` lists them."
-            ) from error
-        raise
-    return _names(f"inference-component/{name}", _COMPONENT)
+        if variant is None and len(variants) > 1:
+            raise UserFailed(f"{name} has the variants {', '.join(variants)}; choose one with --variant.")
+        chosen = variant or variants[0]
+        if chosen not in variants:
+            raise UserFailed(f"{name} has no variant {chosen}. It has: {', '.join(variants)}.")
+        resource_id, dimension = f"endpoint/{name}/variant/{chosen}", _VARIANT
+    return {"ServiceNamespace": "sagemaker", "ResourceId": resource_id, "ScalableDimension": dimension}
 
 
 def _refuse_host(platform: Platform, name: str, identity: dict[str, str]) -> None:
-    """
-    Refuse the host of inference components: each component has its own load and is scaled separately.
-
-    Raises:
-        UserFailed: the endpoint hosts components; the message names them.
-    """
-    if identity["ScalableDimension"] != _VARIANT:
-        return
-    found = platform.sagemaker.list_inference_components(EndpointNameEquals=name, SortBy="Name", SortOrder="Ascending")
-    names = [component["InferenceComponentName"] for component in found["InferenceComponents"]]
-    if names:
+    """Refuse the host of inference components: each component has its own load and is scaled separately."""
+    if identity["ScalableDimension"] == _VARIANT and (names := platform.component_names(name)):
         raise UserFailed(
             f"The models of {name} are inference components, each scaled separately: headrace scale {names[0]} … "
             f"(there are {', '.join(names)}). Instances follow with ManagedInstanceScaling."
@@ -207,12 +183,7 @@ def _refuse_host(platform: Platform, name: str, identity: dict[str, str]) -> Non
 
 
 def _refuse_duplicate_policy(platform: Platform, client: Any, identity: dict[str, str], target: float) -> None:
-    """
-    Refuse a target where a policy of the user tracks the same metric: only one may, and the user's is kept.
-
-    Raises:
-        UserFailed: there is such a policy; the message names it.
-    """
+    """Refuse a target where a policy of the user tracks the same metric: only one may, and the user's is kept."""
     key, metric = "TargetTrackingScalingPolicyConfiguration", "PredefinedMetricSpecification"
     tracked = tracking(identity, target)[metric]
     for policy in client.describe_scaling_policies(**identity)["ScalingPolicies"]:
@@ -223,10 +194,6 @@ def _refuse_duplicate_policy(platform: Platform, client: Any, identity: dict[str
                 f"aws application-autoscaling delete-scaling-policy --policy-name {policy['PolicyName']} "
                 f"{_as_flags(platform, identity)}"
             )
-
-
-def _names(resource_id: str, dimension: str) -> dict[str, str]:
-    return {"ServiceNamespace": "sagemaker", "ResourceId": resource_id, "ScalableDimension": dimension}
 
 
 def _register(
@@ -241,9 +208,9 @@ def _register(
         PolicyType="TargetTrackingScaling",
         TargetTrackingScalingPolicyConfiguration=tracking(identity, target),
     )
-    alarm = _idle_alarm(identity)
     if idle_s is None:
-        _drop_idle(client, cloudwatch, identity)
+        cloudwatch.delete_alarms(AlarmNames=[_idle_alarm(identity)])
+        _unless_missing(lambda: client.delete_scaling_policy(**identity, PolicyName=IDLE_POLICY))
         return
     step = {"MetricIntervalUpperBound": 0.0, "ScalingAdjustment": minimum}
     policy = client.put_scaling_policy(
@@ -254,7 +221,7 @@ def _register(
     )
     period_s = _PERIOD_S if idle_s <= _LONG_IDLE_S else _LONG_PERIOD_S
     cloudwatch.put_metric_alarm(
-        AlarmName=alarm,
+        AlarmName=_idle_alarm(identity),
         AlarmActions=[policy["PolicyARN"]],
         AlarmDescription=f"No request for {idle_s} s; made by `headrace scale`.",
         Metrics=watched(identity, period_s),
@@ -269,21 +236,17 @@ def _idle_alarm(identity: dict[str, str]) -> str:
     return f"headrace-idle-{identity['ResourceId']}"
 
 
-def _drop_idle(client: Any, cloudwatch: Any, identity: dict[str, str]) -> None:
-    """Delete the idle policy and its alarm, if there are any."""
-    cloudwatch.delete_alarms(AlarmNames=[_idle_alarm(identity)])
-    _delete_policy(client, identity, IDLE_POLICY)
-
-
-def _delete_policy(client: Any, identity: dict[str, str], name: str) -> None:
-    """Delete a policy if it exists."""
+def _unless_missing(call: Callable[[], Any]) -> bool:
+    """Delete an object of Application Auto Scaling; return whether it existed."""
     from botocore.exceptions import ClientError
 
     try:
-        client.delete_scaling_policy(**identity, PolicyName=name)
+        call()
     except ClientError as error:
-        if error_of(error)[0] != "ObjectNotFoundException":
-            raise
+        if error_of(error)[0] == "ObjectNotFoundException":
+            return False
+        raise
+    return True
 
 
 def _switch_off(platform: Platform, identity: dict[str, str], name: str) -> str:
@@ -297,7 +260,8 @@ def _switch_off(platform: Platform, identity: dict[str, str], name: str) -> str:
     own, others = _policies_and_schedules(client, identity)
     if not others:
         platform.client("cloudwatch").delete_alarms(AlarmNames=[_idle_alarm(identity)])
-        _deregister(client, identity)
+        if not _unless_missing(lambda: client.deregister_scalable_target(**identity)):
+            raise UserFailed(f"{identity['ResourceId']} is not scaled.")
         return f"{name} is no longer scaled."
     kept = (
         f"Not created by `headrace scale`, and kept: {', '.join(others)}. To delete these too: "
@@ -307,7 +271,7 @@ def _switch_off(platform: Platform, identity: dict[str, str], name: str) -> str:
         raise UserFailed(f"`headrace scale` has no policy on {identity['ResourceId']}, and nothing was changed. {kept}")
     platform.client("cloudwatch").delete_alarms(AlarmNames=[_idle_alarm(identity)])
     for policy in own:
-        _delete_policy(client, identity, policy)
+        _unless_missing(partial(client.delete_scaling_policy, **identity, PolicyName=policy))
     return f"{name} is no longer scaled by `headrace scale`; its bounds stay. {kept}"
 
 
@@ -330,47 +294,24 @@ def _policies_and_schedules(client: Any, identity: dict[str, str]) -> tuple[list
     return [name for name in policies if name in own], [*others, *(f"scheduled action {name}" for name in schedules)]
 
 
-def _deregister(client: Any, identity: dict[str, str]) -> None:
-    from botocore.exceptions import ClientError
-
-    try:
-        client.deregister_scalable_target(**identity)
-    except ClientError as error:
-        if error_of(error)[0] == "ObjectNotFoundException":
-            raise UserFailed(f"{identity['ResourceId']} is not scaled.") from error
-        raise
-
-
 def _describe(platform: Platform, identity: dict[str, str], *, as_json: bool) -> None:
-    client = platform.client("application-autoscaling")
-    resource = {"ServiceNamespace": "sagemaker", "ResourceId": identity["ResourceId"]}
-    targets = client.describe_scalable_targets(
-        ServiceNamespace="sagemaker",
-        ResourceIds=[identity["ResourceId"]],
-        ScalableDimension=identity["ScalableDimension"],
-    )["ScalableTargets"]
-    policies = client.describe_scaling_policies(**resource)["ScalingPolicies"]
-    activities = client.describe_scaling_activities(**resource, MaxResults=_NUM_SHOWN, IncludeNotScaledActivities=True)[
-        "ScalingActivities"
-    ]
+    client, namespace = platform.client("application-autoscaling"), {"ServiceNamespace": "sagemaker"}
+    resource_id, dimension = identity["ResourceId"], identity["ScalableDimension"]
+    found = client.describe_scalable_targets(**namespace, ResourceIds=[resource_id], ScalableDimension=dimension)
+    targets = found["ScalableTargets"]
+    policies = client.describe_scaling_policies(**namespace, ResourceId=resource_id)["ScalingPolicies"]
+    activities = client.describe_scaling_activities(
+        **namespace, ResourceId=resource_id, MaxResults=_NUM_SHOWN, IncludeNotScaledActivities=True
+    )["ScalingActivities"]
     if as_json:
-        found = {"ScalableTargets": targets, "ScalingPolicies": policies, "ScalingActivities": activities}
-        click.echo(json.dumps(found, indent=2, default=str))
+        values = {"ScalableTargets": targets, "ScalingPolicies": policies, "ScalingActivities": activities}
+        click.echo(json.dumps(values, indent=2, default=str))
         return
     if not targets:
-        click.echo(f"{identity['ResourceId']} is not scaled. `headrace scale NAME --min 1 --max 4` starts it.")
+        click.echo(f"{resource_id} is not scaled. `headrace scale NAME --min 1 --max 4` starts it.")
         return
-    names = [alarm["AlarmName"] for policy in policies for alarm in policy["Alarms"]]
-    click.echo(
-        report(
-            targets[0],
-            counts=_counts(platform, identity["ResourceId"]),
-            policies=policies,
-            alarms=_alarm_states(platform, names),
-            activities=activities,
-            now=datetime.now(UTC),
-        )
-    )
+    counts, alarms, now = _counts(platform, resource_id), _alarm_states(platform, policies), datetime.now(UTC)
+    click.echo(report(targets[0], counts=counts, policies=policies, alarms=alarms, activities=activities, now=now))
 
 
 def _counts(platform: Platform, resource_id: str) -> tuple[int, int]:
@@ -384,7 +325,8 @@ def _counts(platform: Platform, resource_id: str) -> tuple[int, int]:
     return variant["CurrentInstanceCount"], variant["DesiredInstanceCount"]
 
 
-def _alarm_states(platform: Platform, names: list[str]) -> dict[str, str]:
+def _alarm_states(platform: Platform, policies: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    names = [alarm["AlarmName"] for policy in policies for alarm in policy["Alarms"]]
     if not names:
         return {}
     found = platform.client("cloudwatch").describe_alarms(AlarmNames=names)["MetricAlarms"]

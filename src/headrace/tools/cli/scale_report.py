@@ -33,15 +33,9 @@ def report(
     now: datetime,
 ) -> str:
     """
-    Format the whole report for people.
+    Format the whole report for people from the responses of Application Auto Scaling.
 
-    Args:
-        target: an item of DescribeScalableTargets; the other arguments come from their operations too.
-        counts: current and desired capacity.
-        policies: the policies of the target.
-        alarms: the state of each alarm by name.
-        activities: the activities, newest first.
-        now: the current time, for ages.
+    `counts` are the current and the desired capacity, `alarms` the states by name; `activities` are newest first.
     """
     unit = "copies" if target["ResourceId"].startswith("inference-component/") else "workers"
     current, desired = counts

@@ -7,8 +7,7 @@ same words as a bad environment variable.
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 import click
 
@@ -19,6 +18,7 @@ from headrace.serving.settings.loading import load_settings
 from headrace.serving.settings.platform_settings import PlatformSettings
 from headrace.serving.settings.server_settings import ServerSettings
 from headrace.serving.settings.values import flag_name
+from headrace.tools.cli.group import Decorator, all_of
 
 ENGINE_SETTINGS = (
     "revision",
@@ -58,30 +58,23 @@ _ROPE_HELP = {
 _LINK = re.compile(r"\[\w+\]\(([\w./-]+)\)")
 _NAME = re.compile(r"`([a-z_]+)`")
 
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
-
 
 def setting_options(*names: str) -> Decorator:
     """Add an option for each named setting; by default for all except `model`, which is an argument."""
-    return _options([row for row in setting_rows() if (row.name in names if names else row.name != "model")])
+    return _options(row for row in setting_rows() if (row.name in names if names else row.name != "model"))
 
 
 def platform_options() -> Decorator:
     """Add an option for each setting of the platform."""
-    return _options(list(setting_rows(PlatformSettings)))
+    return _options(setting_rows(PlatformSettings))
 
 
 def rope_options() -> Decorator:
     """Add vLLM's flags for the rotary embedding; `merge_rope` reads them."""
-
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        for name, about in reversed(_ROPE_HELP.items()):
-            command = click.option(
-                flag_name(name), name, metavar="JSON" if name != "rope_theta" else "THETA", help=about
-            )(command)
-        return command
-
-    return decorate
+    return all_of(
+        click.option(flag_name(name), name, metavar="JSON" if name != "rope_theta" else "THETA", help=about)
+        for name, about in _ROPE_HELP.items()
+    )
 
 
 def merge_rope(options: Mapping[str, object]) -> dict[str, object]:
@@ -100,15 +93,10 @@ def merge_rope(options: Mapping[str, object]) -> dict[str, object]:
     return {**others, **{name: text for name, (_, text) in parts.merged().items()}}
 
 
-def _options(rows: Sequence[SettingRow]) -> Decorator:
+def _options(rows: Iterable[SettingRow]) -> Decorator:
+    rows = list(rows)
     flags = {row.name: row.flag for row in rows}
-
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        for row in reversed(rows):
-            command = _option(row, flags)(command)
-        return command
-
-    return decorate
+    return all_of(_option(row, flags) for row in rows)
 
 
 def engine_settings(model: str, options: Mapping[str, object]) -> ServerSettings:
@@ -121,36 +109,20 @@ def engine_settings(model: str, options: Mapping[str, object]) -> ServerSettings
     overrides = {"model": model, **{name: options.get(name) for name in ENGINE_SETTINGS}}
     # No port is opened: HEADRACE_HOST=0.0.0.0, as an image sets it for servers, needs no key here.
     overrides["host"] = "127.0.0.1"
-    settings, _ = load_settings(overrides, _own_environment())
+    # Names of containers such as HF_MODEL_ID are for servers.
+    own = {name: value for name, value in os.environ.items() if name.startswith("HEADRACE_")}
+    settings, _ = load_settings(overrides, own)
     return settings
 
 
-def _own_environment() -> dict[str, str]:
-    """Return the environment without container names: `HF_MODEL_ID` is for servers."""
-    return {name: value for name, value in os.environ.items() if name.startswith("HEADRACE_")}
-
-
 def _option(row: SettingRow, flags: Mapping[str, str]) -> Decorator:
-    help_text = f"{_with_flags(row.help, flags)}  [{_facts(row)}]"
+    linked = _LINK.sub(r"docs/\1", row.help)
+    about = _NAME.sub(lambda name: f"`{flags.get(name[1], name[1])}`", linked)  # other settings by their options
+    default = f"default: {row.default_text}; " if row.default_text else ""
+    help_text = f"{about}  [{default}env: {row.env}]"
     if row.rule.is_flag:
         return click.option(f"{row.flag}/--no-{row.flag.removeprefix('--')}", row.name, default=None, help=help_text)
     if row.rule.is_repeatable:
         return click.option(row.flag, row.name, metavar="NAME=FOLDER", multiple=True, default=None, help=help_text)
-    return click.option(row.flag, row.name, metavar=_metavar(row), help=help_text)
-
-
-def _with_flags(text: str, flags: Mapping[str, str]) -> str:
-    """Return the text about a setting with other settings by their options, and links as paths."""
-    linked = _LINK.sub(r"docs/\1", text)
-    return _NAME.sub(lambda name: f"`{flags.get(name[1], name[1])}`", linked)
-
-
-def _facts(row: SettingRow) -> str:
-    default = f"default: {row.default_text}; " if row.default_text else ""
-    return f"{default}env: {row.env}"
-
-
-def _metavar(row: SettingRow) -> str:
-    if row.rule.choices:
-        return f"[{'|'.join(row.rule.choices)}]"
-    return row.name.rpartition("_")[2].upper()
+    choices = f"[{'|'.join(row.rule.choices)}]" if row.rule.choices else ""
+    return click.option(row.flag, row.name, metavar=choices or row.name.rpartition("_")[2].upper(), help=help_text)

@@ -34,33 +34,27 @@ class Source(Protocol):
     @property
     def info(self) -> ModelInfo:
         """Facts about the model."""
-        ...
 
     def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk]:
         """Stream the answer."""
-        ...
 
     async def start(self) -> None:
         """Prepare to answer requests."""
-        ...
 
     async def close(self, *, deadline_s: float) -> None:
         """Release all resources."""
-        ...
 
 
 def make_engine(settings: ServerSettings, progress: Progress) -> Source:
     """Load the model into an engine of this process."""
     from headrace.serving.server.engine_config import load_engine
 
-    return load_engine(settings, progress, on_choice=partial(_say_choice, progress))
+    def say_choice(choice: "BackendChoice") -> None:
+        if choice.name != "native":
+            say = progress.note if isinstance(progress, BarProgress) else partial(click.echo, err=True)
+            say(f"Backend {choice.name} on {choice.device}: {choice.reason}.")
 
-
-def _say_choice(progress: Progress, choice: "BackendChoice") -> None:
-    """Say in one line that another backend than the native one serves."""
-    if choice.name != "native":
-        say = progress.note if isinstance(progress, BarProgress) else partial(click.echo, err=True)
-        say(f"Backend {choice.name} on {choice.device}: {choice.reason}.")
+    return load_engine(settings, progress, on_choice=say_choice)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,18 +91,13 @@ def opened_source(
 
 
 def _make_source(ctx: click.Context, model: str | None, options: Mapping[str, Any], progress: Progress) -> Source:
-    if options.get("url"):
+    if url := options.get("url"):
         given = [name for name in ENGINE_SETTINGS if options.get(name) not in {None, ()}]
         if given:
             flag = flag_name(given[0])
             raise SettingsError(f"{flag} is for a model in this process; the server at --url has settings of its own.")
-        url = options["url"]
-        return RemoteSource(
-            url,
-            model=model,
-            api_key=api_key_for(url, options.get("api_key"), os.environ),
-            ca_bundle=ca_bundle_for(url, os.environ),
-        )
+        key = api_key_for(url, options.get("api_key"), os.environ)
+        return RemoteSource(url, model=model, api_key=key, ca_bundle=ca_bundle_for(url, os.environ))
     if model is None:
         raise SettingsError("Name a model, such as smollm2, or a server with --url.")
     return ctx.ensure_object(Seams).make_engine(engine_settings(model, options), progress)

@@ -3,23 +3,19 @@
 import json
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
 
-from headrace.tools.cli.components import components_of
-from headrace.tools.cli.failures import cause_first, log_hint
+from headrace.tools.cli.endpoints import BUSY, failure_text
 from headrace.tools.cli.group import Examples, Failed, UserFailed
 from headrace.tools.cli.platform_client import Platform, find_platform, platform_option, translate_errors
 from headrace.tools.cli.progress import ShowStage, showing_stage
-from headrace.tools.cli.removal import described_endpoint
 from headrace.tools.cli.tables import age, count_of, labelled
 
 _POLL_S = 0.3
 _READY = "InService"
-_BUSY = frozenset({"Creating", "Updating", "RollingBack", "SystemUpdating"})
 
 EXAMPLES = """
 headrace status
@@ -32,13 +28,7 @@ headrace status --json
 @click.command(cls=Examples, examples=EXAMPLES)
 @platform_option
 @click.option("--wait", is_flag=True, help="Wait until the platform answers and no endpoint is starting.")
-@click.option(
-    "--timeout-s",
-    type=click.FloatRange(min=0),
-    default=600.0,
-    show_default=True,
-    help="With --wait: seconds to wait at most.",
-)
+@click.option("--timeout-s", type=click.FloatRange(min=0), default=600.0, help="With --wait: seconds to wait at most.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def status(*, url: str | None, wait: bool, timeout_s: float, as_json: bool) -> None:
     """
@@ -52,13 +42,13 @@ def status(*, url: str | None, wait: bool, timeout_s: float, as_json: bool) -> N
     if as_json:
         click.echo(json.dumps({"url": platform.url, **health}))
     else:
-        click.echo(labelled([("url", platform.url), ("console", _console(platform, health)), *status_rows(health)]))
+        click.echo(labelled([("url", platform.url), ("console", _console(platform, health)), *_rows(health)]))
     if health.get("status") != "ok":
         raise Failed(f"The platform is not ready: {health.get('reason') or health.get('status')}")
 
 
 def _console(platform: Platform, health: Mapping[str, Any]) -> str:
-    """Return the address of the console; it signs in with the key of the data folder."""
+    """Return the address of the console, with the key of the data folder if it asks for one."""
     from headrace.platform.host.folders import LocalKey, console_url
 
     needs_key = platform.has_credentials and health.get("asks_for_keys")
@@ -66,8 +56,7 @@ def _console(platform: Platform, health: Mapping[str, Any]) -> str:
     return console_url(platform.url, key)
 
 
-def status_rows(health: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
-    """Yield the lines for people about the response to /health."""
+def _rows(health: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     now = datetime.now(UTC)
     for name, value in health.items():
         if name == "uptime_s":
@@ -110,40 +99,23 @@ def _until_it_answers(url: str | None, deadline_s: float, show: ShowStage) -> Pl
         time.sleep(_POLL_S)
 
 
-@dataclass(frozen=True, slots=True)
-class _Deployment:
-    """The state of an endpoint or an inference component."""
-
-    name: str
-    status: str
-    reason: str
-
-
 def _pending(platform: Platform) -> list[str]:
     """Return what is not in service yet. Raises `Failed` if something has failed."""
     with translate_errors():
-        found = [deployment for deployment in _deployments(platform) if deployment.status != "Deleting"]
-    failed = [deployment for deployment in found if deployment.status not in _BUSY | {_READY}]
+        found = [deployment for deployment in _deployments(platform) if deployment[1] != "Deleting"]
+    failed = [deployment for deployment in found if deployment[1] not in BUSY | {_READY}]
     if failed:
-        option = platform.option
-        raise Failed(
-            "\n".join(
-                f"{bad.name} is {bad.status}: {cause_first(bad.reason)}{log_hint(bad.name, bad.reason, option)}"
-                for bad in failed
-            )
-        )
-    return [f"{deployment.name} ({deployment.status})" for deployment in found if deployment.status in _BUSY]
+        raise Failed("\n".join(failure_text(*deployment, platform.option) for deployment in failed))
+    return [f"{name} ({status})" for name, status, _ in found if status in BUSY]
 
 
-def _deployments(platform: Platform) -> Iterator[_Deployment]:
-    pages = platform.sagemaker.get_paginator("list_endpoints").paginate(SortBy="Name", SortOrder="Ascending")
-    for page in pages:
-        for endpoint in page["Endpoints"]:
-            name = endpoint["EndpointName"]
-            reason = ""
-            if endpoint["EndpointStatus"] not in _BUSY | {_READY}:
-                reason = (described_endpoint(platform, name) or {}).get("FailureReason", "")
-            yield _Deployment(name, endpoint["EndpointStatus"], reason)
-    for component in components_of(platform):
+def _deployments(platform: Platform) -> Iterator[tuple[str, str, str]]:
+    """Yield name, status and failure reason of each endpoint and inference component."""
+    for endpoint in platform.listed("list_endpoints", "Endpoints"):
+        name, status, reason = endpoint["EndpointName"], endpoint["EndpointStatus"], ""
+        if status not in BUSY | {_READY}:  # only the description has the reason
+            reason = (platform.endpoint(name) or {}).get("FailureReason", "")
+        yield name, status, reason
+    for component in platform.components():
         status, reason = component["InferenceComponentStatus"], component.get("FailureReason", "")
-        yield _Deployment(component["InferenceComponentName"], status, reason)
+        yield component["InferenceComponentName"], status, reason

@@ -76,8 +76,12 @@ class UserCode:
     @property
     def ignored(self) -> tuple[str, ...]:
         """Sentences about settings of the code that have no effect."""
-        lines = [line for model in self.models for line in (*self.pythons[model.url][1], *_ignored(model.plan))]
-        return (*self.config_notices, *lines)
+        lines = [*self.config_notices]
+        for model in self.models:
+            assert model.plan.spec is not None, "the plan has code"
+            own = model.plan.spec.load.options.get("notices", "").splitlines()
+            lines += [*self.pythons[model.url][1], *filter(None, own)]
+        return tuple(lines)
 
     @property
     def notices(self) -> list[Notice]:
@@ -129,17 +133,18 @@ def find_user_code(
         SettingsError: a setting is invalid, or a file of the model cannot be read.
     """
     from headrace.serving.handlers.torchserve_archive import is_archive
+    from headrace.serving.handlers.torchserve_config import load_config, variable
     from headrace.serving.handlers.torchserve_store import holds_models
 
     folder, is_mounted, is_named = locate_model(overrides, env, model_folder=model_folder)
-    if not folder.parts and not is_named:
-        folder = _configured_store(env)
+    if not folder.parts and not is_named:  # TS_CONFIG_FILE names a file with a store, or TS_MODEL_STORE the store
+        folder = Path(variable(load_config(env, ()).env, "MODEL_STORE"))
     if not folder.parts or not (is_folder(folder) or is_archive(folder)):
         if empty_folder is None or family not in _CODE_FAMILIES:
             return None
         folder = empty_folder
-    search = _Search(folder, {**overrides, "model": str(folder)}, env, family, is_mounted)
-    search.channels = channels or {}
+    merged = {**overrides, "model": str(folder)}
+    search = _Search(folder, merged, env, family=family, channels=channels or {}, is_mounted=is_mounted)
     if search.settings.handler == "native":
         return None
     if holds_models(folder) and (store := search.store()) is not None:
@@ -151,7 +156,14 @@ class _Search:
     """The search for the code of a model that is a folder or an archive."""
 
     def __init__(
-        self, folder: Path, overrides: Mapping[str, object], env: Mapping[str, str], family: str, is_mounted: bool
+        self,
+        folder: Path,
+        overrides: Mapping[str, object],
+        env: Mapping[str, str],
+        *,
+        family: str,
+        channels: Mapping[str, Path],
+        is_mounted: bool,
     ) -> None:
         from headrace.core.gpus import visible_gpus
 
@@ -159,12 +171,12 @@ class _Search:
         self._overrides = overrides
         self._env = env
         self._family = family
+        self._channels = channels
         self._is_mounted = is_mounted
-        self.channels: Mapping[str, Path] = {}
-        """Folders of additional model data sources, by channel."""
         self._server_env = {
             name: value for name, value in env.items() if name.startswith(ENV_PREFIX) or name in SERVER_NAMES
         }
+        """Settings of the server; names of other containers are settings of the code."""
         self.settings, notices = load_settings(overrides, self._server_env)
         self._notices = tuple(notices)
         self._num_gpus = len(visible_gpus(env)) if self.settings.device != "cpu" else 0
@@ -180,22 +192,16 @@ class _Search:
 
     def model(self) -> UserCode | None:
         """Return the code of one model; None if the engine serves it."""
-        from headrace.serving.artifacts.content_cache import ContentCache
-        from headrace.serving.handlers.assembly import plan_handler, unpack_model
+        from headrace.serving.handlers.assembly import plan_handler
         from headrace.serving.handlers.choice import choose
         from headrace.serving.handlers.found import find_model
         from headrace.serving.handlers.torchserve_config import variable
         from headrace.serving.handlers.torchserve_store import StartupModel
 
-        root = unpack_model(self._folder, ContentCache(cache_home(self.settings) / "archives"))
-        found = find_model(
-            root,
-            model_name=self.settings.served_model_name or root.resolve().name,
-            env=self._env,
-            family=self._family,
-            num_gpus=self._num_gpus,
-        )
-        found = replace(found, channels=self.channels)
+        root = _unpack(self._folder, self.settings)
+        name = self.settings.served_model_name or root.resolve().name
+        found = find_model(root, model_name=name, env=self._env, family=self._family, num_gpus=self._num_gpus)
+        found = replace(found, channels=self._channels)
         choice = choose(found, cast("HandlerMode", self.settings.handler))
         if choice.contract != "torchserve":
             plan = plan_handler(found, choice=choice)
@@ -232,12 +238,10 @@ class _Search:
             for name in given.keys() - applied.keys()
         ]
         settings, _ = load_settings({**applied, **own}, self._server_env)
-        store = ModelStore(
-            folder, env=config.env, cache_folder=cache_home(settings), family=self._family, num_gpus=self._num_gpus
-        )
-        models = store.startup_models() if models is None else models
+        home = cache_home(settings)
+        store = ModelStore(folder, env=config.env, cache_folder=home, family=self._family, num_gpus=self._num_gpus)
         return UserCode(
-            models=models,
+            models=store.startup_models() if models is None else models,
             settings=settings,
             place=self._folder,
             store=store,
@@ -253,8 +257,6 @@ def unpacked(overrides: Mapping[str, object], env: Mapping[str, str]) -> dict[st
     Raises:
         SettingsError: the archive cannot be unpacked.
     """
-    from headrace.serving.artifacts.content_cache import ContentCache
-    from headrace.serving.handlers.assembly import unpack_model
     from headrace.serving.handlers.torchserve_archive import is_archive
 
     place = locate_model(overrides, env).folder
@@ -262,25 +264,45 @@ def unpacked(overrides: Mapping[str, object], env: Mapping[str, str]) -> dict[st
         return dict(overrides)
     own = {name: value for name, value in env.items() if name.startswith(ENV_PREFIX)}
     settings, _ = load_settings(overrides, own)
-    folder = unpack_model(place, ContentCache(cache_home(settings) / "archives"))
+    folder = _unpack(place, settings)
     return {**overrides, "model": str(folder), "served_model_name": settings.served_model_name or str(place)}
+
+
+def _unpack(place: Path, settings: ServerSettings) -> Path:
+    """Return the folder of a model that may be an archive."""
+    from headrace.serving.artifacts.content_cache import ContentCache
+    from headrace.serving.handlers.assembly import unpack_model
+
+    return unpack_model(place, ContentCache(cache_home(settings) / "archives"))
 
 
 def serve_user_code(code: UserCode) -> int:
     """Serve models' own code until a signal stops the server; return the exit code."""
-    from headrace.serving.server.handlers.main import run_handler_server
+    from headrace.serving.handlers.torchserve_config import management_options
+    from headrace.serving.server.handlers.main import Startup, run_handler_server, run_torchserve_server
 
     notices = [*code.notices, *code.server_notices]
-    if code.store is not None:
-        return _serve_store(code, code.store, notices)
-    plan = code.plan
-    assert plan.spec is not None, "the plan has code"
-    return run_handler_server(
+    if code.store is None:
+        plan = code.plan
+        assert plan.spec is not None, "the plan has code"
+        return run_handler_server(
+            code.settings,
+            plan.spec,
+            notices=notices,
+            prepare=lambda _spec: code.prepare(plan),
+            on_ready=print_code_ready,
+        )
+    startup = [
+        Startup(url=model.url, prepare=partial(code.prepare, model.plan), is_default=model.is_default)
+        for model in code.models
+    ]
+    return run_torchserve_server(
         code.settings,
-        plan.spec,
+        startup,
+        code.store.find,
+        options=management_options(code.store.env),
         notices=notices,
-        prepare=lambda _spec: code.prepare(plan),
-        on_ready=print_code_ready,
+        on_ready=print_models_ready,
     )
 
 
@@ -317,24 +339,6 @@ def formatted_notices(code: UserCode, notices: Sequence[Notice]) -> list[Notice]
     return [*code.notices, *kept]
 
 
-def _serve_store(code: UserCode, store: "ModelStore", notices: Sequence[Notice]) -> int:
-    from headrace.serving.handlers.torchserve_config import management_options
-    from headrace.serving.server.handlers.main import Startup, run_torchserve_server
-
-    startup = [
-        Startup(url=model.url, prepare=partial(code.prepare, model.plan), is_default=model.is_default)
-        for model in code.models
-    ]
-    return run_torchserve_server(
-        code.settings,
-        startup,
-        store.find,
-        options=management_options(store.env),
-        notices=notices,
-        on_ready=print_models_ready,
-    )
-
-
 def _summary(plan: "HandlerPlan") -> str:
     spec = plan.spec
     assert spec is not None, "the plan has code"
@@ -342,19 +346,6 @@ def _summary(plan: "HandlerPlan") -> str:
         return f"The model's own formatters change requests and responses: {plan.choice.reason}"
     entry = f" ({Path(spec.load.entry).name})" if spec.load.entry else ""
     return f"{OWN_CODE}, by the contract {spec.contract}{entry}: {plan.choice.reason}"
-
-
-def _ignored(plan: "HandlerPlan") -> list[str]:
-    """Return sentences about settings of a model that have no effect."""
-    assert plan.spec is not None, "the plan has code"
-    return [line for line in plan.spec.load.options.get("notices", "").splitlines() if line]
-
-
-def _configured_store(env: Mapping[str, str]) -> Path:
-    """Return the `model_store` of the file that `TS_CONFIG_FILE` names, or of `TS_MODEL_STORE`; empty without one."""
-    from headrace.serving.handlers.torchserve_config import load_config, variable
-
-    return Path(variable(load_config(env, ()).env, "MODEL_STORE"))
 
 
 def cache_home(settings: ServerSettings) -> Path:
