@@ -2,17 +2,16 @@
 
 import json
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from benchmarks.cpu_engines.measure import Sample
 from benchmarks.cpu_serving.report import Medians, medians
 from benchmarks.gateways import pages
+from benchmarks.harness.results import RESULTS, page_table
 from benchmarks.soak.series import in_words
 
-RESULTS = Path(__file__).parent / "results"
 ENGINE_CELLS = ("n1", "n8", "n64", "prefill")
 CLIENTS = (1, 8, 32, 64)
 _ATTACKS_SHOWN = 8
@@ -22,15 +21,6 @@ _ATTACKS_SHOWN = 8
 def result(name: str) -> Any:
     """Return a stored result."""
     return json.loads((RESULTS / f"{name}.json").read_text())
-
-
-def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, text_columns: int = 1) -> Iterator[str]:
-    """Yield a Markdown table; columns after the first ones are aligned to the right."""
-    yield f"\n| {' | '.join(header)} |".replace("|  |", "| |").replace("|  |", "| |")
-    yield "|" + "---|" * text_columns + "---:|" * (len(header) - text_columns)
-    for row in rows:
-        yield f"| {' | '.join(row)} |".replace("|  |", "| |")
-    yield "\n"
 
 
 # ---- engines without HTTP ----
@@ -50,7 +40,7 @@ def formats_speed() -> Iterator[str]:
         [f"`{dtype}`", *(f"{engine_speed(f'Headrace {dtype}', cell):,.0f}" for cell in ENGINE_CELLS)]
         for dtype in ("bf16", "w8a8", "w4a8")
     )
-    return table(("format", "1 stream", "8 streams", "64 streams", "long prompts"), rows)
+    return page_table(("format", "1 stream", "8 streams", "64 streams", "long prompts"), rows)
 
 
 PEERS = {
@@ -74,7 +64,7 @@ def performance_engines() -> Iterator[str]:
         for engine, dtypes in PEERS.items()
     ]
     header = ("tokens a second, engine alone", "1 sequence", "8", "64", "16 prompts of 1,024, in + out")
-    return table(header, ours + peers)
+    return page_table(header, ours + peers)
 
 
 # ---- over HTTP ----
@@ -94,7 +84,9 @@ def sizing_users() -> Iterator[str]:
         rows.append(
             [str(clients), f"{total:,.0f}", f"{total / clients:,.0f}", f"{figures['ttft_p50_ms']:,.0f} ms"],
         )
-    return table(("users at once", "tokens/s in all", "for each user", "first token, median"), rows, text_columns=0)
+    return page_table(
+        ("users at once", "tokens/s in all", "for each user", "first token, median"), rows, text_columns=0
+    )
 
 
 def performance_serving() -> Iterator[str]:
@@ -116,7 +108,7 @@ def performance_serving() -> Iterator[str]:
 
     rows = ([title, *(shown(f"c{n}", server) for n in CLIENTS[:3]), stall(server)] for server, title in servers.items())
     header = ("over HTTP, streamed", "1 client: tok/s, first token", "8", "32")
-    return table((*header, "longest stall of 8 streams caused by a 4,000-token prompt"), rows)
+    return page_table((*header, "longest stall of 8 streams caused by a 4,000-token prompt"), rows)
 
 
 def ratios_over_http(server: str, cells: Sequence[str]) -> list[float]:
@@ -172,7 +164,7 @@ def formats_quality() -> Iterator[str]:
         for row in divergence("divergence-smollm2")
         if row["format"] in titles
     )
-    return table(("SmolLM2-135M (a file of 4 bits)", "size", "KL", "same next token", "perplexity"), rows)
+    return page_table(("SmolLM2-135M (a file of 4 bits)", "size", "KL", "same next token", "perplexity"), rows)
 
 
 def fidelity(name: str) -> Iterator[str]:
@@ -187,7 +179,7 @@ def fidelity(name: str) -> Iterator[str]:
         for row in divergence(name)
     )
     header = ("weights", "KV", "size", "KL, nats", "same token", "perplexity", "change")
-    return table(header, rows, text_columns=2)
+    return page_table(header, rows, text_columns=2)
 
 
 # ---- models of known shapes ----
@@ -221,7 +213,7 @@ def synthetic_ratios() -> Iterator[str]:
         [title, *(f"{shape_ratios(model, cell, peer):.2f}" for cell, peer in columns)]
         for model, title in SHAPES.items()
     )
-    return table(("", "decode 1, to llama.cpp", "to ik_llama.cpp", "decode 8", "", "prefill 512", ""), rows)
+    return page_table(("", "decode 1, to llama.cpp", "to ik_llama.cpp", "decode 8", "", "prefill 512", ""), rows)
 
 
 # ---- soak ----
@@ -242,7 +234,7 @@ def soak(name: str) -> Iterator[str]:
         share = f"{100 * change / level:+.1f} %" if level else "0 %"
         cells = (in_words(level, found["unit"]), in_words(found["maximum"], found["unit"]), share)
         rows.append([series, *cells, found["verdict"]])
-    yield from table(("series", "level", "most", "drift", "verdict"), rows)
+    yield from page_table(("series", "level", "most", "drift", "verdict"), rows)
 
 
 def attacks(name: str) -> Iterator[str]:
@@ -260,7 +252,7 @@ def attacks(name: str) -> Iterator[str]:
         ]
         for row in [*longest[:_ATTACKS_SHOWN], *control]
     )
-    yield from table(("attack", "times", "answer", "longest gap", "loop held"), cells)
+    yield from page_table(("attack", "times", "answer", "longest gap", "loop held"), cells)
     load = result(name)["load"]
     yield f"Of {len(longest)} attacks, those that held the event loop longest. Load of the machine: {load:.0f}.\n"
 
@@ -280,7 +272,7 @@ def fuzzed() -> Iterator[str]:
     )
     total, cpu_s = sum(row["inputs"] for row in rows.values()), sum(row["cpu_s"] for row in rows.values())
     yield f"\n{len(rows)} targets, {total:,.0f} inputs, {cpu_s / 60:.0f} minutes of CPU in the parsers."
-    yield from table(("target", "inputs", "accepted", "slowest", "findings"), cells)
+    yield from page_table(("target", "inputs", "accepted", "slowest", "findings"), cells)
 
 
 def if_stored(name: str, lines: Callable[[Any], Iterator[str]]) -> Iterator[str]:

@@ -15,7 +15,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from time import perf_counter
 
-HOST = "127.0.0.1"
+from benchmarks.harness.servers import HOST
+
 MIB = 1024 * 1024
 MAX_ANSWER_BYTES = 64 * 1024
 _FORM = "application/x-www-form-urlencoded"
@@ -25,6 +26,7 @@ _IMAGE = "763104351884.dkr.ecr.us-east-1.amazonaws.com/huggingface-pytorch-tgi-i
 _CBOR_CALL = "smithy-protocol: rpc-v2-cbor\r\n"
 _CBOR_PATH = "/service/GraniteServiceVersion20100801/operation/PutMetricData"
 _CONTROL_BYTES = 4 * MIB - 1024
+_COMPLETIONS, _CHAT = "/v1/completions", "/v1/chat/completions"
 
 Attack = Callable[[int, float], Awaitable[int]]
 """Takes the port and the time to end at (`perf_counter`); returns how often it acted."""
@@ -130,20 +132,34 @@ def chunked(path: str, num_chunks: int) -> Attack:
 
 
 def completion(**fields: object) -> bytes:
-    """Attack with a completion that has hostile fields."""
+    """Return a completion that has hostile fields."""
     return json.dumps({"model": "model", "prompt": "a", "max_tokens": 4, **fields}).encode()
 
 
+def completing(*, at_once: int = 2, **fields: object) -> Attack:
+    """Ask for a completion with hostile fields."""
+    return body(_COMPLETIONS, completion(**fields), at_once=at_once)
+
+
 def chat(**fields: object) -> bytes:
-    """Attack with a chat that has hostile fields."""
-    return json.dumps(
-        {"model": "model", "messages": [{"role": "user", "content": "a"}], "max_tokens": 4, **fields}
-    ).encode()
+    """Return a chat that has hostile fields."""
+    message = {"role": "user", "content": "a"}
+    return json.dumps({"model": "model", "messages": [message], "max_tokens": 4, **fields}).encode()
+
+
+def chatting(content: str = "a", *, count: int = 1, path: str = _CHAT, **fields: object) -> Attack:
+    """Chat with hostile messages or fields."""
+    return body(path, chat(messages=[{"role": "user", "content": content}] * count, **fields))
 
 
 def schema(content: object) -> bytes:
-    """Attack with a chat whose answer must match a schema."""
+    """Return a chat whose answer must match a schema."""
     return chat(response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": content}})
+
+
+def answering(content: object) -> Attack:
+    """Ask for an answer that matches a schema."""
+    return body(_CHAT, schema(content))
 
 
 async def connected(port: int, *, window_bytes: int = 0) -> asyncio.StreamWriter:
@@ -271,86 +287,70 @@ ATTACKS: dict[str, Callable[[], Attack]] = {
         3000, _PAGE_FILE * 33, window_bytes=4096
     ),
     "8 million empty lists for a model": lambda: body(
-        "/v1/completions", b'{"model":"model","x":[' + b"[]," * 8_000_000 + b"[]]}"
+        _COMPLETIONS, b'{"model":"model","x":[' + b"[]," * 8_000_000 + b"[]]}"
     ),
     "malformed heads": lambda: repeated(b"\x00\x01 no http\r\n\r\n", at_once=8),
     "heads of 64 KB": lambda: repeated(b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 66_000 + b"\r\n\r\n", at_once=4),
     "10,000 headers": lambda: repeated(b"GET / HTTP/1.1\r\nHost: x\r\n" + b"a:\r\n" * 10_000 + b"\r\n", at_once=4),
     "pipelines of 6,000 requests": lambda: repeated(_PING * 6000, at_once=4),
     "pipelines of 32 requests": lambda: repeated(_PING * 32, at_once=4),
-    "bodies of 1 million chunks of a byte": lambda: chunked("/v1/completions", 1_000_000),
-    "bodies of 16,000 chunks of a byte": lambda: chunked("/v1/completions", 16_000),
+    "bodies of 1 million chunks of a byte": lambda: chunked(_COMPLETIONS, 1_000_000),
+    "bodies of 16,000 chunks of a byte": lambda: chunked(_COMPLETIONS, 16_000),
     "connections opened and closed": lambda: opened_and_closed,
     "700 slow heads": lambda: held(700, b"GET / HTTP/1.1\r\nHost: x\r\nX: ", drip=b"a"),
-    "700 slow bodies": lambda: held(700, head("/v1/completions", 10_000) + b"{", drip=b" "),
-    "20 bodies of 25 MB, never ended": lambda: held(20, head("/v1/completions", 25 * MIB) + b" " * (25 * MIB - 100)),
-    "700 streams never read": lambda: held(700, head("/v1/completions", len(_STREAM)) + _STREAM),
-    "8 million empty lists": lambda: body("/v1/completions", b'{"prompt":[' + b"[]," * 8_000_000 + b"[]]}"),
+    "700 slow bodies": lambda: held(700, head(_COMPLETIONS, 10_000) + b"{", drip=b" "),
+    "20 bodies of 25 MB, never ended": lambda: held(20, head(_COMPLETIONS, 25 * MIB) + b" " * (25 * MIB - 100)),
+    "700 streams never read": lambda: held(700, head(_COMPLETIONS, len(_STREAM)) + _STREAM),
+    "8 million empty lists": lambda: body(_COMPLETIONS, b'{"prompt":[' + b"[]," * 8_000_000 + b"[]]}"),
     "8 million empty lists in an unknown field": lambda: body(
-        "/v1/completions", b'{"prompt":"a","x":[' + b"[]," * 8_000_000 + b"[]]}"
+        _COMPLETIONS, b'{"prompt":"a","x":[' + b"[]," * 8_000_000 + b"[]]}"
     ),
     "8 million empty lists in the template's values": lambda: body(
-        "/v1/chat/completions",
+        _CHAT,
         b'{"messages":[{"role":"user","content":"a"}],"chat_template_kwargs":{"x":[' + b"[]," * 8_000_000 + b"[]]}}",
     ),
     "490,000 extreme floats in the template's values": lambda: body(
-        "/v1/chat/completions",
+        _CHAT,
         b'{"messages":[{"role":"user","content":"a"}],"chat_template_kwargs":{"x":[' + b"1e308," * 490_000 + b"1]}}",
     ),
     "10,000 extreme floats in the template's values": lambda: body(
-        "/v1/chat/completions",
+        _CHAT,
         b'{"messages":[{"role":"user","content":"a"}],"chat_template_kwargs":{"x":[' + b"1e308," * 10_000 + b"1]}}",
     ),
     "1.8 million fields": lambda: body("/generate", b"{" + b",".join(b'"%x":0' % i for i in range(1_800_000)) + b"}"),
-    "nested 100,000 deep": lambda: body(
-        "/v1/completions", b'{"prompt":"a","x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
-    ),
+    "nested 100,000 deep": lambda: body(_COMPLETIONS, b'{"prompt":"a","x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
     "10 MB to /tokenize": lambda: body("/tokenize", json.dumps({"inputs": "many words, " * 850_000}).encode()),
     "24 MB to /tokenize": lambda: body("/tokenize", json.dumps({"inputs": "a b c d " * 3_000_000}).encode()),
-    "10 MB to /chat_tokenize": lambda: body(
-        "/chat_tokenize", chat(messages=[{"role": "user", "content": "ab " * 3_000_000}])
-    ),
-    "10 MB prompt": lambda: body("/v1/completions", completion(prompt="many words, " * 850_000)),
-    "10 MB prompt without spaces": lambda: body("/v1/completions", completion(prompt="a" * 10_000_000)),
-    "10 MB prompt, cut to 8 tokens": lambda: body(
-        "/v1/completions", completion(prompt="ab " * 3_000_000, truncate_prompt_tokens=8)
-    ),
-    "1 million token ids": lambda: body("/v1/completions", completion(prompt=[5] * 1_000_000)),
-    "12 million token ids": lambda: body("/v1/completions", b'{"prompt":[' + b"5," * 12_000_000 + b"5]}"),
-    "100,000 prompts": lambda: body("/v1/completions", completion(prompt=["a"] * 100_000)),
-    "100,000 messages": lambda: body(
-        "/v1/chat/completions", chat(messages=[{"role": "user", "content": "a"}] * 100_000)
-    ),
-    "10 MB message": lambda: body(
-        "/v1/chat/completions", chat(messages=[{"role": "user", "content": "ab " * 3_000_000}])
-    ),
-    "200 nested tools": lambda: body("/v1/chat/completions", chat(tools=_MANY_TOOLS)),
-    "huge chat_template_kwargs": lambda: body(
-        "/v1/chat/completions", chat(chat_template_kwargs={f"k{i}": ["x"] * 20 for i in range(50_000)})
-    ),
-    "100,000 stop strings": lambda: body("/v1/completions", completion(stop=[f"s{i}" for i in range(100_000)])),
-    "logit_bias of 300,000": lambda: body(
-        "/v1/completions", completion(logit_bias={str(i): 1 for i in range(300_000)})
-    ),
-    "huge numbers": lambda: body("/v1/completions", b'{"prompt":"a","seed":' + b"9" * 5_000_000 + b"}"),
-    "many huge floats": lambda: body("/v1/completions", b'{"prompt":"a","x":[' + b"1e308," * 3_000_000 + b"1]}"),
-    "invalid UTF-8": lambda: body("/v1/completions", b'{"prompt":"' + b"\xff" * 20_000_000 + b'"}'),
-    "n=128": lambda: body("/v1/completions", completion(n=128, best_of=128, max_tokens=500), at_once=8),
-    "schema 2,000 deep": lambda: body("/v1/chat/completions", schema(deep(2000))),
-    "schema of 20,000 properties": lambda: body("/v1/chat/completions", schema(wide(20_000))),
+    "10 MB to /chat_tokenize": lambda: chatting("ab " * 3_000_000, path="/chat_tokenize"),
+    "10 MB prompt": lambda: completing(prompt="many words, " * 850_000),
+    "10 MB prompt without spaces": lambda: completing(prompt="a" * 10_000_000),
+    "10 MB prompt, cut to 8 tokens": lambda: completing(prompt="ab " * 3_000_000, truncate_prompt_tokens=8),
+    "1 million token ids": lambda: completing(prompt=[5] * 1_000_000),
+    "12 million token ids": lambda: body(_COMPLETIONS, b'{"prompt":[' + b"5," * 12_000_000 + b"5]}"),
+    "100,000 prompts": lambda: completing(prompt=["a"] * 100_000),
+    "100,000 messages": lambda: chatting(count=100_000),
+    "10 MB message": lambda: chatting("ab " * 3_000_000),
+    "200 nested tools": lambda: chatting(tools=_MANY_TOOLS),
+    "huge chat_template_kwargs": lambda: chatting(chat_template_kwargs={f"k{i}": ["x"] * 20 for i in range(50_000)}),
+    "100,000 stop strings": lambda: completing(stop=[f"s{i}" for i in range(100_000)]),
+    "logit_bias of 300,000": lambda: completing(logit_bias={str(i): 1 for i in range(300_000)}),
+    "huge numbers": lambda: body(_COMPLETIONS, b'{"prompt":"a","seed":' + b"9" * 5_000_000 + b"}"),
+    "many huge floats": lambda: body(_COMPLETIONS, b'{"prompt":"a","x":[' + b"1e308," * 3_000_000 + b"1]}"),
+    "invalid UTF-8": lambda: body(_COMPLETIONS, b'{"prompt":"' + b"\xff" * 20_000_000 + b'"}'),
+    "n=128": lambda: completing(n=128, best_of=128, max_tokens=500, at_once=8),
+    "schema 2,000 deep": lambda: answering(deep(2000)),
+    "schema of 20,000 properties": lambda: answering(wide(20_000)),
     "schemas of 20,000 properties, all different": lambda: varied(
-        lambda number: post("/v1/chat/completions", schema(wide(20_000, prefix=f"{number}-")))
+        lambda number: post(_CHAT, schema(wide(20_000, prefix=f"{number}-")))
     ),
     "schemas of 2,900 properties, all different": lambda: varied(
-        lambda number: post("/v1/chat/completions", schema(wide(2_900, prefix=f"{number}-")))
+        lambda number: post(_CHAT, schema(wide(2_900, prefix=f"{number}-")))
     ),
-    "enum of 50,000": lambda: body("/v1/chat/completions", schema({"enum": [f"value {i}" for i in range(50_000)]})),
-    "recursive schema": lambda: body("/v1/chat/completions", schema({**_RECURSIVE, "$ref": "#/$defs/n"})),
-    "exponential pattern": lambda: body(
-        "/v1/chat/completions", schema({"type": "string", "pattern": "^((a|b)*a(a|b){14}){30}$"})
-    ),
-    "pattern of 1,000 repeats of 1,000": lambda: body(
-        "/v1/chat/completions", schema({"type": "string", "pattern": "^((.{1,1000}){1,1000}){1,1000}$"})
+    "enum of 50,000": lambda: answering({"enum": [f"value {i}" for i in range(50_000)]}),
+    "recursive schema": lambda: answering({**_RECURSIVE, "$ref": "#/$defs/n"}),
+    "exponential pattern": lambda: answering({"type": "string", "pattern": "^((a|b)*a(a|b){14}){30}$"}),
+    "pattern of 1,000 repeats of 1,000": lambda: answering(
+        {"type": "string", "pattern": "^((.{1,1000}){1,1000}){1,1000}$"}
     ),
 }
 

@@ -10,23 +10,24 @@ Measure the longest gap between two tokens of other clients' streams while a ser
 It attacks only the server that it starts itself, on a loopback address. The last line is one JSON object.
 """
 
-import argparse
 import asyncio
 import json
 import os
 import subprocess
 import sys
 import tempfile
+from argparse import Namespace
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import perf_counter
 
-from benchmarks.attack.attacks import ATTACKS, HOST, head
+from benchmarks.attack.attacks import ATTACKS, head
 from benchmarks.attack.targets import NAMES, START_TIMEOUT_S, Target, clear, launch_of, make_target, prepare
 from benchmarks.attack.watched import STACKS, holds_ms
-from benchmarks.cpu_serving.proc import session_memory
-from benchmarks.cpu_serving.server_process import ServerFailed, ServerProcess
+from benchmarks.harness import results
+from benchmarks.harness.proc import session_use
+from benchmarks.harness.servers import HOST, ServerFailed, ServerProcess
 
 from headrace.tools.bench.environment import describe_environment
 
@@ -101,7 +102,7 @@ async def until_it_streams(target: Target, port: int) -> None:
 async def watch_memory(server: ServerProcess, seen: Measured) -> None:
     """Note the most resident memory, until cancelled."""
     while True:
-        rss_bytes = (await asyncio.to_thread(session_memory, server.session)).rss_bytes
+        rss_bytes = (await asyncio.to_thread(session_use, server.session)).rss_bytes
         seen.rss_peak_mib = max(seen.rss_peak_mib, round(rss_bytes / MIB))
         await asyncio.sleep(0.25)
 
@@ -126,9 +127,9 @@ async def others(target: Target, port: int, seen: Measured, num_streams: int) ->
         tasks.create_task(small())
 
 
-async def measure(name: str, target: Target, server: ServerProcess, options: argparse.Namespace) -> Measured:
+async def measure(name: str, target: Target, server: ServerProcess, options: Namespace) -> Measured:
     """Measure the other clients during an attack and for two seconds after it."""
-    seen = Measured(name=name, rss_before_mib=round(session_memory(server.session).rss_bytes / MIB))
+    seen = Measured(name=name, rss_before_mib=round(session_use(server.session).rss_bytes / MIB))
     asking = asyncio.create_task(others(target, server.port, seen, options.streams))
     watching = asyncio.create_task(watch_memory(server, seen))
     await asyncio.sleep(1)
@@ -150,23 +151,22 @@ async def measure(name: str, target: Target, server: ServerProcess, options: arg
     seen.longest_hold_ms = max(holds_ms(options.stalls, seen.begun_s), default=0.0)
     seen.gaps_over_goal = sum(gap > GOAL_MS for gap in seen.gaps_ms)
     seen.slowest_small_request_ms = round(seen.slowest_small_request_ms, 1)
-    seen.rss_after_mib = round(session_memory(server.session).rss_bytes / MIB)
+    seen.rss_after_mib = round(session_use(server.session).rss_bytes / MIB)
     return seen
 
 
 def table(rows: list[Measured]) -> str:
     """Return the results as a table."""
-    lines = [
-        "| attack | times | answer | gap, ms | loop held, ms | gaps > 100 ms | small, ms | refused | RSS, MiB | peak |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    lines += [
-        f"| {row.name} | {row.num_attacks} | {row.first_answer} | {row.longest_gap_ms:.0f} | {row.longest_hold_ms:.0f} "
-        f"| {row.gaps_over_goal} | {row.slowest_small_request_ms:.0f} | {row.refused} "
-        f"| {row.rss_before_mib:.0f} → {row.rss_after_mib:.0f} | {row.rss_peak_mib:.0f} |"
+    header = ["attack", "times", "answer", "gap, ms", "loop held, ms", "gaps > 100 ms", "small, ms", "refused"]
+    cells = (
+        (
+            *(row.name, row.num_attacks, row.first_answer, f"{row.longest_gap_ms:.0f}", f"{row.longest_hold_ms:.0f}"),
+            *(row.gaps_over_goal, f"{row.slowest_small_request_ms:.0f}", row.refused),
+            *(f"{row.rss_before_mib:.0f} → {row.rss_after_mib:.0f}", f"{row.rss_peak_mib:.0f}"),
+        )
         for row in rows
-    ]
-    return "\n".join(lines)
+    )
+    return results.table([*header, "RSS, MiB", "peak"], cells)
 
 
 def store(rows: list[Measured], path: Path) -> None:
@@ -177,17 +177,17 @@ def store(rows: list[Measured], path: Path) -> None:
         attacks[row.name] = {key: value for key, value in asdict(row).items() if key != "gaps_ms"}
     ordered = [attacks[name] for name in ATTACKS if name in attacks]
     result = {"environment": describe_environment(), "load": os.getloadavg()[0], "attacks": ordered}
-    path.write_text(json.dumps(result, indent=1) + "\n")
+    results.write_result(path, result)
 
 
-def parse_arguments() -> argparse.Namespace:
+def parse_arguments() -> Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = results.make_parser(__doc__)
     parser.add_argument("model", help="a file, a folder or an alias")
     parser.add_argument("--target", choices=NAMES, default="server", help="what is attacked")
     parser.add_argument("--streams", type=int, default=4, help="of the others")
     parser.add_argument("--seconds", type=float, default=6.0, help="of each attack")
-    parser.add_argument("--only", default="", help="parts of attacks' names, separated by commas")
+    parser.add_argument("--only", type=results.names, default=[], help="parts of attacks' names, separated by commas")
     parser.add_argument("--stalls", type=Path, help="file for the event loop's stalls, with the stacks of all threads")
     parser.add_argument("--output", type=Path, help="JSON file for the results; others in it are kept")
     return parser.parse_args()
@@ -196,8 +196,7 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     """Start a target and attack it."""
     options = parse_arguments()
-    wanted = [part for part in options.only.split(",") if part]
-    names = [name for name in ATTACKS if not wanted or any(part in name for part in wanted)]
+    names = [name for name in ATTACKS if not options.only or any(part in name for part in options.only)]
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         if options.stalls:
@@ -205,18 +204,17 @@ def main() -> None:
         options.stalls = options.stalls or Path(folder) / "stalls.txt"
         target = make_target(options.target, options.model, Path(folder))
         log = Path(folder) / "server.log"
-        server = ServerProcess(launch_of(target, stalls=options.stalls), log=log)
-        try:
-            prepare(target, server.url)
-            asyncio.run(until_it_streams(target, server.port))
-            for name in names:
-                rows.append(asyncio.run(measure(name, target, server, options)))
-                print(table(rows[-1:]).splitlines()[-1], file=sys.stderr, flush=True)
-        except TimeoutError:
-            raise ServerFailed(f"No stream within {START_TIMEOUT_S:.0f} s:\n{log.read_text()[-2000:]}") from None
-        finally:
-            clear(target, server.url)
-            server.close()
+        with ServerProcess(launch_of(target, stalls=options.stalls), log=log) as server:
+            try:
+                prepare(target, server)
+                asyncio.run(until_it_streams(target, server.port))
+                for name in names:
+                    rows.append(asyncio.run(measure(name, target, server, options)))
+                    results.tell(table(rows[-1:]).splitlines()[-1])
+            except TimeoutError:
+                raise ServerFailed(f"No stream within {START_TIMEOUT_S:.0f} s:\n{log.read_text()[-2000:]}") from None
+            finally:
+                clear(target, server)
     if options.output:
         store(rows, options.output)
     print(table(rows))

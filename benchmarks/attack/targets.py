@@ -2,19 +2,13 @@
 
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.attack.attacks import HOST
-from benchmarks.cpu_serving.server_process import ServerFailed
-from benchmarks.cpu_serving.servers import MODEL_NAME, Launch
+from benchmarks.harness.servers import HOST, MODEL_NAME, Launch, ServerProcess, pings
 
 START_TIMEOUT_S = 120.0
 NAMES = ("server", "platform", "keyed", "code", "code-platform")
-_POLL_S = 0.1
 _HEADRACE = (sys.executable, "-m", "headrace")
 _IMAGE = "763104351884.dkr.ecr.us-east-1.amazonaws.com/djl-inference:0.36.0-lmi27.0.0-cu130"
 _WORKERS = 12
@@ -90,19 +84,19 @@ def launch_of(target: Target, *, stalls: Path) -> Launch:
     return Launch(arguments=(*headrace, "serve", target.model, *own, *served))
 
 
-def prepare(target: Target, url: str) -> None:
+def prepare(target: Target, server: ServerProcess) -> None:
     """Create the endpoint of a platform."""
     if not target.is_platform:
         return
-    _wait_until_healthy(url)
+    server.wait_until(lambda port: pings(port, "/health"), timeout_s=START_TIMEOUT_S)
     image = ("--image", _IMAGE) if target.name == "code-platform" else ()
-    _run(target, "deploy", target.model, "--name", MODEL_NAME, *image, "--url", url)
+    _run(target, "deploy", target.model, "--name", MODEL_NAME, *image, "--url", server.url)
 
 
-def clear(target: Target, url: str) -> None:
+def clear(target: Target, server: ServerProcess) -> None:
     """Delete the endpoint of a platform: its workers would outlive it."""
     if target.is_platform:
-        _run(target, "rm", MODEL_NAME, "--yes", "--url", url, check=False)
+        _run(target, "rm", MODEL_NAME, "--yes", "--url", server.url, check=False)
 
 
 def _run(target: Target, *arguments: str, check: bool = True) -> None:
@@ -121,15 +115,3 @@ def _open_flags() -> tuple[str, ...]:
     """Return the flag of a platform without keys; older versions are open on a loopback address and have none."""
     told = subprocess.run([*_HEADRACE, "up", "--help"], check=True, capture_output=True, text=True).stdout
     return ("--open",) if "--open" in told else ()
-
-
-def _wait_until_healthy(url: str) -> None:
-    deadline_s = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < deadline_s:
-        try:
-            urllib.request.urlopen(f"{url}/health", timeout=START_TIMEOUT_S).close()
-        except (urllib.error.URLError, OSError):
-            time.sleep(_POLL_S)
-        else:
-            return
-    raise ServerFailed(f"{url}/health did not answer 200 within {START_TIMEOUT_S:.0f} s.")

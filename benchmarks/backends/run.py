@@ -7,31 +7,26 @@ Measure start and speed of every backend on the same model, over HTTP.
 Run it from the repository's root, with nothing else running on the machine. See README.md.
 """
 
-import argparse
 import json
 import os
 import shlex
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
+from argparse import Namespace
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import httpx
-from benchmarks.cpu_engines.machine import describe_machine
-from benchmarks.startup.run import first_token, free_port
+from benchmarks.harness.machine import describe_machine
+from benchmarks.harness.results import RESULTS, make_parser, table, tell, write_result
+from benchmarks.harness.servers import Launch, ServerFailed, ServerProcess, generates_token, pings
 
-RESULTS = Path(__file__).parents[1] / "results"
 BACKENDS = "native,torch,transformers,vllm"
 USERS = (1, 8)
 PROMPT_TOKENS, OUTPUT_TOKENS = 128, 64
 START_TIMEOUT_S = 600.0
-STOP_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,36 +40,6 @@ class Turn:
     """Output tokens of all users together, by their number."""
     ttft_ms: dict[int, float]
     """Median time to the first token, by the number of users."""
-
-
-@contextmanager
-def running(command: list[str], log: Path) -> Iterator[tuple[str, float]]:
-    """Start a server; yield its URL and the time until its first token."""
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    began_s = time.perf_counter()
-    with log.open("wb") as output:
-        process = subprocess.Popen([*command, "--port", str(port)], stdout=output, stderr=subprocess.STDOUT)
-    try:
-        wait_until_ready(process, url, log)
-        first_token(url)
-        yield url, time.perf_counter() - began_s
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(STOP_TIMEOUT_S)
-
-
-def wait_until_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
-    """Wait for `/ping`; end with the server's log if it does not start."""
-    deadline_s = time.monotonic() + START_TIMEOUT_S
-    while process.poll() is None and time.monotonic() < deadline_s:
-        try:
-            if httpx.get(f"{url}/ping").status_code == httpx.codes.OK:
-                return
-        except httpx.TransportError:
-            pass
-        time.sleep(0.02)
-    sys.exit(f"The server did not start:\n{log.read_text()[-2000:]}")
 
 
 def load(url: str, requests: int) -> dict[str, dict[int, float]]:
@@ -91,38 +56,42 @@ def load(url: str, requests: int) -> dict[str, dict[int, float]]:
     }
 
 
-def turns(arguments: argparse.Namespace, folder: Path) -> Iterator[Turn]:
-    """Run the backends in turn, round after round."""
+def turns(arguments: Namespace, folder: Path) -> Iterator[Turn]:
+    """Run the backends in turn, round after round; end with a server's log if it does not start."""
     for _ in range(arguments.rounds):
         for backend in arguments.backends.split(","):
             python = arguments.vllm_python if backend == "vllm" else sys.executable
             command = [python, "-m", "headrace", "serve", str(arguments.model), "--backend", backend]
             command += ["--max-model-len", "1024", *shlex.split(arguments.flags)]
             command += ["--enforce-eager", "--kv-cache-bytes", "512MiB"] if backend == "vllm" else []
-            with running(command, folder / f"{backend}.log") as (url, start_s):
-                turn = Turn(backend=backend, start_s=start_s, **load(url, arguments.requests))
-            print(turn, file=sys.stderr, flush=True)
+            log = folder / f"{backend}.log"
+            with ServerProcess(Launch(arguments=tuple(command)), log=log) as server:
+                try:
+                    server.wait_until(pings, timeout_s=START_TIMEOUT_S)
+                    start_s = server.wait_until(generates_token, timeout_s=START_TIMEOUT_S)
+                except ServerFailed:
+                    sys.exit(f"The server did not start:\n{log.read_text()[-2000:]}")
+                turn = Turn(backend=backend, start_s=start_s, **load(server.url, arguments.requests))
+                server.stop()
+            tell(str(turn))
             yield turn
 
 
-def table(found: list[Turn]) -> str:
+def medians(found: list[Turn]) -> str:
     """Return medians as a Markdown table."""
-    lines = [
-        "| backend | start, s | " + " | ".join(f"{n} user{'s' * (n > 1)}: tok/s, first token" for n in USERS) + " |"
-    ]
-    lines.append("|---|---:|" + "---:|" * len(USERS))
+    rows = []
     for backend in dict.fromkeys(turn.backend for turn in found):
         own = [turn for turn in found if turn.backend == backend]
         speeds = [statistics.median(turn.tokens_per_s[n] for turn in own) for n in USERS]
         waits_ms = [statistics.median(turn.ttft_ms[n] for turn in own) for n in USERS]
         cells = [f"{speed:.0f}, {wait_ms:.0f} ms" for speed, wait_ms in zip(speeds, waits_ms, strict=True)]
-        lines.append(f"| {backend} | {statistics.median(t.start_s for t in own):.1f} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        rows.append([backend, f"{statistics.median(t.start_s for t in own):.1f}", *cells])
+    return table(["backend", "start, s", *(f"{n} user{'s' * (n > 1)}: tok/s, first token" for n in USERS)], rows)
 
 
 def main(argv: list[str] | None = None) -> None:
     """Measure, print the table and write both files."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("model", type=Path, help="a Hugging Face folder, which all backends read")
     parser.add_argument("--backends", default=BACKENDS)
     parser.add_argument("--rounds", type=int, default=3)
@@ -136,10 +105,9 @@ def main(argv: list[str] | None = None) -> None:
         found = list(turns(arguments, Path(folder)))
     machine = describe_machine()
     report = {"machine": machine, "model": arguments.model.name, "turns": [asdict(turn) for turn in found]}
-    arguments.output.with_suffix(".json").write_text(json.dumps(report, indent=2) + "\n")
     where = f"{machine['cpu']}, {machine['physical_cores']} cores; {arguments.model.name}, {arguments.flags}."
-    arguments.output.with_suffix(".md").write_text(f"# Backends\n\n{where}\n\n{table(found)}\n")
-    print(table(found))
+    write_result(arguments.output.with_suffix(".json"), report, f"# Backends\n\n{where}\n\n{medians(found)}\n")
+    print(medians(found))
 
 
 if __name__ == "__main__":

@@ -9,11 +9,10 @@ from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from typing import Any
 
-import boto3
 import httpx
 from benchmarks.chaos.echo_server import answer_of
 from benchmarks.chaos.history import BROKEN, CLEAR_ERRORS, DEADLINE_S, RIGHT, UNREADABLE, WRONG, Attempt, Request
-from botocore.config import Config
+from benchmarks.harness.platforms import aws_client
 from botocore.eventstream import ParserError
 from botocore.exceptions import BotoCoreError, ClientError, EventStreamError
 from urllib3.exceptions import HTTPError
@@ -25,24 +24,6 @@ _OF_S3 = frozenset({"InternalError"})
 """S3's code for "Please try again", such as while the disk is full. Source: S3 API reference, "Error responses"."""
 _CONNECTION_ERRORS = (BotoCoreError, HTTPError, httpx.TransportError, OSError, ValueError)
 """HTTPError: an event stream that ends too early; ValueError: a corrupted answer that the client cannot parse."""
-
-
-def aws_client(service: str, port: int) -> Any:
-    """Return a client that sends each request once."""
-    return boto3.client(
-        service,
-        endpoint_url=f"http://127.0.0.1:{port}",
-        region_name="us-east-1",
-        aws_access_key_id="any",
-        aws_secret_access_key="thing",
-        config=Config(
-            connect_timeout=5,
-            read_timeout=_TIMEOUT_S,
-            retries={"total_max_attempts": 1},
-            proxies={},
-            max_pool_connections=8,
-        ),
-    )
 
 
 class Requester:
@@ -109,12 +90,10 @@ class Requester:
         answer = client.post(
             f"/endpoints/{endpoint}/openai/v1/completions", content=body, headers={"Content-Type": "application/json"}
         )
-        if answer.status_code != httpx.codes.OK:
-            error = answer.json()["error"]
-            return str(error.get("code") or error.get("type")), str(error.get("message"))
         parts = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: ")]
-        if parts and parts[-1].startswith("{"):
-            error = json.loads(parts[-1])["error"]
+        is_refused = answer.status_code != httpx.codes.OK
+        if is_refused or (parts and parts[-1].startswith("{")):
+            error = (answer.json() if is_refused else json.loads(parts[-1]))["error"]
             return str(error.get("code") or error.get("type")), str(error.get("message"))
         found = "".join(parts)
         return (RIGHT, "") if found == f"{expected}[DONE]" else (WRONG, f"{found!r}; expected {expected!r}")

@@ -11,6 +11,7 @@ from benchmarks.chaos.clients import Caller, Refused, read_body
 from benchmarks.chaos.echo_server import answer_of
 from benchmarks.chaos.history import RIGHT, WRONG, Activity, EndpointState, History
 from benchmarks.chaos.world import IMAGE
+from benchmarks.harness.platforms import ROLE, VARIANT
 from botocore.exceptions import BotoCoreError, ClientError
 
 BUCKET = "chaos"
@@ -19,11 +20,9 @@ STEADY = ("steady-0", "steady-1")
 ASYNCHRONOUS = "asynchronous"
 SCALED = "scaled"
 """Its number of instances is changed by the bounds of a scalable target."""
-_VARIANT = "v"
-_ROLE = "arn:aws:iam::000000000000:role/any"
 _TARGET = {
     "ServiceNamespace": "sagemaker",
-    "ResourceId": f"endpoint/{SCALED}/variant/{_VARIANT}",
+    "ResourceId": f"endpoint/{SCALED}/variant/{VARIANT}",
     "ScalableDimension": "sagemaker:variant:DesiredInstanceCount",
 }
 _MAX_ENDPOINTS = 3
@@ -103,7 +102,7 @@ class Operator:
     def _scale_any(self, own: list[str]) -> None:
         if name := self._chosen([*own, STEADY[1]]):
             asked = EndpointState(config=self._history.asked[name].config, count=self._random.randint(1, 3))
-            wanted = [{"VariantName": _VARIANT, "DesiredInstanceCount": asked.count}]
+            wanted = [{"VariantName": VARIANT, "DesiredInstanceCount": asked.count}]
             self._change(
                 "update_endpoint_weights_and_capacities", asked, EndpointName=name, DesiredWeightsAndCapacities=wanted
             )
@@ -174,10 +173,10 @@ class Operator:
         container = {"Image": IMAGE, "Environment": {"TOKEN": name}}
         exists = "Cannot create already existing"
         self._sagemaker.call(
-            "create_model", ModelName=name, PrimaryContainer=container, ExecutionRoleArn=_ROLE, done=exists
+            "create_model", ModelName=name, PrimaryContainer=container, ExecutionRoleArn=ROLE, done=exists
         )
         self._history.acknowledged[f"model {name}"] = name
-        variant = {"VariantName": _VARIANT, "ModelName": name, "InitialInstanceCount": count}
+        variant = {"VariantName": VARIANT, "ModelName": name, "InitialInstanceCount": count}
         more = {} if asynchronous is None else {"AsyncInferenceConfig": asynchronous}
         self._sagemaker.call(
             "create_endpoint_config",
@@ -277,7 +276,7 @@ class Operator:
                     "get_metric_statistics",
                     Namespace="AWS/SageMaker",
                     MetricName="Invocations",
-                    Dimensions=[{"Name": "EndpointName", "Value": name}, {"Name": "VariantName", "Value": _VARIANT}],
+                    Dimensions=[{"Name": "EndpointName", "Value": name}, {"Name": "VariantName", "Value": VARIANT}],
                     StartTime=time.time() - 7200,
                     EndTime=time.time() + 1200,
                     Period=60,

@@ -7,14 +7,15 @@ Merge the results of runs into one file, and write their table.
 Writes `benchmarks/results/chaos.json` and `chaos.md`.
 """
 
-import argparse
 import json
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-RESULT = Path(__file__).parent.parent / "results" / "chaos.json"
+from benchmarks.harness import results as files
+
+RESULT = files.RESULTS / "chaos.json"
 _HIDDEN_OPTIONS = {"--output": 2, "--keep": 1}
 """Option of a run → the number of arguments that it takes up; they do not change what the run does."""
 _COLUMNS: Mapping[str, str] = {
@@ -60,21 +61,17 @@ def row(result: Mapping[str, Any]) -> dict[str, object]:
 
 def table(results: Sequence[Mapping[str, Any]]) -> str:
     """Return a Markdown table with a row for each run."""
-    names = ["arguments", *_COLUMNS]
-    lines = [f"| {' | '.join(names)} |", "|" + "---|" * len(names)]
+    rows = []
     for result in results:
         figures = row(result)
-        cells = [
-            f"`{shlex.join(without_places(result['arguments']))}`",
-            *(str(figures[key]) for key in _COLUMNS.values()),
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        made_by = f"`{shlex.join(without_places(result['arguments']))}`"
+        rows.append([made_by, *(figures[key] for key in _COLUMNS.values())])
+    return files.table(["arguments", *_COLUMNS], rows)
 
 
 def main() -> None:
     """Merge and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = files.make_parser(__doc__)
     parser.add_argument("results", type=Path, nargs="+", help="files that `benchmarks.chaos.run --output` wrote")
     options = parser.parse_args()
     read = [json.loads(path.read_text()) for path in options.results]

@@ -16,27 +16,28 @@ they end, and the history is compared with the model: `history.py`.
 A run that fails prints its seed and the file of its schedule, and keeps the logs. Exit code 1: something did not hold.
 """
 
-import argparse
 import heapq
 import json
 import shutil
-import signal
 import sys
 import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
 import msgspec
+from benchmarks.chaos.breakable import can_compile, can_mount
 from benchmarks.chaos.clients import Load, NeverAcknowledged, Refused, in_thread
 from benchmarks.chaos.history import Applied, History, summary, violations
 from benchmarks.chaos.operator import STEADY, Operator
-from benchmarks.chaos.processes import can_compile, can_mount, until
 from benchmarks.chaos.schedule import KILLS, Schedule, Setup, from_json, make_schedule, shrink, to_json
 from benchmarks.chaos.watch import Watch
 from benchmarks.chaos.world import World
+from benchmarks.harness.platforms import until
+from benchmarks.harness.results import exit_on_sigterm, make_parser, tell, write_result
 
 from headrace.tools.bench.environment import describe_environment
 
@@ -49,9 +50,9 @@ _PATIENCE_S = 120.0
 _NUM_SHOWN = 20
 
 
-def parse_arguments() -> argparse.Namespace:
+def parse_arguments() -> Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--faults", type=int, default=20, metavar="N")
     parser.add_argument("--kinds", default="", help="only these, separated by commas; `kills` for all kills")
@@ -74,7 +75,7 @@ def parse_arguments() -> argparse.Namespace:
     return options
 
 
-def chosen_schedule(options: argparse.Namespace) -> Schedule:
+def chosen_schedule(options: Namespace) -> Schedule:
     """Return the schedule of a file or of the seed."""
     if file := options.replay or options.shrink:
         return from_json(file.read_text())
@@ -93,7 +94,7 @@ def chosen_schedule(options: argparse.Namespace) -> Schedule:
 class Run:
     """One run of a schedule."""
 
-    def __init__(self, schedule: Schedule, folder: Path, options: argparse.Namespace) -> None:
+    def __init__(self, schedule: Schedule, folder: Path, options: Namespace) -> None:
         self.history = History()
         self._schedule = schedule
         self._folder = folder
@@ -216,7 +217,7 @@ class Run:
         history.leftovers = world.leftovers()
 
 
-def run_once(schedule: Schedule, options: argparse.Namespace, *, is_quiet: bool = False) -> tuple[History, list[str]]:
+def run_once(schedule: Schedule, options: Namespace, *, is_quiet: bool = False) -> tuple[History, list[str]]:
     """Run a schedule in a new folder, which is kept if something did not hold."""
     folder = Path(tempfile.mkdtemp(prefix="headrace-chaos-"))
     (folder / "schedule.json").write_text(to_json(schedule))
@@ -224,26 +225,26 @@ def run_once(schedule: Schedule, options: argparse.Namespace, *, is_quiet: bool 
 
     def note(text: str) -> None:
         if not is_quiet:
-            print(f"[{time.monotonic() - began_s:6.1f}] {text}", file=sys.stderr, flush=True)
+            tell(f"[{time.monotonic() - began_s:6.1f}] {text}")
 
     run = Run(schedule, folder, options)
     found = run.run(note)
     (folder / "history.json").write_bytes(msgspec.json.encode(run.history))
     if found:
-        print(f"Seed {schedule.seed} failed. Schedule and logs: {folder}", file=sys.stderr)
+        tell(f"Seed {schedule.seed} failed. Schedule and logs: {folder}")
     elif options.keep:
-        print(f"Schedule and logs: {folder}", file=sys.stderr)
+        tell(f"Schedule and logs: {folder}")
     else:
         shutil.rmtree(folder)
     return run.history, found
 
 
-def shrink_file(schedule: Schedule, options: argparse.Namespace) -> None:
+def shrink_file(schedule: Schedule, options: Namespace) -> None:
     """Shorten a schedule that fails, and write the shorter one."""
 
     def fails(shorter: Schedule) -> bool:
         _, found = run_once(shorter, options, is_quiet=True)
-        print(f"{len(shorter.faults)} faults: {found[0] if found else 'holds'}", file=sys.stderr, flush=True)
+        tell(f"{len(shorter.faults)} faults: {found[0] if found else 'holds'}")
         return bool(found)
 
     shortest = shrink(schedule, fails)
@@ -255,7 +256,7 @@ def shrink_file(schedule: Schedule, options: argparse.Namespace) -> None:
 def main() -> None:
     """Run, print what did not hold, and the counts as one line of JSON."""
     options = parse_arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and end the platforms
+    exit_on_sigterm()
     schedule = chosen_schedule(options)
     if options.shrink:
         shrink_file(schedule, options)
@@ -268,14 +269,14 @@ def main() -> None:
         history, found = run_once(schedule, options)
     duration_s = round(time.monotonic() - began_s, 1)
     for sentence in found[:_NUM_SHOWN]:
-        print(f"VIOLATED: {sentence}", file=sys.stderr)
+        tell(f"VIOLATED: {sentence}")
     if len(found) > _NUM_SHOWN:
-        print(f"... and {len(found) - _NUM_SHOWN} more.", file=sys.stderr)
+        tell(f"... and {len(found) - _NUM_SHOWN} more.")
     result = {"seed": schedule.seed, "violations": len(found), "duration_s": duration_s, **summary(history)}
     if options.output:
         made_by = {"environment": describe_environment(), "arguments": sys.argv[1:]}
         whole = {**made_by, **result, "sentences": found}
-        options.output.write_text(json.dumps(whole, indent=1) + "\n")
+        write_result(options.output, whole)
     print(json.dumps(result))
     sys.exit(bool(found))
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
+import msgspec
+
 DURATIONS_S: Final[Mapping[str, tuple[float, float]]] = {
     "worker-kill": (0.0, 0.0),
     "worker-stop": (0.2, 3.0),
@@ -124,12 +126,7 @@ def to_json(schedule: Schedule) -> str:
 
 def from_json(text: str) -> Schedule:
     """Return the schedule of such a text."""
-    found = json.loads(text)
-    return Schedule(
-        seed=found["seed"],
-        setup=Setup(**found["setup"]),
-        faults=tuple(Fault(**fault) for fault in found["faults"]),
-    )
+    return msgspec.json.decode(text, type=Schedule)
 
 
 def shrink(schedule: Schedule, fails: Callable[[Schedule], bool]) -> Schedule:

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Sequence
 
-from benchmarks.chaos.processes import Platform
+from benchmarks.harness.platforms import Platform
 
 _TICK_S = 0.05
 _MAX_RESTARTS = 5

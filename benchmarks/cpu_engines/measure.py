@@ -1,18 +1,19 @@
 """Take the measurements: start engines, let them take turns, keep every figure."""
 
-import time
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 from benchmarks.cpu_engines.cells import START, Cell, make_prompts
-from benchmarks.cpu_engines.engines import Machine, Row
-from benchmarks.cpu_engines.load import foreign_cores, read_usage
-from benchmarks.cpu_engines.probe import BandwidthProbe
-from benchmarks.cpu_engines.processes import Worker, WorkerFailed
+from benchmarks.cpu_engines.engines import Row
+from benchmarks.harness.machine import BandwidthProbe
+from benchmarks.harness.proc import foreign_cores, read_usage
+from benchmarks.harness.worker_process import Worker, WorkerFailed
 from benchmarks.peers.manifest import Manifest
 
+WORKERS = Path(__file__).parent / "workers"
 HOPELESS_SHARE = 0.7
 """A slow row of a peer below this share of the best peer's speed is not measured again."""
 DISTURBED_CORES = 0.1
@@ -73,11 +74,11 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """The model, the peers and the folder for logs."""
+    """The peers with their model files, and the folder for logs."""
 
     manifest: Manifest
-    machine: Machine
-    our_python: str
+    threads: int
+    """Physical cores."""
     logs: Path
 
 
@@ -98,7 +99,7 @@ class Contest:
         self._plan = plan
         self._tell = tell
         self._save = save
-        self._probe = BandwidthProbe(place.machine.threads)
+        self._probe = BandwidthProbe(place.threads)
         self._workers: dict[str, Worker] = {}
 
     def __enter__(self) -> Self:
@@ -139,28 +140,29 @@ class Contest:
 
     def _is_hopeless(self, measured: Measured, cell_name: str) -> bool:
         """Return whether a long measurement of a peer is already known to be far from the best peer's."""
-        taken = [sample for sample in measured.samples if sample.cell == cell_name]
-        if measured.row.is_ours or not taken or min(sample.seconds for sample in taken) < self._plan.long_s:
-            return False
-        best_s = min(
-            sample.seconds
+        peers = {
+            other.row.name: [sample.seconds for sample in other.samples if sample.cell == cell_name]
             for other in self.measured
-            for sample in other.samples
-            if sample.cell == cell_name and not other.row.is_ours
-        )
-        return min(sample.seconds for sample in taken) * HOPELESS_SHARE > best_s
+            if not other.row.is_ours
+        }
+        taken = peers.get(measured.row.name)
+        if not taken or min(taken) < self._plan.long_s:
+            return False
+        best_s = min(seconds for own in peers.values() for seconds in own)
+        return min(taken) * HOPELESS_SHARE > best_s
 
     def _start(self, measured: Measured) -> Worker | None:
-        row, place = measured.row, self._place
+        row, manifest = measured.row, self._place.manifest
         gb_s = self._probe.measure_gb_s()
         try:
-            settings = row.settings(place.manifest, place.machine)
-            python = place.our_python if row.uses_our_python else place.manifest.peers[row.family].python
+            settings = row.settings(manifest, self._place.threads)
+            python = sys.executable if row.uses_our_python else manifest.peers[row.family].python
         except KeyError as error:
             self._failed(measured, START, f"{error} is not installed.")
             return None
-        log = place.logs / f"{row.name.replace(' ', '-')}.log"
-        worker = Worker(row.script, python=python, settings=settings, environment=row.environment, log=log)
+        script = WORKERS / (row.script or f"{row.family}_worker.py")
+        log = self._place.logs / f"{row.name.replace(' ', '-')}.log"
+        worker = Worker(script, python=python, settings=settings, environment=row.environment, log=log)
         before = read_usage(worker.group)
         try:
             seconds, measured.description = worker.wait_ready(timeout_s=self._plan.timeout_s)
@@ -184,16 +186,15 @@ class Contest:
 
     def _generate(self, measured: Measured, cell: Cell, number: int) -> bool:
         """Take one measurement; return whether it was disturbed and should be repeated."""
-        row = measured.row
-        worker = self._workers[row.name]
+        worker = self._workers[measured.row.name]
         prompts = make_prompts(cell, seed=self._plan.seed + number, vocab_size=self._plan.vocab_size)
         gb_s = self._probe.measure_gb_s()
         before = read_usage(worker.group)
         try:
-            seconds = worker.generate(prompts, cell.output_tokens, timeout_s=self._plan.timeout_s)
+            seconds = generate(worker, prompts, cell.output_tokens, timeout_s=self._plan.timeout_s)
         except WorkerFailed as error:
             self._failed(measured, cell.name, str(error))
-            self._workers.pop(row.name).close()
+            self._workers.pop(measured.row.name).close()
             return False
         sample = Sample(
             cell=cell.name,
@@ -203,7 +204,7 @@ class Contest:
             foreign_cores=foreign_cores(before, read_usage(worker.group)),
         )
         measured.samples.append(sample)
-        self._tell(f"{cell.name} {number + 1}/{self._plan.runs}: {row.name}: {sample}")
+        self._tell(f"{cell.name} {number + 1}/{self._plan.runs}: {measured.row.name}: {sample}")
         return sample.is_disturbed
 
     def _failed(self, measured: Measured, cell_name: str, why: str) -> None:
@@ -211,6 +212,15 @@ class Contest:
         self._tell(f"{cell_name}: {measured.row.name} FAILED: {why}")
 
 
-def now_text() -> str:
-    """Return the current time in the format of results."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+def generate(worker: Worker, prompts: list[list[int]], num_tokens: int, *, timeout_s: float) -> float:
+    """
+    Run one cell, and return the seconds that it took.
+
+    Raises:
+        WorkerFailed: It failed, took too long, or generated another number of tokens than requested.
+    """
+    answer = worker.ask({"prompts": prompts, "num_tokens": num_tokens}, timeout_s=timeout_s)
+    made = answer["output_tokens"]
+    if made != [num_tokens] * len(prompts):
+        raise WorkerFailed(f"Made {made} tokens; expected {num_tokens} for each of {len(prompts)} prompts.")
+    return float(answer["seconds"])

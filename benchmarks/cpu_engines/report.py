@@ -2,6 +2,7 @@
 
 import json
 import statistics
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -9,8 +10,9 @@ from typing import Any
 
 from benchmarks.cpu_engines.cells import START, Cell
 from benchmarks.cpu_engines.limits import FORMATS, Ceilings, Shape, limit_tokens_per_s
-from benchmarks.cpu_engines.machine import describe_machine
-from benchmarks.cpu_engines.measure import Measured, Place, Plan, Sample, now_text
+from benchmarks.cpu_engines.measure import Measured, Place, Plan, Sample
+from benchmarks.harness import results
+from benchmarks.harness.machine import describe_machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +23,7 @@ class Hardware:
     operations_per_s: dict[str, float]
 
 
-FIDELITY = Path(__file__).parents[1] / "results" / "fidelity-smollm2.json"
+FIDELITY = results.RESULTS / "fidelity-smollm2.json"
 
 
 def samples_of(measured: Measured, cell_name: str) -> list[Sample]:
@@ -54,21 +56,10 @@ def best(rows: Sequence[Measured], cell_name: str, *, ours: bool) -> tuple[Measu
 
 def table(rows: Sequence[Measured], cells: Sequence[Cell]) -> str:
     """Return the speeds, one line per row, and the ratio of our best to the best peer."""
-    lines = [
-        f"| | {' | '.join(cell.title for cell in cells)} | start to first token |",
-        "|---|" + "---:|" * (len(cells) + 1),
-    ]
-    for measured in rows:
-        shown = [_speed_text(measured, cell) for cell in cells]
-        lines.append(f"| {measured.row.name} | {' | '.join(shown)} | {_start_text(measured)} |")
-    ratios, goals = [], []
-    for cell in cells:
-        ratio, goal = _ratio_texts(rows, cell)
-        ratios.append(ratio)
-        goals.append(goal)
-    lines.append(f"| **our best : best peer** | {' | '.join(ratios)} | |")
-    lines.append(f"| goal | {' | '.join(goals)} | |")
-    return "\n".join(lines)
+    lines = [[m.row.name, *(_speed_text(m, cell) for cell in cells), _start_text(m)] for m in rows]
+    ratios, goals = zip(*(_ratio_texts(rows, cell) for cell in cells), strict=True) if cells else ((), ())
+    lines += [["**our best : best peer**", *ratios, ""], ["goal", *goals, ""]]
+    return results.table(["", *(cell.title for cell in cells), "start to first token"], lines)
 
 
 def _speed_text(measured: Measured, cell: Cell) -> str:
@@ -97,18 +88,14 @@ def _ratio_texts(rows: Sequence[Measured], cell: Cell) -> tuple[str, str]:
 
 def limits_table(rows: Sequence[Measured], cells: Sequence[Cell], hardware: Hardware) -> str:
     """Return the hardware's limit for our formats, the share that was reached, and what the formats cost in quality."""
-    lines = [
-        f"| share of the limit | {' | '.join(cell.title for cell in cells)} | perplexity |",
-        "|---|" + "---:|" * (len(cells) + 1),
-    ]
     changes = perplexity_changes()
-    counted = [measured for measured in rows if measured.row.is_ours and measured.row.counts]
-    for measured in counted:
-        shown = [_share_text(measured, cell, hardware) for cell in cells]
-        change = changes.get((measured.row.weights, str(measured.description.get("kv"))))
-        cost = "-" if change is None else f"{change:+.2f} %"
-        lines.append(f"| {measured.row.name} | {' | '.join(shown)} | {cost} |")
-    return "\n".join(lines) if counted else ""
+    lines = []
+    for measured in rows:
+        if measured.row.is_ours and measured.row.counts:
+            change = changes.get((measured.row.weights, str(measured.description.get("kv"))))
+            cost = "-" if change is None else f"{change:+.2f} %"
+            lines.append([measured.row.name, *(_share_text(measured, cell, hardware) for cell in cells), cost])
+    return results.table(["share of the limit", *(cell.title for cell in cells), "perplexity"], lines) if lines else ""
 
 
 def _share_text(measured: Measured, cell: Cell, hardware: Hardware) -> str:
@@ -125,8 +112,8 @@ def perplexity_changes() -> dict[tuple[str, str], float]:
     """Return the change of perplexity in percent by weight and KV format, from the fidelity benchmark."""
     if not FIDELITY.is_file():
         return {}
-    results = json.loads(FIDELITY.read_text())["results"]
-    return {(row["dtype"], row["kv_dtype"]): row["perplexity_change_percent"] for row in results}
+    rows = json.loads(FIDELITY.read_text())["results"]
+    return {(row["dtype"], row["kv_dtype"]): row["perplexity_change_percent"] for row in rows}
 
 
 def failures_text(rows: Sequence[Measured]) -> str:
@@ -139,10 +126,10 @@ def failures_text(rows: Sequence[Measured]) -> str:
 def result(rows: Sequence[Measured], plan: Plan, place: Place, hardware: Hardware) -> dict[str, Any]:
     """Return the content of the result file."""
     return {
-        "time": now_text(),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "machine": describe_machine(),
         "hardware": asdict(hardware),
-        "threads": place.machine.threads,
+        "threads": place.threads,
         "plan": asdict(plan),
         "versions": {name: peer.versions for name, peer in place.manifest.peers.items()},
         "rows": [
@@ -164,12 +151,10 @@ def write_result(rows: Sequence[Measured], plan: Plan, place: Place, hardware: H
     """Write `output`.json and `output`.md, and return the text of the latter."""
     values = result(rows, plan, place, hardware)
     head = (
-        f"{values['machine']['cpu']}, {place.machine.threads} threads, {values['time']}. Tokens a second, medians of "
+        f"{values['machine']['cpu']}, {place.threads} threads, {values['time']}. Tokens a second, medians of "
         f"{plan.runs} runs in turns. Made by `python -m benchmarks.cpu_engines.run`; method: ../cpu_engines/README.md."
     )
     parts = (head, table(rows, plan.cells), limits_table(rows, plan.cells, hardware), failures_text(rows))
     text = "\n\n".join(part for part in parts if part) + "\n"
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.with_name(f"{output.name}.json").write_text(json.dumps(values, indent=1) + "\n")
-    output.with_name(f"{output.name}.md").write_text(text)
+    results.write_result(output.with_name(f"{output.name}.json"), values, text)
     return text

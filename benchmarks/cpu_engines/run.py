@@ -7,47 +7,45 @@ Compare Headrace with its peers on this CPU: install the peers, measure every ce
 See README.md for the method.
 """
 
-import argparse
 import os
-import signal
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.cpu_engines.cells import CELLS, START
-from benchmarks.cpu_engines.engines import OURS, ROWS, Machine, Row
+from benchmarks.cpu_engines.engines import OURS, ROWS
 from benchmarks.cpu_engines.limits import Shape
-from benchmarks.cpu_engines.machine import cpu_info, physical_cores
 from benchmarks.cpu_engines.measure import Contest, Measured, Place, Plan
-from benchmarks.cpu_engines.probe import measure_operations_per_s
 from benchmarks.cpu_engines.report import Hardware, write_result
+from benchmarks.harness.machine import cpu_flags, measure_operations_per_s, physical_cores
+from benchmarks.harness.results import RESULTS, choose, exit_on_sigterm, make_parser, names, tell
 from benchmarks.peers.install import install_peers
 from benchmarks.peers.manifest import DEFAULT_ROOT
-from benchmarks.peers.peers import PEERS, choose
+from benchmarks.peers.peers import PEERS, choose_peers
 
 from headrace.core.progress import no_progress
 from headrace.inference.models.loading import load_model
 from headrace.inference.models.sources import home_folder, locate
 
-RESULTS = Path(__file__).parents[1] / "results"
-
 
 def main() -> None:
     """Measure the rows and cells that the command line selects."""
     options = parse_arguments()
-    signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit("Ended by SIGTERM.")
-    )  # as an exception, so that the workers end, too
-    rows = chosen_rows(options.engines)
+    exit_on_sigterm()
+    try:
+        rows = choose("engine", ROWS, options.engines, lambda row: {row.family, row.name})
+    except KeyError as error:
+        sys.exit(str(error.args[0]))
     root = options.peers_root.expanduser()
     source = locate(options.model, revision=None, home=home_folder(os.environ), progress=no_progress)
     families = {row.family for row in rows} - {OURS}
-    manifest, failures = install_peers(choose(families) if families else (), root, source.path, model_name=source.name)
+    peers = choose_peers(families) if families else ()
+    manifest, failures = install_peers(peers, root, source.path, model_name=source.name)
     for failure in failures:
-        print(failure, file=sys.stderr)
-    machine = Machine(threads=options.threads or physical_cores())
-    place = Place(manifest=manifest, machine=machine, our_python=sys.executable, logs=root / "logs")
+        tell(failure)
+    place = Place(manifest=manifest, threads=options.threads or physical_cores(), logs=root / "logs")
     cells = tuple(cell for cell in CELLS if cell.name in options.cells)
     starts = options.starts if START in options.cells else 1
     plan = Plan(cells=cells, runs=options.runs, starts=starts, seed=options.seed)
@@ -70,28 +68,24 @@ def measure_hardware(model: str) -> Hardware:
         head_weights=spec.vocab_size * spec.hidden_size,
         kv_values_per_token=2 * spec.num_layers * spec.num_kv_heads * spec.head_dim,
     )
-    return Hardware(shape=shape, operations_per_s=measure_operations_per_s(cpu_info().get("flags", "").split()))
+    return Hardware(shape=shape, operations_per_s=measure_operations_per_s(cpu_flags()))
 
 
 def make_teller() -> Callable[[str], None]:
     """Return a function that prints a line with the elapsed time."""
     started_s = time.perf_counter()
-
-    def tell(text: str) -> None:
-        print(f"[{time.perf_counter() - started_s:4.0f} s] {text}", file=sys.stderr, flush=True)
-
-    return tell
+    return lambda text: tell(f"[{time.perf_counter() - started_s:4.0f} s] {text}")
 
 
-def parse_arguments() -> argparse.Namespace:
+def parse_arguments() -> Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     families = ", ".join((OURS, *(peer.name for peer in PEERS)))
     parser.add_argument(
-        "--engines", type=_names, default=(), help=f"families ({families}) or rows by name, separated by commas"
+        "--engines", type=names, default=(), help=f"families ({families}) or rows by name, separated by commas"
     )
     known_cells = (START, *(cell.name for cell in CELLS))
-    parser.add_argument("--cells", type=_names, default=known_cells, help=f"of {', '.join(known_cells)}")
+    parser.add_argument("--cells", type=names, default=known_cells, help=f"of {', '.join(known_cells)}")
     parser.add_argument("--runs", type=int, default=3, help="measurements of each cell")
     parser.add_argument("--starts", type=int, default=3, help="fresh processes for the start to the first token")
     parser.add_argument("--seed", type=int, default=1)
@@ -102,19 +96,6 @@ def parse_arguments() -> argparse.Namespace:
         "--output", type=Path, default=RESULTS / "cpu-engines", help="path of the results, without its ending"
     )
     return parser.parse_args()
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
-
-
-def chosen_rows(names: tuple[str, ...]) -> tuple[Row, ...]:
-    """Return the rows of these families or with these names; all by default."""
-    known = {row.family for row in ROWS} | {row.name for row in ROWS}
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        sys.exit(f"There is no engine {unknown[0]!r}; expected some of: {', '.join(sorted(known))}.")
-    return tuple(row for row in ROWS if not names or row.family in names or row.name in names)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@ import json
 from dataclasses import dataclass
 from typing import Literal
 
+from benchmarks.harness.results import choose, names
+
 Kind = Literal["load", "shared", "late"]
 
 
@@ -37,31 +39,40 @@ class Cell:
         return self.concurrency if self.prefix_caching else min(self.concurrency, 2)
 
     @property
+    def num_late(self) -> int:
+        """Additional prompts: 1 or 0."""
+        return 1 if self.late_prompt_tokens else 0
+
+    @property
     def slots(self) -> int:
         """Requests that are in a server at the same time."""
-        return self.concurrency + (1 if self.late_prompt_tokens else 0)
+        return self.concurrency + self.num_late
+
+    @property
+    def lengths(self) -> list[tuple[int, int]]:
+        """Tokens of prompt and answer of each request of a run; the late one is the last."""
+        late = [(self.late_prompt_tokens, self.late_output_tokens)] * self.num_late
+        return [(self.prompt_tokens, self.output_tokens)] * self.num_requests + late
 
     @property
     def total_requests(self) -> int:
         """Requests of one run."""
-        return self.num_requests + (1 if self.late_prompt_tokens else 0)
+        return self.num_requests + self.num_late
 
     @property
     def total_output_tokens(self) -> int:
         """Tokens of all answers of one run."""
-        late = self.late_output_tokens if self.late_prompt_tokens else 0
-        return self.num_requests * self.output_tokens + late
+        return sum(answer for _, answer in self.lengths)
 
     @property
     def longest_sequence_tokens(self) -> int:
         """Prompt and answer of the longest request."""
-        late = self.late_prompt_tokens + self.late_output_tokens if self.late_prompt_tokens else 0
-        return max(self.prompt_tokens + self.output_tokens, late)
+        return max(map(sum, self.lengths))
 
     @property
     def piece_tokens(self) -> int:
         """Tokens that one entry of `hash_ids` of a trace stands for."""
-        return self.shared_tokens or max(self.prompt_tokens, self.late_prompt_tokens)
+        return self.shared_tokens or max(prompt for prompt, _ in self.lengths)
 
 
 CELLS: tuple[Cell, ...] = (
@@ -105,36 +116,19 @@ def trace_lines(cell: Cell, *, seed: int, number: int) -> list[str]:
     """
     first = seed * _SEEDS_APART + number * _RUNS_APART
     common = [first] if cell.shared_tokens else []
-    entries = [
-        {
-            "timestamp": 0,
-            "input_length": cell.prompt_tokens,
-            "output_length": cell.output_tokens,
-            "hash_ids": [*common, first + 1 + number],
+    lines = []
+    for index, (prompt_tokens, output_tokens) in enumerate(cell.lengths):
+        is_late = index >= cell.num_requests
+        entry = {
+            "timestamp": cell.late_at_s if is_late else 0,
+            "input_length": prompt_tokens,
+            "output_length": output_tokens,
+            "hash_ids": [*([] if is_late else common), first + 1 + index],
         }
-        for number in range(cell.num_requests)
-    ]
-    if cell.late_prompt_tokens:
-        late = {
-            "timestamp": cell.late_at_s,
-            "input_length": cell.late_prompt_tokens,
-            "output_length": cell.late_output_tokens,
-            "hash_ids": [first + 1 + cell.num_requests],
-        }
-        entries.append(late)
-    return [json.dumps(entry) for entry in entries]
+        lines.append(json.dumps(entry))
+    return lines
 
 
-def choose_cells(names: str) -> tuple[Cell, ...]:
-    """
-    Return the cells with these names, separated by commas; all for an empty text.
-
-    Raises:
-        KeyError: There is no such cell; the message names the existing ones.
-    """
-    wanted = {name.strip() for name in names.split(",") if name.strip()}
-    unknown = wanted - {cell.name for cell in CELLS}
-    if unknown:
-        known = ", ".join(cell.name for cell in CELLS)
-        raise KeyError(f"There is no cell {min(unknown)!r}; expected some of: {known}.")
-    return tuple(cell for cell in CELLS if not wanted or cell.name in wanted)
+def choose_cells(text: str) -> tuple[Cell, ...]:
+    """Return the cells with these names, separated by commas; all for an empty text. Raises KeyError."""
+    return choose("cell", CELLS, names(text), lambda cell: {cell.name})

@@ -1,12 +1,14 @@
 """Figures of one run from the load tool's output. Pure functions."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import accumulate, pairwise
 from typing import Any
 
 from benchmarks.cpu_serving.cells import Cell
 from benchmarks.cpu_serving.load_tool import ToolRun
+
+from headrace.tools.bench.measure import percentile
 
 
 class WrongOutput(Exception):
@@ -43,7 +45,7 @@ def run_figures(cell: Cell, run: ToolRun) -> dict[str, float]:
         "foreign_cores": run.foreign_cores,
         "seconds": result["duration"],
     }
-    if cell.late_prompt_tokens:
+    if cell.num_late:
         figures |= late_figures(result)
     return figures
 
@@ -55,11 +57,7 @@ def check_lengths(cell: Cell, result: Mapping[str, Any]) -> None:
     Raises:
         WrongOutput: One of them has not.
     """
-    inputs = [cell.prompt_tokens] * cell.num_requests
-    outputs = [cell.output_tokens] * cell.num_requests
-    if cell.late_prompt_tokens:
-        inputs.append(cell.late_prompt_tokens)
-        outputs.append(cell.late_output_tokens)
+    inputs, outputs = zip(*cell.lengths, strict=True)
     events = [len(gaps) + 1 for gaps in result["itls"]]
     answers = [max(counts) for counts in zip(result["output_lens"], events, strict=True)]
     checks = (
@@ -86,16 +84,5 @@ def late_figures(result: Mapping[str, Any]) -> dict[str, float]:
     return {
         "late_ttft_ms": 1e3 * late[1],
         "gap_max_ms": 1e3 * max(gaps, default=math.nan),
-        "gap_p99_ms": 1e3 * percentile(gaps, 0.99),
+        "gap_p99_ms": 1e3 * percentile(sorted(gaps), 0.99) if gaps else math.nan,
     }
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """Return the percentile `share` of the values, interpolated between the two nearest ranks; nan for none."""
-    if not values:
-        return math.nan
-    ordered = sorted(values)
-    place = share * (len(ordered) - 1)
-    below = math.floor(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)

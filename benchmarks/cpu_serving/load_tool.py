@@ -4,14 +4,14 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from benchmarks.cpu_engines.load import Usage, foreign_cores, read_usage
-from benchmarks.cpu_serving.proc import session_cpu_s
+from benchmarks.cpu_serving.cells import Cell
+from benchmarks.harness.proc import Usage, foreign_cores, read_usage, session_cpu_s
+from benchmarks.harness.servers import MODEL_NAME
 
 HOST = Path(__file__).with_name("tool_host.py")
 _BEGIN = "Starting main benchmark run"
@@ -36,39 +36,27 @@ class ToolRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Usage:
-    """CPU seconds used up to a moment."""
-
-    machine: Usage
-    tool_s: float
-    server_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolTask:
     """The requests of one run, and their target."""
 
+    cell: Cell
     url: str
-    model: str
     tokenizer: str
     trace: Path
-    num_requests: int
-    concurrency: int
-    piece_tokens: int
-    warmups: int
 
 
 def tool_arguments(task: ToolTask, result: Path) -> list[str]:
     """Return the arguments of `vllm bench serve` for one run."""
+    cell = task.cell
     return [
         *("--backend", "openai", "--base-url", task.url, "--endpoint", "/v1/completions"),
-        *("--model", task.model, "--tokenizer", task.tokenizer),
+        *("--model", MODEL_NAME, "--tokenizer", task.tokenizer),
         *("--dataset-name", "timed_trace", "--dataset-path", str(task.trace)),
-        *("--timed-trace-chunk-hash-size", str(task.piece_tokens), "--timed-trace-sec-multiplier", "1"),
-        *("--num-prompts", str(task.num_requests), "--max-concurrency", str(task.concurrency)),
+        *("--timed-trace-chunk-hash-size", str(cell.piece_tokens), "--timed-trace-sec-multiplier", "1"),
+        *("--num-prompts", str(cell.total_requests), "--max-concurrency", str(cell.slots)),
         # A connection per request: llama-server closes them after an answer, which the tool does not expect.
         *("--header", "Connection=close"),
-        *("--num-warmups", str(task.warmups), "--temperature", "0", "--disable-tqdm"),
+        *("--num-warmups", str(cell.warmups), "--temperature", "0", "--disable-tqdm"),
         *("--percentile-metrics", "ttft,tpot,itl", "--metric-percentiles", "50,99"),
         *("--save-result", "--save-detailed"),
         *("--result-dir", str(result.parent), "--result-filename", result.name),
@@ -102,6 +90,12 @@ class LoadTool:
             )
         self._read_until(lambda line: line == "READY")
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def run(self, task: ToolTask, *, server_session: int) -> ToolRun:
         """
         Send one trace and return what was measured.
@@ -122,15 +116,16 @@ class LoadTool:
         after = self._usage(server_session)
         self._read_until(lambda line: line == "DONE 0")
         values: dict[str, Any] = json.loads(result.read_text())
-        if values["failed"] or values["completed"] != task.num_requests:
-            raise ToolFailed(f"{values['failed']} of {task.num_requests} requests failed, see {self._log}.")
-        tool_cpu_s = after.tool_s - before.tool_s
-        others = foreign_cores(before.machine, after.machine) - tool_cpu_s / (after.machine.at_s - before.machine.at_s)
+        if values["failed"] or values["completed"] != task.cell.total_requests:
+            raise ToolFailed(f"{values['failed']} of {task.cell.total_requests} requests failed, see {self._log}.")
+        (machine, tool_s, server_s), (machine_before, tool_before_s, server_before_s) = after, before
+        # The machine's foreign time includes the tool's, which has a session of its own.
+        tool_cores = (tool_s - tool_before_s) / (machine.at_s - machine_before.at_s)
         return ToolRun(
             result=values,
-            tool_cpu_s=tool_cpu_s,
-            server_cpu_s=after.server_s - before.server_s,
-            foreign_cores=max(0.0, others),
+            tool_cpu_s=tool_s - tool_before_s,
+            server_cpu_s=server_s - server_before_s,
+            foreign_cores=max(0.0, foreign_cores(machine_before, machine) - tool_cores),
         )
 
     def close(self) -> None:
@@ -142,12 +137,9 @@ class LoadTool:
             if pipe is not None:
                 pipe.close()
 
-    def _usage(self, server_session: int) -> "_Usage":
-        return _Usage(
-            machine=read_usage(server_session),
-            tool_s=session_cpu_s(self._process.pid),
-            server_s=session_cpu_s(server_session),
-        )
+    def _usage(self, server_session: int) -> tuple[Usage, float, float]:
+        """Return the CPU seconds of the machine, of the tool and of the server up to now."""
+        return read_usage(server_session), session_cpu_s(self._process.pid), session_cpu_s(server_session)
 
     def _read_until(self, wanted: Callable[[str], bool]) -> None:
         assert self._process.stdout is not None
@@ -159,13 +151,3 @@ class LoadTool:
                 if line.startswith("DONE"):
                     break
         raise ToolFailed(f"The load tool ended early, see {self._log}.")
-
-
-@contextmanager
-def load_tool(python: str, *, scratch: Path) -> Iterator[LoadTool]:
-    """Keep the tool imported while the context lasts."""
-    tool = LoadTool(python, scratch=scratch)
-    try:
-        yield tool
-    finally:
-        tool.close()

@@ -1,18 +1,17 @@
 """Run cells against servers in turns: start them, freeze all but one, call the load tool, read /proc."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from benchmarks.cpu_engines.probe import BandwidthProbe
 from benchmarks.cpu_serving.cells import Cell, trace_lines
 from benchmarks.cpu_serving.figures import WrongOutput, run_figures
 from benchmarks.cpu_serving.load_tool import LoadTool, ToolFailed, ToolTask
-from benchmarks.cpu_serving.proc import session_memory
-from benchmarks.cpu_serving.server_process import ServerFailed, ServerProcess
-from benchmarks.cpu_serving.servers import MODEL_NAME, Launch, Row
+from benchmarks.cpu_serving.servers import Row
+from benchmarks.harness.machine import BandwidthProbe
+from benchmarks.harness.proc import session_use
+from benchmarks.harness.servers import Launch, ServerFailed, ServerProcess
 from benchmarks.peers.manifest import Manifest
 
 _START_TIMEOUT_S = 400.0
@@ -35,7 +34,7 @@ class Bench:
 
 
 class Fleet:
-    """The started servers, all frozen but at most one."""
+    """The started servers, all frozen but at most one; the end of a `with` block ends them."""
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
@@ -60,25 +59,17 @@ class Fleet:
         server = ServerProcess(launch, log=self._bench.scratch / f"{row.name}-{number}.log")
         self._servers[launch] = server
         start_s = server.wait_for_token(timeout_s=_START_TIMEOUT_S)
-        facts = {"start_s": start_s, "idle_cpu_share": server.idle_cpu_share(_IDLE_S)}
-        memory = asdict(session_memory(server.session))
-        self.starts.append({"row": row.name, "cell": cell.name, **facts, **memory, "launch": asdict(launch)})
+        facts: dict[str, Any] = {"start_s": start_s, "idle_cpu_share": server.idle_cpu_share(_IDLE_S)}
+        facts |= session_use(server.session).memory
+        self.starts.append({"row": row.name, "cell": cell.name, **facts, "launch": asdict(launch)})
         return server
 
-    def close(self) -> None:
-        """End all servers."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         for server in self._servers.values():
             server.close()
-
-
-@contextmanager
-def fleet(bench: Bench) -> Iterator[Fleet]:
-    """Keep servers while the context lasts."""
-    servers = Fleet(bench)
-    try:
-        yield servers
-    finally:
-        servers.close()
 
 
 def run_rounds(
@@ -108,7 +99,7 @@ def run_once(bench: Bench, servers: Fleet, row: Row, cell: Cell, *, round_number
             figures = run_figures(cell, bench.tool.run(task, server_session=server.session))
             if figures["foreign_cores"] <= _DISTURBED_CORES:
                 break
-        memory = asdict(session_memory(server.session))
+        memory = session_use(server.session).memory
     finally:
         server.freeze()
     return {"memory_gb_per_s": gb_s, "figures": figures, **memory}
@@ -118,13 +109,4 @@ def write_task(bench: Bench, server: ServerProcess, cell: Cell, *, trace_number:
     """Write the trace of one run and return the tool's task."""
     trace = bench.scratch / "trace.jsonl"
     trace.write_text("\n".join(trace_lines(cell, seed=bench.seed, number=trace_number)) + "\n")
-    return ToolTask(
-        url=server.url,
-        model=MODEL_NAME,
-        tokenizer=bench.manifest.models["hf-bf16"],
-        trace=trace,
-        num_requests=cell.total_requests,
-        concurrency=cell.slots,
-        piece_tokens=cell.piece_tokens,
-        warmups=cell.warmups,
-    )
+    return ToolTask(cell=cell, url=server.url, tokenizer=bench.manifest.models["hf-bf16"], trace=trace)

@@ -6,7 +6,8 @@ from typing import Any
 
 from benchmarks.cpu_serving.cells import CELLS, Cell
 from benchmarks.cpu_serving.goals import GOALS, best, judge
-from benchmarks.cpu_serving.servers import ROWS, Row
+from benchmarks.cpu_serving.servers import ROWS
+from benchmarks.harness.results import table
 
 Medians = dict[str, dict[str, dict[str, float]]]
 """Median of a figure over the rounds, by cell, row and figure."""
@@ -46,7 +47,7 @@ def medians(runs: Sequence[Mapping[str, Any]]) -> Medians:
 
 def write_report(result: Mapping[str, Any]) -> str:
     """Return the whole page."""
-    table = medians(result["runs"])
+    found = medians(result["runs"])
     environment = result["environment"]
     method = (
         f"{environment['cpu']}, {environment['cpus_usable']} CPUs, {environment['time']}, seed {result['seed']}, "
@@ -56,8 +57,8 @@ def write_report(result: Mapping[str, Any]) -> str:
     parts = [
         "# Serving over HTTP on a CPU",
         method,
-        *(_cell_section(cell, table[cell.name], result["runs"]) for cell in CELLS if cell.name in table),
-        _goal_section(table),
+        *(_cell_section(cell, found[cell.name], result["runs"]) for cell in CELLS if cell.name in found),
+        _goal_section(found),
         _start_section(result),
         _failure_section(result["runs"]),
     ]
@@ -77,30 +78,28 @@ def _cell_section(cell: Cell, rows: Mapping[str, Mapping[str, float]], runs: Seq
         number = sum(run["cell"] == cell.name and run["row"] == row.name and "figures" in run for run in runs)
         lines.append([row.title, str(number), ratio, *(_number(figures[name]) for name, _ in columns)])
     header = ["server", "runs", f"{columns[0][1]}, ratio", *(title for _, title in columns)]
-    return f"## {cell.title}\n\n{_table(header, lines)}"
+    return f"## {cell.title}\n\n{table(header, lines)}"
 
 
-def _goal_section(table: Medians) -> str:
+def _goal_section(found: Medians) -> str:
     titles = {cell.name: cell.title for cell in CELLS}
     lines = []
     for goal in GOALS:
-        figures = table.get(goal.cell, {})
-        verdict = judge(
-            goal, ours=_figure(figures, goal.figure, ours=True), peers=_figure(figures, goal.figure, ours=False)
+        rows = found.get(goal.cell, {})
+        ours, peers = (
+            {
+                row.name: rows[row.name][goal.figure]
+                for row in ROWS
+                if row.is_ours == is_ours and row.counts and goal.figure in rows.get(row.name, {})
+            }
+            for is_ours in (True, False)
         )
+        verdict = judge(goal, ours=ours, peers=peers)
         if verdict is not None:
-            sign = "≥" if goal.wants_more else "≤"
             unit = "x the best peer" if goal.against == "best peer" else ""
-            wanted = f"{sign} {goal.bound:g} {unit}".strip()
-            lines.append(
-                [
-                    titles[goal.cell],
-                    goal.figure,
-                    wanted,
-                    _number(verdict.measured),
-                    "hit" if verdict.hit else "**missed**",
-                ]
-            )
+            wanted = f"{'≥' if goal.wants_more else '≤'} {goal.bound:g} {unit}".strip()
+            outcome = "hit" if verdict.hit else "**missed**"
+            lines.append([titles[goal.cell], goal.figure, wanted, _number(verdict.measured), outcome])
     if not lines:
         return ""
     header = ["cell", "figure", "goal", "measured", ""]
@@ -108,12 +107,7 @@ def _goal_section(table: Medians) -> str:
         "Absolute goals were set on a machine whose cores do twice the work a cycle; ratios carry over.\n"
         "Our best row counts, against the best peer."
     )
-    return f"## Goals\n\n{note}\n\n{_table(header, lines)}"
-
-
-def _figure(rows: Mapping[str, Mapping[str, float]], figure: str, *, ours: bool) -> dict[str, float]:
-    chosen: list[Row] = [row for row in ROWS if row.is_ours == ours and row.counts]
-    return {row.name: rows[row.name][figure] for row in chosen if figure in rows.get(row.name, {})}
+    return f"## Goals\n\n{note}\n\n{table(header, lines)}"
 
 
 def _start_section(result: Mapping[str, Any]) -> str:
@@ -139,7 +133,7 @@ def _start_section(result: Mapping[str, Any]) -> str:
         )
     header = ["server", "start to first token s", "first time s", "idle CPU of a core", "idle PSS MiB"]
     header += ["largest PSS after a cell MiB", "peak RSS MiB", "planned MiB"]
-    return f"## Start, idle, memory\n\n{_table(header, lines)}" if lines else ""
+    return f"## Start, idle, memory\n\n{table(header, lines)}" if lines else ""
 
 
 def _failure_section(runs: Sequence[Mapping[str, Any]]) -> str:
@@ -147,11 +141,6 @@ def _failure_section(runs: Sequence[Mapping[str, Any]]) -> str:
         f"- {run['row']}, {run['cell']}, round {run['round']}: {run['error']}" for run in runs if "error" in run
     ]
     return "## Runs that failed\n\n" + "\n".join(failures) if failures else ""
-
-
-def _table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    rows = [header, ["---"] + ["---:"] * (len(header) - 1), *lines]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def _number(value: float) -> str:

@@ -8,35 +8,35 @@ Measure serving over HTTP with `vllm bench serve`: Headrace, llama-server and vL
 Writes `--output` (JSON, every run) and the same name with `.md` (tables). The last line is one JSON object.
 """
 
-import argparse
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
+from argparse import Namespace
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cpu_engines.probe import BandwidthProbe
 from benchmarks.cpu_serving.cells import CELLS, Cell, choose_cells
-from benchmarks.cpu_serving.load_tool import load_tool
-from benchmarks.cpu_serving.measure import Bench, Fleet, fleet, run_rounds
+from benchmarks.cpu_serving.load_tool import LoadTool
+from benchmarks.cpu_serving.measure import Bench, Fleet, run_rounds
 from benchmarks.cpu_serving.report import medians, write_report
-from benchmarks.cpu_serving.server_process import ServerProcess
-from benchmarks.cpu_serving.servers import KV_CACHE_BYTES, MAX_MODEL_LEN, MAX_NUM_SEQS, Launch, Row, choose_rows
+from benchmarks.cpu_serving.servers import KV_CACHE_BYTES, MAX_MODEL_LEN, MAX_NUM_SEQS, Row, choose_rows
+from benchmarks.harness.machine import BandwidthProbe
+from benchmarks.harness.results import RESULTS, exit_on_sigterm, make_parser, tell
+from benchmarks.harness.servers import Launch, ServerProcess
 from benchmarks.peers.manifest import DEFAULT_ROOT, Manifest, read_manifest
 
 from headrace.tools.bench.environment import describe_environment
 
-RESULT = Path(__file__).parent.parent / "results" / "cpu-serving.json"
+RESULT = RESULTS / "cpu-serving.json"
 _FIRST_STARTS = 3
 
 
-def parse_arguments() -> argparse.Namespace:
+def parse_arguments() -> Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--servers", default="", help="names or families, separated by commas; default all")
     parser.add_argument("--cells", default="", help="names, separated by commas; default all")
     parser.add_argument("--rounds", type=int, default=3)
@@ -51,8 +51,7 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     """Measure, write the files, print the tables."""
     options = parse_arguments()
-    # As an exception, so that the servers are ended too.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("Terminated."))
+    exit_on_sigterm()
     try:
         rows, cells = choose_rows(options.servers), choose_cells(options.cells)
     except KeyError as error:
@@ -82,11 +81,11 @@ def without_folders(text: str, folders: Mapping[str, Path]) -> str:
 
 
 def measure(
-    options: argparse.Namespace, manifest: Manifest, rows: Sequence[Row], cells: Sequence[Cell], scratch: Path
+    options: Namespace, manifest: Manifest, rows: Sequence[Row], cells: Sequence[Cell], scratch: Path
 ) -> dict[str, Any]:
     """Run everything and return the result's JSON object."""
     environment = describe_environment()
-    with load_tool(manifest.peers["vllm"].python, scratch=scratch) as tool:
+    with LoadTool(manifest.peers["vllm"].python, scratch=scratch) as tool:
         bench = Bench(
             manifest=manifest,
             threads=options.threads,
@@ -96,7 +95,7 @@ def measure(
             probe=BandwidthProbe(options.threads),
         )
         first_starts = list(measure_first_starts(bench, rows, cells))
-        with fleet(bench) as servers:
+        with Fleet(bench) as servers:
             runs = list(announced(run_rounds(bench, servers, rows, cells, rounds=options.rounds), servers))
             starts = servers.starts
     return {
@@ -119,7 +118,7 @@ def announced(runs: Iterable[dict[str, Any]], servers: Fleet) -> Iterable[dict[s
         started = sum(start["row"] == run["row"] for start in servers.starts)
         figures = run.get("figures", {})
         shown = " ".join(f"{name}={value:.4g}" for name, value in figures.items()) or run.get("error", "")
-        print(f"[{run['round']}] {run['row']} ({started} started) {run['cell']}: {shown}", file=sys.stderr, flush=True)
+        tell(f"[{run['round']}] {run['row']} ({started} started) {run['cell']}: {shown}")
         yield run
 
 
@@ -131,11 +130,8 @@ def measure_first_starts(bench: Bench, rows: Sequence[Row], cells: Sequence[Cell
             with tempfile.TemporaryDirectory() as cache:
                 launch = row.launch(cell, bench.manifest, bench.threads)
                 launch = Launch(arguments=(*launch.arguments, "--cache-dir", cache), environment=launch.environment)
-                server = ServerProcess(launch, log=bench.scratch / f"{row.name}-first.log")
-                try:
+                with ServerProcess(launch, log=bench.scratch / f"{row.name}-first.log") as server:
                     yield {"row": row.name, "start_s": server.wait_for_token(timeout_s=120)}
-                finally:
-                    server.close()
 
 
 def planned_bytes(manifest: Manifest, rows: Sequence[Row]) -> dict[str, int]:

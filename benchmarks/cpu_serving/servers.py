@@ -2,31 +2,30 @@
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.cpu_serving.cells import Cell
+from benchmarks.harness.results import choose, names
+from benchmarks.harness.servers import MODEL_NAME, Launch
 from benchmarks.peers.manifest import Manifest
 
-MODEL_NAME = "model"
-"""The model's name on every server."""
 MAX_MODEL_LEN = 8192
 MAX_NUM_SEQS = 64
 KV_CACHE_BYTES = 1 << 30
 """KV cache of servers that take a size; llama-server gets what its slots need."""
 OURS = "headrace"
+ALL_KINDS = frozenset({"load", "shared", "late"})
+
+MakeLaunch = Callable[[Cell, Manifest, int], Launch]
+"""
+Makes the launch from cell, manifest and number of threads; raises KeyError if the peer is not installed.
+
+Cells with equal launches share one process.
+"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
-    """The command that starts a server. Cells with equal launches share one process."""
-
-    arguments: tuple[str, ...]
-    """Without the port, which is appended as `--port N`."""
-    environment: tuple[tuple[str, str], ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Row:
     """One server with one format of the weights."""
 
@@ -34,9 +33,8 @@ class Row:
     title: str
     family: str
     """headrace, or the name of a peer."""
-    launch: Callable[[Cell, Manifest, int], Launch]
-    """Makes the launch from cell, manifest and number of threads; raises KeyError if the peer is not installed."""
-    kinds: frozenset[str] = field(default=frozenset({"load", "shared", "late"}))
+    launch: MakeLaunch
+    kinds: frozenset[str] = ALL_KINDS
     """Kinds of cells that it takes part in."""
     max_rounds: int | None = None
     """Fewer rounds than the others, for a row that only completes the picture."""
@@ -49,7 +47,7 @@ class Row:
         return self.family == OURS
 
 
-def _headrace(dtype: str, *extra: str, max_draft_tokens: int = 0) -> Callable[[Cell, Manifest, int], Launch]:
+def _headrace(dtype: str, *extra: str, max_draft_tokens: int = 0) -> MakeLaunch:
     def launch(cell: Cell, manifest: Manifest, threads: int) -> Launch:
         caching = "--enable-prefix-caching" if cell.prefix_caching else "--no-enable-prefix-caching"
         flags = [
@@ -62,7 +60,7 @@ def _headrace(dtype: str, *extra: str, max_draft_tokens: int = 0) -> Callable[[C
     return launch
 
 
-def _llama(form: str) -> Callable[[Cell, Manifest, int], Launch]:
+def _llama(form: str) -> MakeLaunch:
     def launch(cell: Cell, manifest: Manifest, threads: int) -> Launch:
         program = f"{manifest.peers['llamacpp'].tools}/llama-server"
         # Without `--kv-unified` each slot has its own cache, an equal share of `-c`.
@@ -78,7 +76,7 @@ def _llama(form: str) -> Callable[[Cell, Manifest, int], Launch]:
     return launch
 
 
-def _vllm(form: str, *extra: str) -> Callable[[Cell, Manifest, int], Launch]:
+def _vllm(form: str, *extra: str) -> MakeLaunch:
     def launch(cell: Cell, manifest: Manifest, threads: int) -> Launch:
         python = manifest.peers["vllm"].python
         caching = "--enable-prefix-caching" if cell.prefix_caching else "--no-enable-prefix-caching"
@@ -114,55 +112,34 @@ def vllm_environment(python: str, threads: int) -> Mapping[str, str]:
     return environment
 
 
+_LOAD, _LATE = frozenset({"load"}), frozenset({"late"})
+
 ROWS: tuple[Row, ...] = (
-    Row(name="headrace-w4a8", title="Headrace w4a8", family=OURS, launch=_headrace("w4a8")),
+    Row("headrace-w4a8", "Headrace w4a8", OURS, _headrace("w4a8")),
+    Row("headrace-w8a8", "Headrace w8a8", OURS, _headrace("w8a8"), _LOAD),
+    Row("headrace-bf16", "Headrace bf16", OURS, _headrace("bf16"), _LOAD, max_rounds=1),
     Row(
-        name="headrace-w8a8",
-        title="Headrace w8a8",
-        family=OURS,
-        launch=_headrace("w8a8"),
-        kinds=frozenset({"load"}),
-    ),
-    Row(
-        name="headrace-bf16",
-        title="Headrace bf16",
-        family=OURS,
-        launch=_headrace("bf16"),
-        kinds=frozenset({"load"}),
-        max_rounds=1,
-    ),
-    Row(
-        name="headrace-drafts",
-        title="Headrace w4a8, guessing tokens",
-        family=OURS,
-        launch=_headrace("w4a8", max_draft_tokens=8),
-        kinds=frozenset({"load"}),
+        "headrace-drafts",
+        "Headrace w4a8, guessing tokens",
+        OURS,
+        _headrace("w4a8", max_draft_tokens=8),
+        _LOAD,
         max_rounds=1,
         counts=False,
     ),
     Row(
-        name="headrace-itl50",
-        title="Headrace w4a8, max_itl_ms 50",
-        family=OURS,
-        launch=_headrace("w4a8", "--max-itl-ms", "50"),
-        kinds=frozenset({"late"}),
+        "headrace-itl50",
+        "Headrace w4a8, max_itl_ms 50",
+        OURS,
+        _headrace("w4a8", "--max-itl-ms", "50"),
+        _LATE,
         counts=False,
     ),
-    Row(name="llama-q4_0", title="llama-server Q4_0", family="llamacpp", launch=_llama("gguf-q4_0")),
-    Row(name="vllm-bf16", title="vLLM bf16", family="vllm", launch=_vllm("hf-bf16")),
+    Row("llama-q4_0", "llama-server Q4_0", "llamacpp", _llama("gguf-q4_0")),
+    Row("vllm-bf16", "vLLM bf16", "vllm", _vllm("hf-bf16")),
 )
 
 
-def choose_rows(names: str) -> tuple[Row, ...]:
-    """
-    Return the servers with these names or families, separated by commas; all for an empty text.
-
-    Raises:
-        KeyError: There is no such server; the message names the existing ones.
-    """
-    wanted = {name.strip() for name in names.split(",") if name.strip()}
-    unknown = wanted - {row.name for row in ROWS} - {row.family for row in ROWS}
-    if unknown:
-        known = ", ".join(row.name for row in ROWS)
-        raise KeyError(f"There is no server {min(unknown)!r}; expected some of: {known}.")
-    return tuple(row for row in ROWS if not wanted or wanted & {row.name, row.family})
+def choose_rows(text: str) -> tuple[Row, ...]:
+    """Return the servers with these names or families, separated by commas; all for an empty text. Raises KeyError."""
+    return choose("server", ROWS, names(text), lambda row: {row.name, row.family})

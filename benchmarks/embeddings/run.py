@@ -1,29 +1,29 @@
 """Embeddings of all-MiniLM-L6-v2 in Headrace, transformers and llama.cpp, in turns: speed and agreement."""
 
-import argparse
 import importlib.metadata
-import json
 import random
-import signal
 import statistics
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 import tokenizers
-from benchmarks.cpu_engines.machine import describe_machine, physical_cores
 from benchmarks.embeddings.contenders import Contender, InProcess, Server
 from benchmarks.embeddings.gguf_model import write_gguf
+from benchmarks.harness.machine import describe_machine, physical_cores
+from benchmarks.harness.results import RESULTS, exit_on_sigterm, make_parser, names, write_result
 from benchmarks.peers.manifest import DEFAULT_ROOT, read_manifest
 
 from headrace.inference.models.loading import load_model
 
 BASE = "transformers float32"
-RESULTS = Path("benchmarks/results/embeddings-minilm.json")
 NUM_BATCHES = 8
 """Different batches of a cell, so that no cache can answer."""
 SEED = 14
@@ -59,49 +59,40 @@ def texts_of(folder: Path, cell: Cell) -> list[list[str]]:
     return batches
 
 
-def contenders(options: argparse.Namespace, folder: Path, work: Path) -> dict[str, Callable[[], Contender]]:
+def contenders(options: Namespace, folder: Path, work: Path) -> dict[str, Callable[[], Contender]]:
     """Return what starts each engine, by its name in the table."""
-    threads = options.threads
-
-    def log(name: str) -> Path:
-        return work / f"{name.replace(' ', '-')}.log"
-
+    threads = str(options.threads)
+    settings = {"model": str(folder), "threads": options.threads}
     starts: dict[str, Callable[[], Contender]] = {}
     for dtype in ("float32", "bfloat16"):
-        name = f"transformers {dtype}"
-        settings = {"model": str(folder), "dtype": dtype, "threads": threads}
-        starts[name] = lambda name=name, settings=settings: InProcess("transformers", settings, log(name))
-    for dtype in options.dtypes.split(","):
-        settings = {"model": str(folder), "dtype": dtype, "threads": threads}
-        starts[f"headrace {dtype}"] = lambda name=f"headrace {dtype}", settings=settings: InProcess(
-            "headrace", settings, log(name)
-        )
-        command = [sys.executable, "-m", "headrace", "serve", str(folder), "--dtype", dtype, "--threads", str(threads)]
+        own = {"engine": "transformers", "dtype": dtype, **settings}
+        starts[f"transformers {dtype}"] = partial(InProcess, own, work / f"transformers-{dtype}.log")
+    for dtype in options.dtypes:
+        own = {"engine": "headrace", "dtype": dtype, **settings}
+        starts[f"headrace {dtype}"] = partial(InProcess, own, work / f"headrace-{dtype}.log")
+        command = [sys.executable, "-m", "headrace", "serve", str(folder), "--dtype", dtype, "--threads", threads]
         command += ["--served-model-name", "model"]
-        starts[f"headrace {dtype}, HTTP"] = lambda name=f"headrace {dtype} http", command=command: Server(
-            command, {}, log(name)
-        )
+        starts[f"headrace {dtype}, HTTP"] = partial(Server, command, work / f"headrace-{dtype}-http.log")
     return starts | llama_servers(options, folder, work)
 
 
-def llama_servers(options: argparse.Namespace, folder: Path, work: Path) -> dict[str, Callable[[], Contender]]:
+def llama_servers(options: Namespace, folder: Path, work: Path) -> dict[str, Callable[[], Contender]]:
     """Return what starts llama-server on each form of the model; nothing if llama.cpp is not installed."""
     peer = read_manifest(options.peers_root.expanduser()).peers.get("llamacpp")
     if peer is None or peer.tools is None:
         print("llama.cpp is not installed (python -m benchmarks.peers.install llamacpp): left out")
         return {}
     source = write_gguf(folder, work / "minilm-f32.gguf")
+    slots, tokens = max(cell.batch_size for cell in CELLS), max(cell.num_tokens for cell in CELLS)
+    total, threads = str(slots * (tokens + 16)), str(options.threads)
     starts: dict[str, Callable[[], Contender]] = {}
-    for form in options.llama.split(","):
+    for form in options.llama:
         file = work / f"minilm-{form}.gguf"
         quantize = [f"{peer.tools}/llama-quantize", str(source), str(file), form.upper()]
         subprocess.run(quantize, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        slots, tokens = max(cell.batch_size for cell in CELLS), max(cell.num_tokens for cell in CELLS)
-        total = str(slots * (tokens + 16))
         command = [f"{peer.tools}/llama-server", "-m", str(file), "--embeddings", "-np", str(slots), "-c", total]
-        command += ["-b", total, "-ub", total, "-t", str(options.threads), "-tb", str(options.threads), "--no-webui"]
-        name = f"llama-server {form}"
-        starts[name] = lambda name=name, command=command: Server(command, {}, work / f"{name.replace(' ', '-')}.log")
+        command += ["-b", total, "-ub", total, "-t", threads, "-tb", threads, "--no-webui"]
+        starts[f"llama-server {form}"] = partial(Server, command, work / f"llama-server-{form}.log")
     return starts
 
 
@@ -130,41 +121,38 @@ def print_cell(cell: Cell, seconds: dict[str, list[float]], cosines: dict[str, f
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--dtypes", default="bf16,w8a8", help="formats of Headrace")
-    parser.add_argument("--llama", default="f16,q8_0", help="formats of llama.cpp")
+    parser = make_parser(__doc__)
+    parser.add_argument("--dtypes", type=names, default=["bf16", "w8a8"], help="formats of Headrace")
+    parser.add_argument("--llama", type=names, default=["f16", "q8_0"], help="formats of llama.cpp")
     parser.add_argument("--threads", type=int, default=physical_cores())
     parser.add_argument("--seconds", type=float, default=3.0, help="of each turn")
     parser.add_argument("--rounds", type=int, default=3, help="turns of each engine in each cell")
     parser.add_argument("--peers-root", type=Path, default=DEFAULT_ROOT)
-    parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("--output", type=Path, default=RESULTS / "embeddings-minilm.json")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # so that the engines are ended too
+    exit_on_sigterm()
     folder = load_model("minilm").path
     versions = {name: importlib.metadata.version(name) for name in ("headrace", "torch", "transformers")}
     report = {"machine": describe_machine(), "versions": versions, "threads": options.threads, "cells": {}}
-    with TemporaryDirectory() as work:
+    with TemporaryDirectory() as work, ExitStack() as stack:
         running: dict[str, Contender] = {}
-        try:
-            for name, start in contenders(options, folder, Path(work)).items():
-                print(f"starting {name}", flush=True)
-                running[name] = start()
-            for cell in CELLS:
-                batches = texts_of(folder, cell)
-                cosines = worst_cosines(running, batches[0])
-                seconds: dict[str, list[float]] = {name: [] for name in running}
-                for _ in range(options.rounds):
-                    for name, contender in running.items():
-                        seconds[name] += contender.time(batches, options.seconds)
-                print_cell(cell, seconds, cosines)
-                report["cells"][cell.name] = {
-                    name: {"cosine": cosines[name], "seconds": [round(value, 6) for value in values]}
-                    for name, values in seconds.items()
-                }
-        finally:
-            for contender in running.values():
-                contender.close()
-    options.output.write_text(json.dumps(report, indent=1) + "\n")
+        for name, start in contenders(options, folder, Path(work)).items():
+            print(f"starting {name}", flush=True)
+            running[name] = start()
+            stack.callback(running[name].close)
+        for cell in CELLS:
+            batches = texts_of(folder, cell)
+            cosines = worst_cosines(running, batches[0])
+            seconds: dict[str, list[float]] = {name: [] for name in running}
+            for _ in range(options.rounds):
+                for name, contender in running.items():
+                    seconds[name] += contender.time(batches, options.seconds)
+            print_cell(cell, seconds, cosines)
+            report["cells"][cell.name] = {
+                name: {"cosine": cosines[name], "seconds": [round(value, 6) for value in values]}
+                for name, values in seconds.items()
+            }
+    write_result(options.output, report)
     print(f"\nwritten to {options.output}")
 
 

@@ -1,17 +1,17 @@
 """
-One engine without HTTP, in its own process: reads a command a line from its input, and writes an answer a line.
+One engine without HTTP, in its own process, which answers commands.
 
 `{"embed": [text, ...]}` returns the vectors, `{"batches": [[text, ...], ...], "seconds": s}` the seconds of each batch.
 """
 
 import asyncio
 import itertools
-import json
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from benchmarks.harness.worker import Answer, answer_commands
 
 Embed = Callable[[list[str]], list[list[float]]]
 
@@ -61,16 +61,17 @@ def transformers(settings: dict[str, Any]) -> Embed:
     return embed
 
 
-def main() -> None:
-    name, settings = sys.argv[1], json.loads(sys.argv[2])
-    embed = {"headrace": headrace, "transformers": transformers}[name](settings)
-    for line in sys.stdin:
-        command = json.loads(line)
+def start(settings: dict[str, Any]) -> tuple[dict[str, Any], Answer]:
+    """Load the engine that the settings name."""
+    engine = {"headrace": headrace, "transformers": transformers}[settings.pop("engine")]
+    embed = engine(settings)
+
+    def answer(command: dict[str, Any]) -> dict[str, Any]:
         if "embed" in command:
-            answer = embed(command["embed"])
-        else:
-            answer = time_batches(embed, command["batches"], command["seconds"])
-        print(json.dumps(answer), flush=True)
+            return {"found": embed(command["embed"])}
+        return {"found": time_batches(embed, command["batches"], command["seconds"])}
+
+    return {}, answer
 
 
 def time_batches(embed: Embed, batches: list[list[str]], seconds: float) -> list[float]:
@@ -87,4 +88,4 @@ def time_batches(embed: Embed, batches: list[list[str]], seconds: float) -> list
 
 
 if __name__ == "__main__":
-    main()
+    answer_commands(start)

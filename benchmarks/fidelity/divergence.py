@@ -1,20 +1,24 @@
 """Print each format's divergence from the float32 reference, for any family, and its size."""
 
-import argparse
 import json
+import sys
 import tempfile
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-from measure import CHUNK_TOKENS, CONTEXT_TOKENS, LIMITS, _chunk, native_runner
 
 from headrace.inference.models.loading import load_model
 from headrace.inference.models.model import Model
 from headrace.inference.runner.native import NativeRunner
 from headrace.inference.runner.reference import ReferenceRunner
 from headrace.inference.runner.step import Float32
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # it is started by its path
+
+from benchmarks.fidelity.measure import CHUNK_TOKENS, CONTEXT_TOKENS, LIMITS, chunk_step, native_runner
+from benchmarks.harness.results import make_parser, write_result
 
 TEXT = Path(__file__).parents[2] / "LICENSE"
 FORMATS = ("bf16/bf16", "w8a16/bf16", "w8a8/bf16", "w8a8/int8", "w4a16/bf16", "w4a16/int8", "w4a8/bf16", "w4a8/int8")
@@ -52,7 +56,7 @@ class Sums:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("model", help="alias, folder or GGUF file")
     parser.add_argument("--tokens", type=int, default=1024, help=f"of the text, at most {CONTEXT_TOKENS}")
     parser.add_argument("--formats", nargs="+", default=FORMATS, metavar="WEIGHTS/KV", help="such as w4a16/bf16")
@@ -74,7 +78,7 @@ def main() -> None:
         print(json.dumps(line))
     if arguments.output:
         report = {"model": model.name, "text_tokens": len(tokens), "reference_perplexity": reference, "results": lines}
-        arguments.output.write_text(json.dumps(report, indent=2) + "\n")
+        write_result(arguments.output, report)
 
 
 def compare(model: Model, tokens: list[int], runners: dict[str, NativeRunner]) -> tuple[float, list[Divergence]]:
@@ -82,13 +86,14 @@ def compare(model: Model, tokens: list[int], runners: dict[str, NativeRunner]) -
     reference_runner = ReferenceRunner(model.spec, model.weights, LIMITS)
     reference_sums, sums = Sums(), {name: Sums() for name in runners}
     for start in range(0, len(tokens), CHUNK_TOKENS):
-        step, following = _chunk(tokens, start), tokens[start + 1 : start + CHUNK_TOKENS + 1]
+        step, following = chunk_step(tokens, start), tokens[start + 1 : start + CHUNK_TOKENS + 1]
         reference = log_probabilities(reference_runner.logits(step))
         reference_sums.add(reference, reference, following)
         for name, runner in runners.items():
             sums[name].add(log_probabilities(runner.logits(step)), reference, following)
     expected = reference_sums.perplexity(len(tokens))
-    file_bytes = sum(path.stat().st_size for path in weight_files(model.path))
+    files = sorted(model.path.glob("*.safetensors")) if model.path.is_dir() else [model.path]
+    file_bytes = sum(path.stat().st_size for path in files)
     results = []
     for name, runner in runners.items():
         perplexity = sums[name].perplexity(len(tokens))
@@ -109,10 +114,6 @@ def compare(model: Model, tokens: list[int], runners: dict[str, NativeRunner]) -
 def log_probabilities(logits: Float32) -> np.ndarray:
     shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-
-
-def weight_files(path: Path) -> list[Path]:
-    return sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
 
 
 if __name__ == "__main__":

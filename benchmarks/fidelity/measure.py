@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from benchmarks.harness.steps import BLOCK, prompt_step
 
 from headrace.inference.models.model import Model
 from headrace.inference.models.spec import ModelSpec
@@ -22,12 +23,11 @@ if TYPE_CHECKING:  # imported where it is used: the native kernels need no torch
     import torch
     from transformers import LlamaForCausalLM
 
-BLOCK_TOKENS = 32
 CONTEXT_TOKENS = 2048
 CHUNK_TOKENS = 256
 LIMITS = RunnerLimits(
-    num_blocks=CONTEXT_TOKENS // BLOCK_TOKENS,
-    block_tokens=BLOCK_TOKENS,
+    num_blocks=CONTEXT_TOKENS // BLOCK,
+    block_tokens=BLOCK,
     max_step_tokens=CHUNK_TOKENS,
     max_step_sequences=1,
     max_step_rows=CHUNK_TOKENS,
@@ -97,7 +97,7 @@ def native_runner(model: Model, dtype: str, kv_dtype: str, *, isa: str | None, c
         model.spec,
         dtype=dtype,
         kv_dtype=kv_dtype,
-        block_tokens=BLOCK_TOKENS,
+        block_tokens=BLOCK,
         max_model_len=CONTEXT_TOKENS,
         max_num_seqs=1,
         max_num_batched_tokens=CHUNK_TOKENS,
@@ -119,7 +119,7 @@ def predict_torch(model: "LlamaForCausalLM", tokens: Sequence[int]) -> Predictio
 
 def predict_native(runner: NativeRunner, tokens: Sequence[int]) -> Predictions:
     """Return the teacher-forced predictions of the native kernels, in chunks through the paged KV cache."""
-    outputs = [runner.execute(_chunk(tokens, start)) for start in range(0, len(tokens), CHUNK_TOKENS)]
+    outputs = [runner.execute(chunk_step(tokens, start)) for start in range(0, len(tokens), CHUNK_TOKENS)]
     best = np.concatenate([output.top_ids[:, 0] for output in outputs])
     return Predictions(best, -np.concatenate([output.logprobs for output in outputs])[:-1])
 
@@ -135,20 +135,14 @@ def greedy_answer(model: "LlamaForCausalLM", prompt: Sequence[int], num_tokens: 
     return output[0, len(prompt) :].tolist()
 
 
-def _chunk(tokens: Sequence[int], start: int) -> StepInput:
+def chunk_step(tokens: Sequence[int], start: int) -> StepInput:
     """Return a step that asks at each token for the logprob of the next one and for the best token."""
-    chunk = np.array(tokens[start : start + CHUNK_TOKENS], np.int32)
+    chunk = tokens[start : start + CHUNK_TOKENS]
     sampling = stack_sampling([{"num_top": 1}] * len(chunk))
     following = tokens[start + 1 : start + CHUNK_TOKENS + 1]
     sampling["target"][: len(following)] = following
-    return StepInput(
-        token_ids=chunk,
-        query_starts=np.array([0, len(chunk)], np.int32),
-        context_lens=np.array([start], np.int32),
-        block_tables=np.arange(LIMITS.num_blocks, dtype=np.int32)[None],
-        rows=np.arange(len(chunk), dtype=np.int32),
-        sampling=sampling,
-    )
+    table = np.arange(LIMITS.num_blocks, dtype=np.int32)
+    return replace(prompt_step(chunk, table, context=start, rows=range(len(chunk))), sampling=sampling)
 
 
 def _torch_name(name: str) -> str:

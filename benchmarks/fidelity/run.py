@@ -1,19 +1,30 @@
 """Print and save the quality loss of each weight format. See README.md."""
 
-import argparse
-import json
 import platform
+import sys
 import tempfile
+from argparse import Namespace
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 import transformers
-from measure import Predictions, greedy_answer, native_runner, predict_native, predict_torch, torch_model
 
 from headrace.core.generation import ChatPrompt
 from headrace.inference.models.loading import load_model
 from headrace.inference.models.model import Model
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # it is started by its path
+
+from benchmarks.fidelity.measure import (
+    Predictions,
+    greedy_answer,
+    native_runner,
+    predict_native,
+    predict_torch,
+    torch_model,
+)
+from benchmarks.harness import results as files
 
 TEXT = Path(__file__).parents[2] / "LICENSE"
 WEIGHTS = ("bf16", "w8a16", "w8a8", "w4a16", "w4a8")
@@ -79,11 +90,11 @@ def main() -> None:
         results = [measure(candidate, reference, *names, arguments) for candidate, names in pairs]
     print(table(reference, results))
     if arguments.output is not None:
-        arguments.output.write_text(json.dumps(report(model, reference, results, arguments), indent=1) + "\n")
+        files.write_result(arguments.output, report(model, reference, results, arguments))
 
 
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
+def parse_arguments() -> Namespace:
+    parser = files.make_parser(__doc__)
     parser.add_argument("model", help="a Llama-like model: alias, folder or GGUF file")
     parser.add_argument("--quantized", help="its folder by `headrace quantize`: compare W8A8 without and with it")
     parser.add_argument("--text-tokens", type=int, default=2048)
@@ -93,7 +104,7 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def make_reference(model: Model, arguments: argparse.Namespace) -> Reference:
+def make_reference(model: Model, arguments: Namespace) -> Reference:
     network = torch_model(model.spec, model.weights, torch.bfloat16)
     text = model.tokenizer.encode(TEXT.read_text())[: arguments.text_tokens]
     answers = []
@@ -111,7 +122,7 @@ def tokens_of(model: Model, question: str) -> list[int]:
     return model.tokenizer.encode(model.chat_template.render(prompt), add_special_tokens=False)
 
 
-def measure(model: Model, reference: Reference, dtype: str, kv_dtype: str, arguments: argparse.Namespace) -> Result:
+def measure(model: Model, reference: Reference, dtype: str, kv_dtype: str, arguments: Namespace) -> Result:
     with tempfile.TemporaryDirectory() as cache_dir:
         runner = native_runner(model, dtype, kv_dtype, isa=arguments.isa, cache_dir=Path(cache_dir))
         on_text = predict_native(runner, reference.text)
@@ -133,23 +144,19 @@ def measure(model: Model, reference: Reference, dtype: str, kv_dtype: str, argum
 
 
 def table(reference: Reference, results: list[Result]) -> str:
-    lines = [
-        f"Perplexity of transformers bf16: {reference.on_text.perplexity:.3f} over {len(reference.text)} tokens",
-        "",
-        "| checkpoint | weights | KV | perplexity | change | same token, text | same token, answers |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    lines += [
-        f"| {r.checkpoint} | {r.dtype} | {r.kv_dtype} | {r.perplexity:.3f} | {r.perplexity_change_percent:+.2f} % "
-        f"| {r.text_agreement_percent:.1f} % | {r.answer_agreement_percent:.1f} % |"
+    header = ("checkpoint", "weights", "KV", "perplexity", "change", "same token, text", "same token, answers")
+    rows = (
+        [
+            *(r.checkpoint, r.dtype, r.kv_dtype, f"{r.perplexity:.3f}", f"{r.perplexity_change_percent:+.2f} %"),
+            *(f"{r.text_agreement_percent:.1f} %", f"{r.answer_agreement_percent:.1f} %"),
+        ]
         for r in results
-    ]
-    return "\n".join(lines)
+    )
+    about = f"Perplexity of transformers bf16: {reference.on_text.perplexity:.3f} over {len(reference.text)} tokens"
+    return f"{about}\n\n{files.table(header, rows, text_columns=3)}"
 
 
-def report(
-    model: Model, reference: Reference, results: list[Result], arguments: argparse.Namespace
-) -> dict[str, object]:
+def report(model: Model, reference: Reference, results: list[Result], arguments: Namespace) -> dict[str, object]:
     return {
         "model": model.name,
         "text_tokens": len(reference.text),

@@ -1,28 +1,29 @@
 """Count how often the first answer is right, or repeats itself, by weight format and sampling. See README.md."""
 
-import argparse
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import aclosing
+import sys
+from argparse import Namespace
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import mean
-from typing import cast
 
 from headrace.core.generation import (
     ChatPrompt,
-    Chunk,
-    Finish,
     FinishReason,
     GenerationRequest,
     RepetitionDetection,
     SamplingParams,
 )
 from headrace.inference.engine.service.async_engine import AsyncEngine
-from headrace.serving.server.engine_config import load_engine
 from headrace.serving.settings.server_settings import ServerSettings
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # it is started by its path, too
+
+from benchmarks.harness import results
+from benchmarks.harness.engines import answer, running_engine
 
 
 @dataclass(frozen=True)
@@ -86,8 +87,8 @@ def main() -> None:
         arguments.output.write_text(json.dumps([asdict(count) for count in counts], indent=1, ensure_ascii=False))
 
 
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
+def parse_arguments() -> Namespace:
+    parser = results.make_parser(__doc__)
     parser.add_argument("model", nargs="?", default="smollm2", help="alias, folder, GGUF file or Hub id")
     parser.add_argument("--formats", nargs="+", default=FORMATS, choices=FORMATS, metavar="DTYPE")
     parser.add_argument("--kv-dtype", default="auto", choices=("auto", "bf16", "int8"))
@@ -100,7 +101,7 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-async def measure(dtype: str, arguments: argparse.Namespace) -> list[Count]:
+async def measure(dtype: str, arguments: Namespace) -> list[Count]:
     settings = ServerSettings(
         model=arguments.model,
         dtype=dtype,
@@ -108,29 +109,23 @@ async def measure(dtype: str, arguments: argparse.Namespace) -> list[Count]:
         max_model_len=arguments.max_new_tokens + 128,
         isa=arguments.isa,
     )
-    engine = load_engine(settings)
-    try:
-        await engine.start()
+    async with running_engine(settings) as engine:
         return [
             await count_right(engine, dtype, question, sampling, arguments)
             for question in arguments.questions
             for sampling in arguments.sampling
         ]
-    finally:
-        await engine.close(deadline_s=0)
 
 
-async def count_right(
-    engine: AsyncEngine, dtype: str, question: str, sampling: str, arguments: argparse.Namespace
-) -> Count:
+async def count_right(engine: AsyncEngine, dtype: str, question: str, sampling: str, arguments: Namespace) -> Count:
     params = replace(
         SAMPLING[sampling], max_new_tokens=arguments.max_new_tokens, repetition_detection=RepetitionDetection()
     )
     wanted = requests(QUESTIONS[question].text, params, arguments.seeds)
     answers = await asyncio.gather(*(answer(engine, request) for request in wanted))
     right = re.compile(QUESTIONS[question].right, re.IGNORECASE | re.DOTALL)
-    wrong = [text for text, _ in answers if not right.search(text)]
-    ends = [finish for _, finish in answers]
+    wrong = [found.text for found in answers if not right.search(found.text)]
+    ends = [found.finish for found in answers]
     return Count(
         asked_dtype=dtype,
         dtype=engine.info.dtype,
@@ -151,26 +146,13 @@ def requests(question: str, params: SamplingParams, num_seeds: int) -> Iterator[
         yield GenerationRequest(request_id=f"seed-{seed}", prompt=prompt, sampling=replace(params, seed=seed))
 
 
-async def answer(engine: AsyncEngine, request: GenerationRequest) -> tuple[str, Finish]:
-    chunks = cast("AsyncGenerator[Chunk, None]", engine.generate(request))
-    async with aclosing(chunks):
-        received = [chunk async for chunk in chunks]
-    finish = received[-1].finish
-    assert finish is not None
-    return "".join(chunk.text for chunk in received), finish
-
-
-def table(counts: list[Count], samplings: Sequence[str]) -> str:
-    lines = [
-        "| question | weights | KV | " + " | ".join(samplings) + " |",
-        "|---|---|---" + "|---:" * len(samplings) + "|",
-    ]
+def table(counts: list[Count], samplings: list[str]) -> str:
+    rows = []
     for start in range(0, len(counts), len(samplings)):
-        row = counts[start : start + len(samplings)]
-        dtype = f"{row[0].dtype} (auto)" if row[0].asked_dtype == "auto" else row[0].dtype
-        cells = " | ".join(cell(count) for count in row)
-        lines.append(f"| {row[0].question} | {dtype} | {row[0].kv_dtype} | {cells} |")
-    return "\n".join(lines)
+        first, *_ = row = counts[start : start + len(samplings)]
+        dtype = f"{first.dtype} (auto)" if first.asked_dtype == "auto" else first.dtype
+        rows.append([first.question, dtype, first.kv_dtype, *map(cell, row)])
+    return results.table(["question", "weights", "KV", *samplings], rows, text_columns=3)
 
 
 def cell(count: Count) -> str:

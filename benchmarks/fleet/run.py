@@ -6,7 +6,6 @@ Estimate 1,000 nodes and 100,000 requests a second for the gateway: sums, measur
 Writes `--output` (JSON) and the same name with `.md`. The last line is one JSON object.
 """
 
-import argparse
 import json
 import random
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from typing import Any
 
 import msgspec
 from benchmarks.fleet.balance import RULES, Fleet, Rule, simulate
+from benchmarks.harness.results import RESULTS, make_parser, table, write_result
 
 from headrace.platform.gateway.routing import RoutingQuery, choose
 from headrace.platform.state.routes import Fleet as RouteFleet
@@ -26,26 +26,24 @@ from headrace.tools.bench.environment import describe_environment
 
 NODES, REQUESTS_PER_S, PIECES, SLOTS, LOAD = 1000, 100_000, 128, 8, 0.8
 HOST_REPLICAS, HOST_GATEWAYS = 4, 4
+STRATEGIES = ("RANDOM", "LEAST_OUTSTANDING_REQUESTS")
 HOST_RULES: tuple[Rule, ...] = ("random", "own least", "shared least", "true least")
-GATEWAY_RESULTS = Path(__file__).parents[1] / "results" / "gateway.json"
-OUTPUT = Path(__file__).parents[1] / "results" / "fleet.json"
 
 
 def main() -> None:
     """Run all parts and write the results."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--output", type=Path, default=OUTPUT)
+    parser = make_parser(__doc__)
+    parser.add_argument("--output", type=Path, default=RESULTS / "fleet.json")
     parser.add_argument("--requests", type=int, default=300_000)
     options = parser.parse_args()
     results = {
         "environment": describe_environment(),
         "routing": [measure_routing(count) for count in (10, 100, NODES)],
-        "cores": gateway_cores(json.loads(GATEWAY_RESULTS.read_text(encoding="utf-8"))["summary"]),
+        "cores": gateway_cores(json.loads((RESULTS / "gateway.json").read_text(encoding="utf-8"))["summary"]),
         "balance": balance(options.requests),
         "one_host": one_host(),
     }
-    options.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    options.output.with_suffix(".md").write_text(tables(results), encoding="utf-8")
+    write_result(options.output, results, tables(results))
     print(tables(results))
     print(json.dumps({"output": str(options.output), "cores": results["cores"]}))
 
@@ -57,7 +55,7 @@ def measure_routing(num_replicas: int) -> dict[str, Any]:
     rng = random.Random(0)
     loads = {replica.worker: rng.randrange(SLOTS) for replica in replicas}
     found: dict[str, Any] = {"replicas": num_replicas}
-    for strategy in ("RANDOM", "LEAST_OUTSTANDING_REQUESTS"):
+    for strategy in STRATEGIES:
         fleet = RouteFleet(generation=1, share=1.0, replicas=replicas)
         variant = VariantRoute(name="v", weight=1.0, fleets=(fleet,), strategy=strategy)
         route = Route(
@@ -125,25 +123,30 @@ def one_host(num_requests: int = 20_000) -> list[dict[str, Any]]:
 
 def tables(results: dict[str, Any]) -> str:
     """Return the results as Markdown tables."""
-    lines = ["# A thousand nodes, on paper and simulated", ""]
-    lines += ["| replicas | route, bytes | read it, µs | choose at random, µs | choose the least loaded, µs |"]
-    lines += ["|---|---|---|---|---|"]
-    for row in results["routing"]:
-        chosen = (row["choose_us RANDOM"], row["choose_us LEAST_OUTSTANDING_REQUESTS"])
-        cells = (row["replicas"], f"{row['route_bytes']:,}", f"{row['read_route_us']:,.0f}")
-        lines.append(f"| {' | '.join(map(str, cells))} | {' | '.join(f'{us:,.1f}' for us in chosen)} |")
-    lines += ["", "| API | gateway cores |", "|---|---|"]
-    lines += [f"| {api} | {cores:,.0f} |" for api, cores in results["cores"].items()]
-    lines += ["", "| gateways | rule | mean wait, ms | p99 wait, ms |", "|---|---|---|---|"]
-    for row in results["balance"]:
-        waits = f"{row['mean_s'] * 1e3:.2f} | {row['p99_s'] * 1e3:.1f}"
-        lines.append(f"| {row['gateways']} | {row['rule']} | {waits} |")
-    lines += ["", f"{HOST_GATEWAYS} gateways, {HOST_REPLICAS} replicas, mean wait as a share of the answer's time:", ""]
-    lines += [f"| answer | {' | '.join(HOST_RULES)} |", "|---|---|---|---|---|"]
-    for service_s in dict.fromkeys(row["service_s"] for row in results["one_host"]):
-        means = [row["mean_s"] / service_s for row in results["one_host"] if row["service_s"] == service_s]
-        lines.append(f"| {service_s:g} s | {' | '.join(f'{mean:.0%}' for mean in means)} |")
-    return "\n".join(lines) + "\n"
+    routing = [
+        [
+            *(str(row["replicas"]), f"{row['route_bytes']:,}", f"{row['read_route_us']:,.0f}"),
+            *(f"{row[f'choose_us {strategy}']:,.1f}" for strategy in STRATEGIES),
+        ]
+        for row in results["routing"]
+    ]
+    balanced = [
+        [str(row["gateways"]), row["rule"], f"{row['mean_s'] * 1e3:.2f}", f"{row['p99_s'] * 1e3:.1f}"]
+        for row in results["balance"]
+    ]
+    shares: dict[float, list[str]] = {}
+    for row in results["one_host"]:
+        shares.setdefault(row["service_s"], []).append(f"{row['mean_s'] / row['service_s']:.0%}")
+    header = ("replicas", "route, bytes", "read it, µs", "choose at random, µs", "choose the least loaded, µs")
+    parts = (
+        "# A thousand nodes, on paper and simulated",
+        table(header, routing),
+        table(("API", "gateway cores"), [[api, f"{cores:,.0f}"] for api, cores in results["cores"].items()]),
+        table(("gateways", "rule", "mean wait, ms", "p99 wait, ms"), balanced),
+        f"{HOST_GATEWAYS} gateways, {HOST_REPLICAS} replicas, mean wait as a share of the answer's time:",
+        table(("answer", *HOST_RULES), [[f"{service_s:g} s", *means] for service_s, means in shares.items()]),
+    )
+    return "\n\n".join(parts) + "\n"
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.harness import results
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
@@ -51,31 +53,26 @@ def cpu_us_a_piece(rounds: Sequence[Round]) -> float:
 
 def summary(rounds: Sequence[Round]) -> list[dict[str, Any]]:
     """Return one row per API and number of streams."""
-    cells = sorted({(measured.api, measured.streams) for measured in rounds})
     rows = []
-    for api, streams in cells:
+    for api, streams in sorted({(measured.api, measured.streams) for measured in rounds}):
         chosen = [measured for measured in rounds if (measured.api, measured.streams) == (api, streams)]
-        rows.append(
-            {
-                "api": api,
-                "streams": streams,
-                "added_ttft_ms": added_ttft_ms(chosen),
-                "throughput_loss": throughput_loss(chosen),
-                "gateway_cpu_us_a_piece": cpu_us_a_piece(chosen),
-            }
-        )
+        row: dict[str, Any] = {"api": api, "streams": streams, "added_ttft_ms": added_ttft_ms(chosen)}
+        row |= {"throughput_loss": throughput_loss(chosen), "gateway_cpu_us_a_piece": cpu_us_a_piece(chosen)}
+        rows.append(row)
     return rows
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """Return the rows as a Markdown table."""
-    lines = [
-        "| API | streams | added TTFT, median | throughput lost | gateway CPU a piece |",
-        "|---|---|---|---|---|",
-    ]
-    lines += [
-        f"| {row['api']} | {row['streams']} | {row['added_ttft_ms']:.2f} ms | {row['throughput_loss']:.1%} "
-        f"| {row['gateway_cpu_us_a_piece']:.0f} us |"
+    header = ("API", "streams", "added TTFT, median", "throughput lost", "gateway CPU a piece")
+    cells = (
+        (
+            row["api"],
+            row["streams"],
+            f"{row['added_ttft_ms']:.2f} ms",
+            f"{row['throughput_loss']:.1%}",
+            f"{row['gateway_cpu_us_a_piece']:.0f} us",
+        )
         for row in rows
-    ]
-    return "\n".join(lines)
+    )
+    return results.table(header, cells)

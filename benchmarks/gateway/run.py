@@ -7,7 +7,6 @@ Measure what the gateway adds: time to the first byte and throughput, against th
 Writes `--output` (JSON, every round) and the same name with `.md` (the table). The last line is one JSON object.
 """
 
-import argparse
 import asyncio
 import json
 import os
@@ -15,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -22,16 +22,15 @@ from pathlib import Path
 from time import perf_counter
 
 import uvloop
-from benchmarks.cpu_serving.proc import session_cpu_s
-from benchmarks.cpu_serving.server_process import ServerProcess
-from benchmarks.cpu_serving.servers import Launch
 from benchmarks.gateway.figures import Answer, Round, summary, table
 from benchmarks.gateway.host import ENDPOINT
+from benchmarks.harness.proc import session_cpu_s
+from benchmarks.harness.results import RESULTS, make_parser, names, numbers, tell, write_result
+from benchmarks.harness.servers import Launch, ServerProcess
 
 from headrace.tools.bench.environment import describe_environment
 from headrace.tools.bench.http1 import HttpClient
 
-RESULT = Path(__file__).parent.parent / "results" / "gateway.json"
 START_TIMEOUT_S = 120.0
 WAVES_OF_STREAMS = 8
 """With fewer streams a round has this many times more waves."""
@@ -41,17 +40,17 @@ _PATHS = {
 }
 
 
-def parse_arguments() -> argparse.Namespace:
+def parse_arguments() -> Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("model", help="a file or a folder")
-    parser.add_argument("--apis", default="sagemaker,openai")
-    parser.add_argument("--streams", default="1,8,32", help="requests at a time, separated by commas")
+    parser.add_argument("--apis", type=names, default=["sagemaker", "openai"])
+    parser.add_argument("--streams", type=numbers, default=[1, 8, 32], help="requests at a time, separated by commas")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--waves", type=int, default=2, help="of requests in a round; more where there are few streams")
     parser.add_argument("--output-tokens", type=int, default=128)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of the model server")
-    parser.add_argument("--output", type=Path, default=RESULT)
+    parser.add_argument("--output", type=Path, default=RESULTS / "gateway.json")
     return parser.parse_args()
 
 
@@ -83,13 +82,13 @@ async def ask_all(client: HttpClient, path: str, bodies: list[bytes]) -> tuple[l
     return answers, perf_counter() - started_s
 
 
-async def measure(options: argparse.Namespace, worker_url: str, gateway_url: str, gateway_pid: int) -> list[Round]:
+async def measure(options: Namespace, worker_url: str, gateway_url: str, gateway_pid: int) -> list[Round]:
     """Return all rounds but the first, which warms up."""
     clients = HttpClient(worker_url), HttpClient(gateway_url)
     rounds = []
     for number in range(-1, options.rounds):
-        for api in options.apis.split(","):
-            for streams in map(int, options.streams.split(",")):
+        for api in options.apis:
+            for streams in options.streams:
                 num_waves = max(options.waves, options.waves * WAVES_OF_STREAMS // streams)
                 prompts = range((number + 1) * 1_000_000, (number + 1) * 1_000_000 + num_waves * streams)
                 bodies = [request_body(api, prompt, options.output_tokens) for prompt in prompts]
@@ -97,7 +96,7 @@ async def measure(options: argparse.Namespace, worker_url: str, gateway_url: str
                 made = await measure_round(api, waves, clients, gateway_pid)
                 if number >= 0:
                     rounds.append(made)
-                    print(table(summary([made])).splitlines()[-1], file=sys.stderr, flush=True)
+                    tell(table(summary([made])).splitlines()[-1])
     for client in clients:
         await client.close()
     return rounds
@@ -127,7 +126,7 @@ async def measure_round(
 
 
 @contextmanager
-def running(options: argparse.Namespace, scratch: Path) -> Iterator[tuple[str, str, int]]:
+def running(options: Namespace, scratch: Path) -> Iterator[tuple[str, str, int]]:
     """Yield the worker's URL, the gateway's URL and its process."""
     flags = (
         "--dtype",
@@ -139,8 +138,7 @@ def running(options: argparse.Namespace, scratch: Path) -> Iterator[tuple[str, s
         str(options.threads),
     )
     arguments = (sys.executable, "-m", "headrace", "serve", options.model, "--dialect", "tgi-3", *flags)
-    worker = ServerProcess(Launch(arguments=arguments, environment=()), log=scratch / "worker.log")
-    try:
+    with ServerProcess(Launch(arguments=arguments), log=scratch / "worker.log") as worker:
         worker.wait_for_token(timeout_s=START_TIMEOUT_S)
         command = [sys.executable, "-m", "benchmarks.gateway.host", worker.url]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as gateway:
@@ -149,8 +147,6 @@ def running(options: argparse.Namespace, scratch: Path) -> Iterator[tuple[str, s
                 yield worker.url, gateway.stdout.readline().strip(), gateway.pid
             finally:
                 gateway.terminate()
-    finally:
-        worker.close()
 
 
 def main() -> None:
@@ -173,9 +169,7 @@ def main() -> None:
         "summary": rows,
         "rounds": [asdict(measured) for measured in rounds],
     }
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text(json.dumps(result, indent=1) + "\n")
-    options.output.with_suffix(".md").write_text(f"# The gateway beside the bare model server\n\n{table(rows)}\n")
+    write_result(options.output, result, f"# The gateway beside the bare model server\n\n{table(rows)}\n")
     print(table(rows))
     print(json.dumps({"output": str(options.output), "summary": rows}))
 

@@ -8,31 +8,30 @@ and while the first one follows and is killed. Short requests go through the sec
 Writes `--output` (JSON) and the same name with `.md`.
 """
 
-import argparse
 import asyncio
 import json
-import sys
 import tempfile
 import time
+from argparse import Namespace
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Final
+from typing import Final
 
 import uvloop
-from benchmarks.chaos.processes import Platform, PostgreSQL, until
+from benchmarks.gateways import pages
 from benchmarks.gateways.figures import percentile
 from benchmarks.gateways.load import ENDPOINT, GATEWAY_PATH, OPENAI_PATH
-from benchmarks.gateways.setups import create_endpoint, new_platform
+from benchmarks.gateways.setups import create_endpoint, new_pair
 from benchmarks.gateways.worker import piece_of
+from benchmarks.harness.platforms import Platform, until
+from benchmarks.harness.results import RESULTS, make_parser, tell, write_result
 
-from headrace.platform.cluster.ports import PLATFORM_PORTS, free_ports
 from headrace.tools.bench.environment import describe_environment
 from headrace.tools.bench.http1 import ConnectionFailed, HttpClient, Truncated
 
-RESULT: Final = Path(__file__).parents[1] / "results" / "failover.json"
 PIECES, GAP_MS = 300, 20.0
 KILL_AFTER_S = 1.5
 CASES: Final = ("none", "leader", "follower")
@@ -62,13 +61,13 @@ class Seen:
     """From the kill until an endpoint that was created after it is in service."""
 
 
-def parse_arguments() -> argparse.Namespace:
+def parse_arguments() -> Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--streams", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--note", default="", help="a remark for the results, such as: other work ran")
-    parser.add_argument("--output", type=Path, default=RESULT)
+    parser.add_argument("--output", type=Path, default=RESULTS / "failover.json")
     return parser.parse_args()
 
 
@@ -78,7 +77,7 @@ async def stream(client: HttpClient, number: int) -> tuple[bool, list[float]]:
     try:
         exchange = await client.fetch("POST", OPENAI_PATH, json.dumps(body).encode())
     except (ConnectionFailed, Truncated, TimeoutError) as error:
-        print(f"stream {number}: {error!r}", file=sys.stderr)
+        tell(f"stream {number}: {error!r}")
         return False, []
     expected = b"".join(piece_of(f"s{number}", piece) for piece in range(PIECES))
     times = [piece.at_s for piece in exchange.pieces]
@@ -104,21 +103,8 @@ class Pair:
     """Two platforms; clients use the second one."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
-        ports = free_ports(PLATFORM_PORTS)
-        database = PostgreSQL(folder / "postgresql", next(ports))
-        stack.callback(database.close)
-        flags = ["--database", database.create("pair")]
-        self._platforms = [new_platform(folder, number, next(ports), flags) for number in range(2)]
+        self._platforms, _ = new_pair(folder, stack)
         self._num_made = 0
-        for platform in self._platforms:
-            stack.callback(platform.stop)
-            start(platform)
-        create_endpoint(self.ports)
-
-    @property
-    def ports(self) -> list[int]:
-        """The ports of both."""
-        return [platform.port for platform in self._platforms]
 
     @property
     def second(self) -> Platform:
@@ -129,7 +115,7 @@ class Pair:
         """Let both run, with the lease where the case needs it."""
         first, second = self._platforms
         if first.pid is None:
-            start(first)
+            first.start_and_wait()
         is_second_leading = self._leads(second)
         if (case == "leader") == is_second_leading:
             # The one that leads restarts, so that the other one leads.
@@ -137,7 +123,7 @@ class Pair:
             before = count(new)
             old.kill()
             until(lambda: count(new) > before, "the other platform leads")
-            start(old)
+            old.start_and_wait()
 
     def _leads(self, platform: Platform) -> bool:
         """Return whether a platform leads; the last one to say so does."""
@@ -180,12 +166,6 @@ class Pair:
         )
 
 
-def start(platform: Platform) -> None:
-    """Start a platform and wait until it answers."""
-    platform.start()
-    platform.until_it_answers()
-
-
 def count(platform: Platform) -> int:
     """Return how often a platform has begun to lead."""
     return platform.log.read_text().count(_LEADS) if platform.log.exists() else 0
@@ -197,55 +177,28 @@ def last_time(platform: Platform) -> str:
     return str(json.loads(lines[-1])["timestamp"]) if lines else ""
 
 
-def table(seen: list[Seen]) -> str:
-    """Return the worst of all rounds for each case, as a Markdown table."""
-    lines = [
-        "| killed | streams | equal | longest gap | requests | failed | slowest | leads after | endpoint made after |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
-    ]
-    for case in CASES:
-        own = [run for run in seen if run.killed == case]
-        if not own:
-            continue
-        leads = [run.leads_after_s for run in own if run.leads_after_s is not None]
-        changes = [run.changes_after_s for run in own if run.changes_after_s is not None]
-        lines.append(
-            f"| {case} | {sum(run.streams for run in own)} | {sum(run.equal for run in own)} "
-            f"| {max(run.longest_gap_ms for run in own):.0f} ms | {sum(run.requests for run in own):,} "
-            f"| {sum(run.failed_requests for run in own)} | {max(run.slowest_request_ms for run in own):.0f} ms "
-            f"| {_seconds(leads)} | {_seconds(changes)} |"
-        )
-    return "\n".join(lines) + "\n"
-
-
-def _seconds(values: list[float]) -> str:
-    return f"{max(values):.1f} s" if values else ""
-
-
 def main() -> None:
     """Run all rounds, write the files, print the table."""
     options = parse_arguments()
     seen: list[Seen] = []
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="failover-")))
-        folder.chmod(0o755)  # PostgreSQL runs as a user of its own
-        pair = Pair(folder, stack)
+        pair = Pair(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="failover-"))), stack)
         for number in range(options.rounds):
             for case in CASES:
                 pair.prepare(case)
                 with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                     seen.append(runner.run(pair.run(case, options.streams)))
-                print(f"round {number + 1}: {seen[-1]}", file=sys.stderr, flush=True)
-    result: dict[str, Any] = {
+                tell(f"round {number + 1}: {seen[-1]}")
+    result = {
         "environment": describe_environment(),
         "note": options.note,
         "pieces": PIECES,
         "gap_ms": GAP_MS,
         "rounds": [asdict(run) for run in seen],
     }
-    options.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    options.output.with_suffix(".md").write_text(f"# One of two platforms is killed\n\n{table(seen)}", encoding="utf-8")
-    print(table(seen))
+    page = "\n".join(pages.failover(result))
+    write_result(options.output, result, f"# One of two platforms is killed\n{page}")
+    print(page)
 
 
 if __name__ == "__main__":

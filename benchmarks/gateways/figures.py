@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.harness import results
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Busy:
@@ -90,33 +92,18 @@ def ceiling_per_s(row: Mapping[str, float], num_cores: int) -> float:
 
 def table(rows: Sequence[Mapping[str, Any]], *, num_cores: int) -> str:
     """Return the rows as Markdown tables: short requests with latencies, then streams."""
-    lines = [
-        "| gateways | cores | requests/s | of the ceiling | gateway CPU a request | worker, client | p50 | p99 |",
-        "|---|---|---:|---:|---:|---:|---:|---:|",
-    ]
+    requests, streams = [], []
     for row in rows:
+        place = (row["setup"], "one for the gateways" if row["is_pinned"] else "shared by all")
         found, latency = row["requests"], row["latency"]
-        share = found["per_s"] / ceiling_per_s(found, num_cores)
-        rest = found["worker_cpu_us"] + found["client_cpu_us"]
-        lines.append(
-            f"| {row['setup']} | {_cores(row)} | {found['per_s']:,.0f} | {'' if row['is_pinned'] else f'{share:.0%}'} "
-            f"| {found['gateway_cpu_us']:.0f} us | {rest:.0f} us | {latency['added_p50_ms']:.2f} ms "
-            f"| {latency['added_p99_ms']:.2f} ms |"
-        )
-    lines += [
-        "",
-        "| gateways | cores | streamed pieces/s | gateway CPU a piece | worker and client |",
-        "|---|---|---:|---:|---:|",
-    ]
-    for row in rows:
+        share = "" if row["is_pinned"] else f"{found['per_s'] / ceiling_per_s(found, num_cores):.0%}"
+        cpu = (f"{found['gateway_cpu_us']:.0f} us", f"{found['worker_cpu_us'] + found['client_cpu_us']:.0f} us")
+        added = (f"{latency[f'added_{name}_ms']:.2f} ms" for name in ("p50", "p99"))
+        requests.append([*place, f"{found['per_s']:,.0f}", share, *cpu, *added])
         found = row["streams"]
-        rest = found["worker_cpu_us"] + found["client_cpu_us"]
-        lines.append(
-            f"| {row['setup']} | {_cores(row)} | {found['per_s']:,.0f} "
-            f"| {found['gateway_cpu_us']:.1f} us | {rest:.1f} us |"
-        )
-    return "\n".join(lines) + "\n"
-
-
-def _cores(row: Mapping[str, Any]) -> str:
-    return "one for the gateways" if row["is_pinned"] else "shared by all"
+        cpu = (f"{found['gateway_cpu_us']:.1f} us", f"{found['worker_cpu_us'] + found['client_cpu_us']:.1f} us")
+        streams.append([*place, f"{found['per_s']:,.0f}", *cpu])
+    header = ["gateways", "cores", "requests/s", "of the ceiling", "gateway CPU a request", "worker, client"]
+    first = results.table([*header, "p50", "p99"], requests, text_columns=2)
+    header = ["gateways", "cores", "streamed pieces/s", "gateway CPU a piece", "worker and client"]
+    return f"{first}\n\n{results.table(header, streams, text_columns=2)}\n"

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from benchmarks.gateways.figures import ceiling_per_s
+from benchmarks.harness.results import page_table
 
 REQUESTS_PER_S: Final = 100_000
 PIECES: Final = 128
@@ -23,17 +24,29 @@ def gateways(result: Mapping[str, Any]) -> Iterator[str]:
     shared = [row for row in rows if not row["is_pinned"]]
     pinned = {row["setup"]: row for row in rows if row["is_pinned"]}
     yield from note_of(result)
-    yield "\n| gateways | requests/s, all on 2 cores | of the ceiling | gateways on 1 core | CPU | added p50 | p99 |"
-    yield "|---|---:|---:|---:|---:|---:|---:|"
+    cells = []
     for row in shared:
-        found, alone = row["requests"], pinned[row["setup"]]
+        found, alone, latency = row["requests"], pinned[row["setup"]]["requests"], row["latency"]
         share = found["per_s"] / ceiling_per_s(found, result["num_cores"])
-        latency = row["latency"]
-        yield (
-            f"| {row['setup']} | {found['per_s']:,.0f} | {share:.0%} | {alone['requests']['per_s']:,.0f} "
-            f"| {alone['requests']['gateway_cpu_us']:,.0f} µs | {latency['added_p50_ms']:.1f} ms "
-            f"| {latency['added_p99_ms']:.1f} ms |"
+        added = (f"{latency[f'added_{name}_ms']:.1f} ms" for name in ("p50", "p99"))
+        rates = (
+            f"{found['per_s']:,.0f}",
+            f"{share:.0%}",
+            f"{alone['per_s']:,.0f}",
+            f"{alone['gateway_cpu_us']:,.0f} µs",
         )
+        cells.append([row["setup"], *rates, *added])
+    header = (
+        "gateways",
+        "requests/s, all on 2 cores",
+        "of the ceiling",
+        "gateways on 1 core",
+        "CPU",
+        "added p50",
+        "p99",
+    )
+    *lines, _ = page_table(header, cells)
+    yield from lines
     per_request = _cpu_us(pinned.values(), "requests")
     per_piece = _cpu_us(pinned.values(), "streams")
     yield (
@@ -64,28 +77,24 @@ def _processes(cpu_us: float, count: int) -> int:
 def failover(result: Mapping[str, Any]) -> Iterator[str]:
     """Yield what clients of the second platform saw, the worst of all rounds."""
     yield from note_of(result)
-    yield "\n| killed | streams | complete and equal | longest gap | short requests | failed | slowest | leads after |"
-    yield "|---|---:|---:|---:|---:|---:|---:|---:|"
-    names = {"none": "none (control)", "leader": "the leader", "follower": "the follower"}
-    for killed, name in names.items():
+    cells = []
+    for killed, name in {"none": "none (control)", "leader": "the leader", "follower": "the follower"}.items():
         own = [row for row in result["rounds"] if row["killed"] == killed]
         streams, equal, requests, failed = (
             sum(row[key] for row in own) for key in ("streams", "equal", "requests", "failed_requests")
         )
         gap_ms, slowest_ms = (max(row[key] for row in own) for key in ("longest_gap_ms", "slowest_request_ms"))
         leads = [row["leads_after_s"] for row in own if row["leads_after_s"] is not None]
-        yield (
-            f"| {name} | {streams} | {equal} | {gap_ms:.0f} ms | {requests:,} | {failed} | {slowest_ms:.0f} ms "
-            f"| {f'{max(leads):.1f} s' if leads else ''} |"
-        )
-    yield "\n"
+        worst = (f"{requests:,}", failed, f"{slowest_ms:.0f} ms", f"{max(leads):.1f} s" if leads else "")
+        cells.append([name, streams, equal, f"{gap_ms:.0f} ms", *worst])
+    header = ("killed", "streams", "complete and equal", "longest gap", "short requests", "failed", "slowest")
+    yield from page_table((*header, "leads after"), cells)
 
 
 def upgrade(result: Mapping[str, Any]) -> Iterator[str]:
     """Yield the sums over all upgrades."""
     yield from note_of(result)
     rows = result["rounds"]
-    sums = " | ".join(f"{sum(row[key] for row in rows):,}" for key in ("requests", "streams", "failed"))
-    yield "\n| platforms replaced | requests | streams | failed |"
-    yield "|---:|---:|---:|---:|"
-    yield f"| {2 * len(rows)} | {sums} |\n"
+    sums = (f"{sum(row[key] for row in rows):,}" for key in ("requests", "streams", "failed"))
+    header = ("platforms replaced", "requests", "streams", "failed")
+    yield from page_table(header, [[2 * len(rows), *sums]], text_columns=0)

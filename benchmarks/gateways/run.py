@@ -7,13 +7,13 @@ Measure requests a second and added latency with 1, 2 and 4 gateway processes, a
 All setups run at the same time and are measured in turns. Writes `--output` (JSON) and the same name with `.md`.
 """
 
-import argparse
 import json
 import os
 import random
 import subprocess
 import sys
 import tempfile
+from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -22,18 +22,19 @@ from typing import Any
 
 from benchmarks.gateways.figures import Busy, Paced, summary, table
 from benchmarks.gateways.load import GATEWAY_PATH, STREAM_PATH
-from benchmarks.gateways.setups import KINDS, Setup, cpu_s, start
+from benchmarks.gateways.setups import KINDS, Setup, start
+from benchmarks.harness.proc import cpu_s
+from benchmarks.harness.results import RESULTS, make_parser, names, tell, write_result
 
 from headrace.tools.bench.environment import describe_environment
 
-RESULT = Path(__file__).parents[1] / "results" / "gateways.json"
 PIECES, GAP_MS = 128, 2.0
 WARM_S = 0.5
 
 
-def parse_arguments() -> argparse.Namespace:
+def parse_arguments() -> Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--setups", default=",".join(KINDS).replace(", ", "; "), help="names, separated by commas")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4.0, help="of each cell")
@@ -42,14 +43,14 @@ def parse_arguments() -> argparse.Namespace:
         "--rate", type=float, default=400.0, help="requests a second for the latency, half of them direct"
     )
     parser.add_argument("--note", default="", help="a remark for the results, such as: other work ran")
-    parser.add_argument("--output", type=Path, default=RESULT)
+    parser.add_argument("--output", type=Path, default=RESULTS / "gateways.json")
     return parser.parse_args()
 
 
 class Bench:
     """Runs the cells and keeps their results."""
 
-    def __init__(self, options: argparse.Namespace, setups: Sequence[Setup]) -> None:
+    def __init__(self, options: Namespace, setups: Sequence[Setup]) -> None:
         self._options = options
         self._setups = setups
         self._cores = sorted(os.sched_getaffinity(0))
@@ -64,7 +65,7 @@ class Bench:
             for is_pinned in (False, True):
                 for setup in order:
                     self._measure(setup, is_pinned=is_pinned)
-                    print(f"round {number + 1}: {setup.name}, pinned: {is_pinned}", file=sys.stderr, flush=True)
+                    tell(f"round {number + 1}: {setup.name}, pinned: {is_pinned}")
 
     def _measure(self, setup: Setup, *, is_pinned: bool) -> None:
         rest = self._cores[:1] if is_pinned else self._cores
@@ -100,11 +101,11 @@ class Bench:
 def main() -> None:
     """Start all setups, measure, write the files, print the tables."""
     options = parse_arguments()
-    names = [name.strip().replace("; ", ", ") for name in options.setups.split(",")]
+    setups = [name.replace("; ", ", ") for name in names(options.setups)]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gateways-")))
         folder.chmod(0o755)  # PostgreSQL runs as a user of its own
-        bench = Bench(options, start(names, folder, stack))
+        bench = Bench(options, start(setups, folder, stack))
         bench.run()
     rows = summary(bench.busy, bench.paced)
     num_cores = len(os.sched_getaffinity(0))
@@ -124,8 +125,7 @@ def main() -> None:
             for c in bench.paced
         ],
     }
-    options.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    options.output.with_suffix(".md").write_text(f"# Several gateways\n\n{text}", encoding="utf-8")
+    write_result(options.output, result, f"# Several gateways\n\n{text}")
     print(text)
 
 

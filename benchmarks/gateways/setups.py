@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -11,16 +10,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.chaos.clients import aws_client
-from benchmarks.chaos.processes import Platform, PostgreSQL, children, processes_with, until
 from benchmarks.gateways import worker
 from benchmarks.gateways.load import ENDPOINT
+from benchmarks.harness import platforms
+from benchmarks.harness.platforms import Platform, PostgreSQL, aws_client, until
+from benchmarks.harness.proc import children, processes_with
 
 from headrace.platform.cluster.ports import PLATFORM_PORTS, free_ports
 
 IMAGE: Final = "bench/echo"
-_ROLE: Final = "arn:aws:iam::000000000000:role/any"
-_TICKS_A_SECOND: Final = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,11 +28,6 @@ class Kind:
     processes: int = 1
     platforms: int = 1
     is_postgresql: bool = False
-
-    @property
-    def gateways(self) -> int:
-        """The number of processes that serve."""
-        return self.processes * self.platforms
 
 
 KINDS: Final[Mapping[str, Kind]] = {
@@ -80,15 +73,6 @@ def set_cores(pid: int, cores: Sequence[int]) -> None:
         os.sched_setaffinity(int(task.name), cores)
 
 
-def cpu_s(pids: Sequence[int]) -> float:
-    """Return the CPU time of processes, user and system, seconds."""
-    ticks = 0
-    for pid in pids:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])
-    return ticks / _TICKS_A_SECOND
-
-
 def start(names: Sequence[str], folder: Path, stack: ExitStack) -> list[Setup]:
     """Start all setups; the stack stops them."""
     ports = free_ports(PLATFORM_PORTS)
@@ -105,45 +89,52 @@ def _start(name: str, folder: Path, ports: Any, database: PostgreSQL | None, sta
     flags = ["--processes", str(kind.processes)]
     if database is not None and kind.is_postgresql:
         flags += ["--database", database.create(folder.name.replace("-", "_"))]
-    platforms = [new_platform(folder, number, next(ports), flags) for number in range(kind.platforms)]
-    for platform in platforms:
+    started = [new_platform(folder, number, next(ports), flags) for number in range(kind.platforms)]
+    for platform in started:
         stack.callback(platform.stop)
-        platform.start()
-        platform.until_it_answers()
-    create_endpoint([platform.port for platform in platforms])
+        platform.start_and_wait()
+    create_endpoint([platform.port for platform in started])
     ((pid, command),) = processes_with(Path(worker.__file__).name, str(folder)).items()
-    return Setup(name=name, platforms=platforms, worker_port=int(command.split()[-2]), worker_pid=pid)
+    return Setup(name=name, platforms=started, worker_port=int(command.split()[-2]), worker_pid=pid)
 
 
-def new_platform(folder: Path, number: int, port: int, flags: Sequence[str], *, data: str = "") -> Platform:
+def new_platform(folder: Path, number: int, port: int, flags: Sequence[str]) -> Platform:
     """Return a platform that is to be started, with the image of the worker."""
     images = folder / "images.toml"
     command = f"{sys.executable} -I {worker.__file__} {{port}} {folder}"
     images.write_text(f'[images."{IMAGE}"]\ncommand = {json.dumps(command)}\n')
     return Platform(
         name=f"platform {number}",
-        folder=folder / (data or f"data-{number}"),
+        folder=folder / f"data-{number}",
         port=port,
         log=folder / f"platform-{number}.log",
         flags=["--images", str(images), *flags],
     )
 
 
-def create_endpoint(ports: Sequence[int], *, name: str = ENDPOINT) -> float:
-    """Create an endpoint at the first platform, and wait until all can invoke it; return the seconds that it took."""
-    began_s = time.monotonic()
-    sagemaker = aws_client("sagemaker", ports[0])
-    container = {"Image": IMAGE}
-    sagemaker.create_model(ModelName=name, PrimaryContainer=container, ExecutionRoleArn=_ROLE)
-    variant = {"VariantName": "v", "ModelName": name, "InitialInstanceCount": 1, "InstanceType": "ml.m5.large"}
-    sagemaker.create_endpoint_config(EndpointConfigName=name, ProductionVariants=[variant])
-    sagemaker.create_endpoint(EndpointName=name, EndpointConfigName=name)
+def new_pair(folder: Path, stack: ExitStack, *flags: str) -> tuple[list[Platform], Any]:
+    """Start two platforms on one PostgreSQL with an endpoint; return them, and further free ports."""
+    folder.chmod(0o755)  # PostgreSQL runs as a user of its own
+    ports = free_ports(PLATFORM_PORTS)
+    database = PostgreSQL(folder / "postgresql", next(ports))
+    stack.callback(database.close)
+    shared = ["--database", database.create("pair"), *flags]
+    pair = [new_platform(folder, number, next(ports), shared) for number in range(2)]
+    for platform in pair:
+        stack.callback(platform.stop)
+        platform.start_and_wait()
+    create_endpoint([platform.port for platform in pair])
+    return pair, ports
+
+
+def create_endpoint(ports: Sequence[int], *, name: str = ENDPOINT) -> None:
+    """Create an endpoint at the first platform, and wait until all can invoke it."""
+    with closing(aws_client("sagemaker", ports[0])) as sagemaker:
+        platforms.create_endpoint(sagemaker, name, {"Image": IMAGE})
     for port in ports:
         until(partial(_is_in_service, port, name), f"{name} is in service at {port}")
-    sagemaker.close()
-    return time.monotonic() - began_s
 
 
 def _is_in_service(port: int, name: str) -> bool:
-    with closing(aws_client("sagemaker", port)) as client:
-        return bool(client.describe_endpoint(EndpointName=name)["EndpointStatus"] == "InService")
+    with closing(aws_client("sagemaker", port)) as sagemaker:
+        return platforms.is_in_service(sagemaker, name)

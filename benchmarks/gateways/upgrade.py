@@ -7,13 +7,10 @@ A platform gets SIGTERM and nothing else; HAProxy moves the traffic by its healt
 the same name with `.md`. HAProxy: `apt-get install haproxy`.
 """
 
-import argparse
 import asyncio
-import json
 import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
@@ -21,16 +18,16 @@ from pathlib import Path
 from typing import Any, Final
 
 import uvloop
-from benchmarks.chaos.processes import Platform, PostgreSQL, until
-from benchmarks.gateways.failover import start, stream
+from benchmarks.gateways import pages
+from benchmarks.gateways.failover import stream
 from benchmarks.gateways.load import GATEWAY_PATH
-from benchmarks.gateways.setups import create_endpoint, new_platform
+from benchmarks.gateways.setups import new_pair
+from benchmarks.harness.platforms import Platform, until
+from benchmarks.harness.results import RESULTS, make_parser, tell, write_result
 
-from headrace.platform.cluster.ports import PLATFORM_PORTS, free_ports
 from headrace.tools.bench.environment import describe_environment
 from headrace.tools.bench.http1 import ConnectionFailed, HttpClient, Truncated
 
-RESULT: Final = Path(__file__).parents[1] / "results" / "upgrade.json"
 _STREAMS: Final = 8
 _SHORT: Final = 8
 _DELAY_S: Final = 3
@@ -127,47 +124,31 @@ async def upgrade(platforms: Sequence[Platform], balancer: HAProxy) -> dict[str,
 def replace(platform: Platform) -> None:
     """Stop a platform and start the next one in its place."""
     platform.stop()
-    start(platform)
+    platform.start_and_wait()
 
 
 def main() -> None:
     """Upgrade, write the files, print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--haproxy", default=shutil.which("haproxy") or "haproxy", help="the program")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--note", default="", help="a remark for the results, such as: other work ran")
-    parser.add_argument("--output", type=Path, default=RESULT)
+    parser.add_argument("--output", type=Path, default=RESULTS / "upgrade.json")
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="upgrade-")))
-        folder.chmod(0o755)  # PostgreSQL runs as a user of its own
-        ports = free_ports(PLATFORM_PORTS)
-        database = PostgreSQL(folder / "postgresql", next(ports))
-        stack.callback(database.close)
-        flags = ["--database", database.create("pair"), "--shutdown-delay-s", str(_DELAY_S)]
-        platforms = [new_platform(folder, number, next(ports), flags) for number in range(2)]
-        for platform in platforms:
-            stack.callback(platform.stop)
-            start(platform)
-        create_endpoint([platform.port for platform in platforms])
-        balancer = HAProxy(options.haproxy, folder, next(ports), [platform.port for platform in platforms])
+        pair, ports = new_pair(folder, stack, "--shutdown-delay-s", str(_DELAY_S))
+        balancer = HAProxy(options.haproxy, folder, next(ports), [platform.port for platform in pair])
         stack.callback(balancer.close)
         for _ in range(options.rounds):
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                rows.append(runner.run(upgrade(platforms, balancer)))
-            print(rows[-1], file=sys.stderr, flush=True)
+                rows.append(runner.run(upgrade(pair, balancer)))
+            tell(str(rows[-1]))
     result = {"environment": describe_environment(), "note": options.note, "shutdown_delay_s": _DELAY_S, "rounds": rows}
-    options.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    options.output.with_suffix(".md").write_text(f"# Rolling upgrade behind HAProxy\n\n{table(rows)}", encoding="utf-8")
-    print(table(rows))
-
-
-def table(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the sums of all rounds, as a Markdown table."""
-    sums = " | ".join(f"{sum(row[name] for row in rows):,}" for name in ("requests", "streams", "failed"))
-    header = "| platforms replaced | requests | streams | failed |\n|---:|---:|---:|---:|\n"
-    return f"{header}| {2 * len(rows)} | {sums} |\n"
+    page = "\n".join(pages.upgrade(result))
+    write_result(options.output, result, f"# Rolling upgrade behind HAProxy\n{page}")
+    print(page)
 
 
 if __name__ == "__main__":

@@ -3,14 +3,14 @@
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from benchmarks.gpu.limits import Limits
+from benchmarks.harness.steps import decode_step, prompt_step
 
 from headrace.inference.models.spec import ModelSpec
-from headrace.inference.runner.sampling import stack_sampling
-from headrace.inference.runner.step import Int32, StepInput
+from headrace.inference.runner.step import Int32
 from headrace.inference.runner.torch.runner import TorchRunner
 
 PREFILLS = 5
@@ -56,7 +56,7 @@ def decode_cell(runner: TorchRunner, limits: Limits, sequences: int, *, context:
 def prefill_cell(runner: TorchRunner, limits: Limits, prompt: int) -> Cell:
     """Measure a prompt in one step, whose last token is sampled."""
     (table,) = tables_of(runner, 1)
-    step = prompt_step(table, prompt)
+    step = prompt_step(prompt_tokens(prompt), table)
     times = []
     for _ in range(PREFILLS + 1):
         start_s = time.perf_counter()
@@ -97,33 +97,12 @@ def fill(runner: TorchRunner, tables: Int32, context: int) -> None:
     for index, table in enumerate(tables):
         for first in range(0, context, runner.limits.max_step_tokens):
             size = min(runner.limits.max_step_tokens, context - first)
-            chunk = prompt_step(table, size, first_token=index + first)
-            runner.execute(replace(chunk, context_lens=np.array([first], np.int32)))
+            runner.execute(prompt_step(prompt_tokens(size, index + first), table, context=first))
 
 
-def prompt_step(table: Int32, size: int, *, first_token: int = 0) -> StepInput:
-    """Return a step of one chunk."""
-    return StepInput(
-        token_ids=(np.arange(size, dtype=np.int32) * 7 + first_token) % 500,
-        query_starts=np.array([0, size], np.int32),
-        context_lens=np.zeros(1, np.int32),
-        block_tables=table[None],
-        rows=np.array([size - 1], np.int32),
-        sampling=stack_sampling([{}]),
-    )
-
-
-def decode_step(tokens: Int32, tables: Int32, context: int) -> StepInput:
-    """Return a step of one token for each sequence."""
-    count = len(tokens)
-    return StepInput(
-        token_ids=tokens.astype(np.int32),
-        query_starts=np.arange(count + 1, dtype=np.int32),
-        context_lens=np.full(count, context, np.int32),
-        block_tables=np.ascontiguousarray(tables),
-        rows=np.arange(count, dtype=np.int32),
-        sampling=stack_sampling([{}] * count),
-    )
+def prompt_tokens(size: int, first: int = 0) -> Int32:
+    """Return token ids that differ by where they begin."""
+    return (np.arange(size, dtype=np.int32) * 7 + first) % 500
 
 
 def kv_tokens(runner: TorchRunner) -> int:

@@ -9,22 +9,21 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.harness.engines import running_engine
+
 from headrace.core.generation import GenerationRequest, SamplingParams
 from headrace.core.telemetry import setup_logging
-from headrace.serving.server.engine_config import load_engine
 from headrace.serving.settings.server_settings import ServerSettings
 
 
 async def main(folder: str, device: str, dtype: str) -> None:
     """Load the engine as `headrace serve` does, and ask for one token."""
     settings = ServerSettings(model=folder, cache_dir=Path(folder), backend="torch")
-    engine = load_engine(replace(settings, device=device, dtype=dtype))
-    await engine.start()
     sampling = SamplingParams(max_new_tokens=1, ignore_eos=True)
-    async for chunk in engine.generate(GenerationRequest(request_id="first", prompt=(5, 6, 7), sampling=sampling)):
-        for token in chunk.tokens:
-            print("token", token.id, flush=True)
-    await engine.close(deadline_s=5)
+    async with running_engine(replace(settings, device=device, dtype=dtype)) as engine:
+        async for chunk in engine.generate(GenerationRequest(request_id="first", prompt=(5, 6, 7), sampling=sampling)):
+            for token in chunk.tokens:
+                print("token", token.id, flush=True)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from benchmarks.harness import results
+
 Record = Mapping[str, Any]
 
 
@@ -15,11 +17,11 @@ def table(records: Sequence[Record]) -> str:
     for record in _of(records, "first_token"):
         lines += [f"First token {record['seconds']:.1f} s after the start of the process ({record['what']}).", ""]
     if cells := _of(records, "cell"):
-        lines.append("| stage | step | sequences | ms | tokens/s | share of the copy bandwidth | of the matrix peak |")
-        lines += ["|---|---|---|---|---|---|---|", *map(_cell_row, cells), ""]
+        header = ("stage", "step", "sequences", "ms", "tokens/s", "share of the copy bandwidth", "of the matrix peak")
+        lines += [results.table(header, map(_cell_row, cells), text_columns=2), ""]
     if counts := _of(records, "rows_that_differ"):
-        lines += ["| stage | sequences | rows with other bits than alone |", "|---|---|---|"]
-        lines += [f"| {record['stage']} | {record['sequences']} | {record['rows']} |" for record in counts] + [""]
+        rows = ([record["stage"], record["sequences"], record["rows"]] for record in counts)
+        lines += [results.table(("stage", "sequences", "rows with other bits than alone"), rows), ""]
     failures = [f"- {record['stage']}, {record['what']}: {record['message']}" for record in _of(records, "error")]
     return "\n".join([*lines, *(["Not measured:", "", *failures, ""] if failures else [])])
 
@@ -28,8 +30,7 @@ def _of(records: Sequence[Record], kind: str) -> list[Record]:
     return [record for record in records if record["kind"] == kind]
 
 
-def _cell_row(cell: Record) -> str:
-    return (
-        f"| {cell['stage']} | {cell['step']} | {cell['sequences']} | {cell['step_s'] * 1e3:.2f} "
-        f"| {cell['tokens_per_s']:,.0f} | {cell['bandwidth_share']:.0%} | {cell['compute_share']:.0%} |"
-    )
+def _cell_row(cell: Record) -> list[object]:
+    rates = (f"{cell['step_s'] * 1e3:.2f}", f"{cell['tokens_per_s']:,.0f}")
+    shares = (f"{cell[f'{name}_share']:.0%}" for name in ("bandwidth", "compute"))
+    return [cell["stage"], cell["step"], cell["sequences"], *rates, *shares]

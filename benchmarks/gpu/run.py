@@ -8,7 +8,6 @@ process of its own: what it breaks, and what it takes, ends with it. `--shape ti
 CPU.
 """
 
-import argparse
 import json
 import os
 import signal
@@ -26,9 +25,9 @@ from typing import Any, Final
 import torch
 from benchmarks.gpu.report import table
 from benchmarks.gpu.stages import SIZES, STAGES
+from benchmarks.harness.results import RESULTS, make_parser, write_result
 from benchmarks.synthetic.make import SHAPES, Shape, write_folder
 
-RESULTS: Final = Path(__file__).parents[1] / "results"
 MINUTES: Final = 8.5
 FIRST_TOKEN_LIMIT_S: Final = 90.0
 ERROR_LINES: Final = 3
@@ -49,9 +48,7 @@ class Results:
         """Print a result, and write all of them."""
         self.records.append({"stage": stage, **result})
         print(f"{stage}: {json.dumps(result)}", flush=True)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "gpu.json").write_text(json.dumps(self.records, indent=1) + "\n")
-        (self.folder / "gpu.md").write_text(table(self.records))
+        write_result(self.folder / "gpu.json", self.records, table(self.records))
 
     def add_error(self, stage: str, what: str, message: str) -> None:
         """Add what could not be measured, and why."""
@@ -65,7 +62,7 @@ class Results:
 
 def main() -> int:
     """Measure, and return the exit status: 1 if something could not be measured."""
-    parser = argparse.ArgumentParser(description="Measure the torch runner on a GPU.")
+    parser = make_parser("Measure the torch runner on a GPU.")
     parser.add_argument("--shape", choices=list(SIZES), default="8b", help="the network")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="where it runs")
     parser.add_argument("--model", type=Path, help="folder for the random model; it is made if it does not exist")

@@ -7,20 +7,21 @@ No HTTP: requests go to the engine. Both kinds of requests have the same prompts
 tokens, on one engine, in turns, so that a slow phase of the machine affects both. The last line is one JSON object.
 """
 
-import argparse
 import asyncio
 import json
 import statistics
 import time
+from argparse import Namespace
+
+from benchmarks.harness.engines import answer, print_result, running_engine
+from benchmarks.harness.results import make_parser, numbers
 
 from headrace.core.generation import ChatPrompt, GenerationRequest, Grammar, SamplingParams
 from headrace.inference.engine.service.async_engine import AsyncEngine
 from headrace.inference.engine.structured_output.compiler import GrammarCompiler
 from headrace.inference.models.loading import load_model
 from headrace.inference.models.tokenizer import Tokenizer
-from headrace.serving.server.engine_config import load_engine
 from headrace.serving.settings.server_settings import ServerSettings
-from headrace.tools.bench.environment import describe_environment
 
 RECORDS = {
     "type": "array",
@@ -41,13 +42,13 @@ RECORDS = {
 KINDS = ("free", "schema")
 
 
-def make_request(kind: str, number: int, *, new_tokens: int, temperature: float) -> GenerationRequest:
+def make_request(kind: str, number: int, arguments: Namespace) -> GenerationRequest:
     """Return request `number`; its two kinds differ in the constraint only."""
     params = SamplingParams(
-        max_new_tokens=new_tokens,
+        max_new_tokens=arguments.new_tokens,
         ignore_eos=True,
-        temperature=temperature,
-        seed=number if temperature else None,
+        temperature=arguments.temperature,
+        seed=number if arguments.temperature else None,
         grammar=Grammar("json_schema", json.dumps(RECORDS)) if kind == "schema" else None,
     )
     text = f"Invent ten customers of shop number {number}, with name, age, email, tags and a note, as JSON."
@@ -59,33 +60,22 @@ def make_request(kind: str, number: int, *, new_tokens: int, temperature: float)
 
 async def tokens_per_s(engine: AsyncEngine, requests: list[GenerationRequest]) -> float:
     """Send all requests at once and wait for the last token."""
-
-    async def answer(request: GenerationRequest) -> int:
-        finishes = [chunk.finish async for chunk in engine.generate(request) if chunk.finish is not None]
-        return finishes[0].output_tokens
-
     started_s = time.perf_counter()
-    counts = await asyncio.gather(*map(answer, requests))
+    answers = await asyncio.gather(*(answer(engine, request) for request in requests))
+    counts = [found.finish.output_tokens for found in answers]
     expected = requests[0].sampling.max_new_tokens
     if set(counts) != {expected}:
         raise SystemExit(f"Answers have {sorted(set(counts))} tokens; expected {expected} each.")
     return sum(counts) / (time.perf_counter() - started_s)
 
 
-async def compare(engine: AsyncEngine, num_streams: int, arguments: argparse.Namespace) -> dict[str, object]:
+async def compare(engine: AsyncEngine, num_streams: int, arguments: Namespace) -> dict[str, object]:
     """Run rounds with one number of streams, the kinds in turns."""
     speeds: dict[str, list[float]] = {kind: [] for kind in KINDS}
     for number in range(arguments.rounds):
         for kind in KINDS if number % 2 else reversed(KINDS):
-            requests = [
-                make_request(
-                    kind,
-                    number * num_streams + stream,
-                    new_tokens=arguments.new_tokens,
-                    temperature=arguments.temperature,
-                )
-                for stream in range(num_streams)
-            ]
+            indices = range(number * num_streams, (number + 1) * num_streams)
+            requests = [make_request(kind, index, arguments) for index in indices]
             speeds[kind].append(await tokens_per_s(engine, requests))
     ratios = [schema / free for schema, free in zip(speeds["schema"], speeds["free"], strict=True)]
     print(
@@ -123,7 +113,7 @@ async def compile_times(tokenizer: Tokenizer, num_properties: int) -> dict[str, 
     return {"properties": num_properties, "compile_ms": new_ms, "kept_ms": kept_ms}
 
 
-async def measure(arguments: argparse.Namespace) -> None:
+async def measure(arguments: Namespace) -> None:
     """Load the engine, run all cases."""
     settings = ServerSettings(
         model=arguments.model,
@@ -133,33 +123,18 @@ async def measure(arguments: argparse.Namespace) -> None:
         max_num_seqs=max(arguments.streams),
         max_draft_tokens=0,
     )
-    engine = load_engine(settings)
-    await engine.start()
-    try:
+    async with running_engine(settings) as engine:
         tokenizer = load_model(arguments.model).tokenizer
         compiled = [await compile_times(tokenizer, number) for number in (20, 200, 2000)]
         cases = [await compare(engine, number, arguments) for number in arguments.streams]
-    finally:
-        await engine.close(deadline_s=0)
-    print(
-        json.dumps(
-            {
-                "model": engine.info.name,
-                "dtype": engine.info.dtype,
-                "environment": describe_environment(),
-                "options": vars(arguments),
-                "cases": cases,
-                "compilation": compiled,
-            }
-        )
-    )
+    print_result(engine, arguments, cases=cases, compilation=compiled)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("model")
     parser.add_argument("--dtype", default="w8a8")
-    parser.add_argument("--streams", type=lambda text: [int(part) for part in text.split(",")], default=[1, 8, 32])
+    parser.add_argument("--streams", type=numbers, default=[1, 8, 32])
     parser.add_argument("--new-tokens", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--temperature", type=float, default=0.0)

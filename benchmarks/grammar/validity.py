@@ -7,20 +7,20 @@ Each schema is answered greedily and with `--seeds` seeds at `--temperature`, al
 The exit status is 1 if an answer is wrong; the last line is one JSON object.
 """
 
-import argparse
 import asyncio
 import json
 import time
+from argparse import Namespace
 from collections import Counter
 from dataclasses import dataclass
 
+from benchmarks.harness.engines import answer, print_result, running_engine
+from benchmarks.harness.results import make_parser
 from tests.schemas import SCHEMAS, problem
 
 from headrace.core.generation import ChatPrompt, FinishReason, GenerationRequest, Grammar, SamplingParams
 from headrace.inference.engine.service.async_engine import AsyncEngine
-from headrace.serving.server.engine_config import load_engine
 from headrace.serving.settings.server_settings import ServerSettings
-from headrace.tools.bench.environment import describe_environment
 
 NUM_STREAMS = 32
 
@@ -36,11 +36,11 @@ class Result:
     problem: str | None
 
 
-def make_request(name: str, seed: int | None, *, temperature: float, max_new_tokens: int) -> GenerationRequest:
+def make_request(name: str, seed: int | None, arguments: Namespace) -> GenerationRequest:
     """Return the request for one answer to a schema; greedy without a seed."""
     params = SamplingParams(
-        max_new_tokens=max_new_tokens,
-        temperature=temperature if seed is not None else 0.0,
+        max_new_tokens=arguments.max_new_tokens,
+        temperature=arguments.temperature if seed is not None else 0.0,
         seed=seed,
         grammar=Grammar("json_schema", json.dumps(SCHEMAS[name])),
     )
@@ -48,32 +48,23 @@ def make_request(name: str, seed: int | None, *, temperature: float, max_new_tok
     return GenerationRequest(request_id=f"{name}-{seed}", prompt=ChatPrompt(messages=messages), sampling=params)
 
 
-async def check(engine: AsyncEngine, name: str, request: GenerationRequest) -> Result:
-    """Answer one request and check the answer."""
-    chunks = [chunk async for chunk in engine.generate(request)]
-    text = "".join(chunk.text for chunk in chunks)
-    finish = chunks[-1].finish
-    assert finish is not None
-    is_ended = finish.reason is FinishReason.EOS
-    wrong = problem(SCHEMAS[name], text) if is_ended else f"ended by {finish.reason} {finish.message or ''}"
-    return Result(name, request.sampling.seed, text, finish.output_tokens, wrong)
-
-
-async def check_all(
-    engine: AsyncEngine, seeds: range, *, temperature: float = 1.0, max_new_tokens: int = 400
-) -> list[Result]:
-    """Answer every schema greedily and with each seed."""
+async def check_all(engine: AsyncEngine, arguments: Namespace) -> list[Result]:
+    """Answer every schema greedily and with each seed, and check the answers."""
     slots = asyncio.Semaphore(NUM_STREAMS)
 
-    async def one(name: str, seed: int | None) -> Result:
+    async def check(name: str, seed: int | None) -> Result:
         async with slots:
-            request = make_request(name, seed, temperature=temperature, max_new_tokens=max_new_tokens)
-            return await check(engine, name, request)
+            found = await answer(engine, make_request(name, seed, arguments))
+        finish = found.finish
+        is_ended = finish.reason is FinishReason.EOS
+        wrong = problem(SCHEMAS[name], found.text) if is_ended else f"ended by {finish.reason} {finish.message or ''}"
+        return Result(name, seed, found.text, finish.output_tokens, wrong)
 
-    return list(await asyncio.gather(*(one(name, seed) for seed in (None, *seeds) for name in SCHEMAS)))
+    seeds = (None, *range(arguments.seeds))
+    return list(await asyncio.gather(*(check(name, seed) for seed in seeds for name in SCHEMAS)))
 
 
-async def measure(arguments: argparse.Namespace) -> int:
+async def measure(arguments: Namespace) -> int:
     """Run everything, print the wrong answers, return their number."""
     settings = ServerSettings(
         model=arguments.model,
@@ -82,43 +73,28 @@ async def measure(arguments: argparse.Namespace) -> int:
         kv_cache_bytes=1 << 29,
         max_num_seqs=NUM_STREAMS,
     )
-    engine = load_engine(settings)
-    await engine.start()
-    started_s = time.perf_counter()
-    try:
-        results = await check_all(
-            engine,
-            range(arguments.seeds),
-            temperature=arguments.temperature,
-            max_new_tokens=arguments.max_new_tokens,
-        )
-    finally:
-        await engine.close(deadline_s=0)
+    async with running_engine(settings) as engine:
+        started_s = time.perf_counter()
+        results = await check_all(engine, arguments)
+        seconds = time.perf_counter() - started_s
     wrong = [result for result in results if result.problem is not None]
     for result in wrong:
         print(f"{result.name}, seed {result.seed}: {result.problem}\n    {result.text[:300]!r}")
-    seconds = time.perf_counter() - started_s
     print(f"{len(results) - len(wrong)} of {len(results)} answers are valid, closed and ended, in {seconds:.0f} s")
-    print(
-        json.dumps(
-            {
-                "model": engine.info.name,
-                "dtype": engine.info.dtype,
-                "environment": describe_environment(),
-                "options": vars(arguments),
-                "answers": len(results),
-                "wrong": dict(Counter(result.name for result in wrong)),
-                "longest_tokens": max(result.num_tokens for result in results),
-                "tokens": sum(result.num_tokens for result in results),
-                "seconds": round(seconds, 1),
-            }
-        )
+    print_result(
+        engine,
+        arguments,
+        answers=len(results),
+        wrong=dict(Counter(result.name for result in wrong)),
+        longest_tokens=max(result.num_tokens for result in results),
+        tokens=sum(result.num_tokens for result in results),
+        seconds=round(seconds, 1),
     )
     return len(wrong)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("model")
     parser.add_argument("--dtype", default="w8a8")
     parser.add_argument("--seeds", type=int, default=40)

@@ -1,7 +1,7 @@
 """Measure what the boundary between server and child costs: the time of a small echo, and memory of a large one."""
 
-import argparse
 import asyncio
+import os
 import sys
 import tempfile
 import time
@@ -10,6 +10,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import uvloop
+from benchmarks.harness.proc import ProcessUse, read_process
+from benchmarks.harness.results import make_parser, table
 from starlette.routing import Route
 
 from headrace.core.telemetry import setup_logging
@@ -102,19 +104,20 @@ async def echo_in_pool(pool: HandlerPool, body: bytes) -> None:
     response.close()
 
 
-def memory(pid: int | str, name: str) -> float:
-    """Return a field of a process's status in MiB."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(name)) / 1024
+def use_of(pid: int) -> ProcessUse:
+    """Return what a running process takes."""
+    use = read_process(pid)
+    assert use is not None
+    return use
 
 
-def row(name: str, times: list[float]) -> str:
+def row(name: str, times: list[float]) -> tuple[str, str, str]:
     """Return a row of the table, in milliseconds."""
     p50, p99 = times[len(times) // 2], times[int(len(times) * 0.99)]
-    return f"| {name} | {p50 * 1e3:.3f} | {p99 * 1e3:.3f} |"
+    return name, f"{p50 * 1e3:.3f}", f"{p99 * 1e3:.3f}"
 
 
-async def measure(number: int, large_mib: int) -> list[str]:
+async def measure(number: int, large_mib: int) -> str:
     """Return the report: times of a 1 KB echo, then time and memory of a large one."""
     with tempfile.TemporaryDirectory() as folder:
         async with echo_server(Path(folder)) as (port, pool):
@@ -124,38 +127,41 @@ async def measure(number: int, large_mib: int) -> list[str]:
             with_child = await seconds(lambda: post(reader, writer, "/invocations", small), number)
             alone = await seconds(lambda: echo_in_pool(pool, small), number)
             added = [after - before for before, after in zip(without, with_child, strict=True)]
-            lines = ["| 1 KB echo | p50 ms | p99 ms |", "|---|--:|--:|"]
-            lines += [row("HTTP, in the server", without), row("HTTP, in a child", with_child)]
-            lines += [row("added (difference of quantiles)", added), row("child without HTTP", alone), ""]
+            rows = [
+                row("HTTP, in the server", without),
+                row("HTTP, in a child", with_child),
+                row("added (difference of quantiles)", added),
+                row("child without HTTP", alone),
+            ]
             writer.close()
-            return lines + await measure_large(pool, large_mib)
+            return f"{table(('1 KB echo', 'p50 ms', 'p99 ms'), rows)}\n\n{await measure_large(pool, large_mib)}"
 
 
-async def measure_large(pool: HandlerPool, large_mib: int) -> list[str]:
-    """Return the rows about one large body through the child, without HTTP."""
+async def measure_large(pool: HandlerPool, large_mib: int) -> str:
+    """Return the table about one large body through the child, without HTTP."""
     assert pool.workers[0].child is not None
-    body, child = b"x" * (large_mib * MEBIBYTE), pool.workers[0].child.pid
-    server_before, child_before = memory("self", "VmRSS"), memory(child, "VmRSS")
+    body, pids = b"x" * (large_mib * MEBIBYTE), (os.getpid(), pool.workers[0].child.pid)
+    before = [use_of(pid).rss_bytes for pid in pids]
     times = await seconds(lambda: echo_in_pool(pool, body), 10)
-    server, peak = memory("self", "VmHWM") - server_before, memory(child, "VmHWM") - child_before
-    return [
-        f"| {large_mib} MiB echo, without HTTP | |",
-        "|---|--:|",
-        f"| seconds, median of 10 | {times[5]:.3f} |",
-        f"| peak memory above the body in the server, bodies | {server / large_mib:.2f} |",
-        f"| peak memory in the child, bodies | {peak / large_mib:.2f} |",
-    ]
+    peaks = [use_of(pid).peak_rss_bytes for pid in pids]
+    server, child = ((peak - start) / len(body) for peak, start in zip(peaks, before, strict=True))
+    rows = (
+        ("seconds, median of 10", f"{times[5]:.3f}"),
+        ("peak memory above the body in the server, bodies", f"{server:.2f}"),
+        ("peak memory in the child, bodies", f"{child:.2f}"),
+    )
+    return table((f"{large_mib} MiB echo, without HTTP", ""), rows)
 
 
 def main() -> int:
     """Print the report."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.handlers.run", description=__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("--requests", type=int, default=5000, help="requests of each kind")
     parser.add_argument("--large-mib", type=int, default=100, help="size of the large body")
     options = parser.parse_args()
     setup_logging(format="console", level="warning")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        print("\n".join(runner.run(measure(options.requests, options.large_mib))))
+        print(runner.run(measure(options.requests, options.large_mib)))
     return 0
 
 

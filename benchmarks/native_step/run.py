@@ -9,11 +9,12 @@ chunk. Formats take turns, so that a slow phase of the machine affects all of th
 steps are printed. The last line is one JSON object.
 """
 
-import argparse
 import json
 import statistics
+import sys
 import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,37 +22,33 @@ import numpy as np
 
 from headrace import _native
 from headrace.inference.models.loading import load_model
-from headrace.inference.runner.memory import MemoryBudget, available_memory_bytes
-from headrace.inference.runner.native import NativeRunner, load_native_runner
-from headrace.inference.runner.packing import layer_formats_of
-from headrace.inference.runner.plan import plan_runner
-from headrace.inference.runner.sampling import stack_sampling
+from headrace.inference.runner.native import NativeRunner
 from headrace.inference.runner.step import Int32, StepInput
 
+sys.path.insert(0, str(Path(__file__).parents[2]))  # it is started by its path, too
+
+from benchmarks.harness.results import make_parser, names, numbers
+from benchmarks.harness.steps import BLOCK, decode_step, load_runner, prompt_step
+
 CONTEXT = 1024
-BLOCK = 32
 DECODE_START = 128
 BANDWIDTH_BYTES = 256 << 20
 
 
-def load(ref: str, weights_and_kv: str, arguments: argparse.Namespace) -> NativeRunner:
+def load(weights_and_kv: str, arguments: Namespace) -> NativeRunner:
     """Return one runner; packed weights are kept for this run only unless `--cache-dir` is given."""
     dtype, kv_dtype = weights_and_kv.split("/")
-    model = load_model(ref)
-    sequences = max(arguments.batches)
-    plan = plan_runner(
-        model.spec,
+    return load_runner(
+        load_model(arguments.model),
         dtype=dtype,
         kv_dtype=kv_dtype,
-        block_tokens=BLOCK,
         max_model_len=CONTEXT,
-        max_num_seqs=sequences,
+        max_num_seqs=max(arguments.batches),
         max_num_batched_tokens=CONTEXT,
-        budget=MemoryBudget(available_bytes=available_memory_bytes()),
         threads=arguments.threads,
-        layer_formats=layer_formats_of(model.spec, model.weights),
+        isa=arguments.isa,
+        cache_dir=arguments.cache_dir,
     )
-    return load_native_runner(model.spec, model.weights, plan, isa=arguments.isa, cache_dir=arguments.cache_dir)
 
 
 def block_tables(runner: NativeRunner, batch: int) -> Int32:
@@ -59,6 +56,11 @@ def block_tables(runner: NativeRunner, batch: int) -> Int32:
     order = np.random.default_rng(batch).permutation(runner.limits.num_blocks).astype(np.int32)
     per_sequence = min(CONTEXT // BLOCK, runner.limits.num_blocks // batch)
     return np.ascontiguousarray(order[: batch * per_sequence].reshape(batch, per_sequence))
+
+
+def random_tokens(runner: NativeRunner, rng: np.random.Generator, count: int) -> Int32:
+    """Return random token ids."""
+    return rng.integers(0, runner.spec.vocab_size, count).astype(np.int32)
 
 
 def write_contexts(runner: NativeRunner, batch: int) -> None:
@@ -69,16 +71,7 @@ def write_contexts(runner: NativeRunner, batch: int) -> None:
     """
     rng = np.random.default_rng(batch)
     for table in block_tables(runner, batch):
-        runner.execute(
-            StepInput(
-                token_ids=rng.integers(0, runner.spec.vocab_size, 2 * DECODE_START).astype(np.int32),
-                query_starts=np.array([0, 2 * DECODE_START], np.int32),
-                context_lens=np.zeros(1, np.int32),
-                block_tables=table[None],
-                rows=np.zeros(0, np.int32),
-                sampling=stack_sampling([]),
-            )
-        )
+        runner.execute(prompt_step(random_tokens(runner, rng, 2 * DECODE_START), table, rows=()))
 
 
 def decode_steps(runner: NativeRunner, batch: int, num_steps: int) -> Iterator[StepInput]:
@@ -86,28 +79,14 @@ def decode_steps(runner: NativeRunner, batch: int, num_steps: int) -> Iterator[S
     rng = np.random.default_rng(batch)
     tables = block_tables(runner, batch)
     for i in range(num_steps):
-        yield StepInput(
-            token_ids=rng.integers(0, runner.spec.vocab_size, batch).astype(np.int32),
-            query_starts=np.arange(batch + 1, dtype=np.int32),
-            context_lens=np.full(batch, DECODE_START + i, np.int32),
-            block_tables=tables,
-            rows=np.arange(batch, dtype=np.int32),
-            sampling=stack_sampling([{}] * batch),
-        )
+        yield decode_step(random_tokens(runner, rng, batch), tables, DECODE_START + i)
 
 
 def prefill_step(runner: NativeRunner, num_tokens: int) -> StepInput:
     """Return a step with one prompt in one chunk."""
     rng = np.random.default_rng(num_tokens)
-    order = rng.permutation(runner.limits.num_blocks).astype(np.int32)
-    return StepInput(
-        token_ids=rng.integers(0, runner.spec.vocab_size, num_tokens).astype(np.int32),
-        query_starts=np.array([0, num_tokens], np.int32),
-        context_lens=np.zeros(1, np.int32),
-        block_tables=order[None, : CONTEXT // BLOCK].copy(),
-        rows=np.array([num_tokens - 1], np.int32),
-        sampling=stack_sampling([{}]),
-    )
+    table = rng.permutation(runner.limits.num_blocks).astype(np.int32)[: CONTEXT // BLOCK]
+    return prompt_step(random_tokens(runner, rng, num_tokens), table)
 
 
 def timed(runner: NativeRunner, step: StepInput) -> float:
@@ -123,7 +102,7 @@ def read_bandwidth(memory: _native.Arena, runner: NativeRunner) -> float:
     return _native.read_bandwidth(memory, isa=str(facts["isa"]), num_threads=int(str(facts["threads"])))
 
 
-def measure_bandwidth(runners: dict[str, NativeRunner], arguments: argparse.Namespace) -> dict[str, dict[str, float]]:
+def measure_bandwidth(runners: dict[str, NativeRunner], arguments: Namespace) -> dict[str, dict[str, float]]:
     """Return the medians of steps of one sequence, and of the bandwidth beside them, by format."""
     memory = _native.Arena(BANDWIDTH_BYTES)
     memory.view()[:] = 1
@@ -140,7 +119,7 @@ def measure_bandwidth(runners: dict[str, NativeRunner], arguments: argparse.Name
     return found
 
 
-def measure(runners: dict[str, NativeRunner], arguments: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
+def measure(runners: dict[str, NativeRunner], arguments: Namespace) -> dict[str, dict[str, list[float]]]:
     """Return the milliseconds of every step, by format and case."""
     times: dict[str, dict[str, list[float]]] = {name: {} for name in runners}
     for runner in runners.values():
@@ -169,7 +148,7 @@ def profile(runner: NativeRunner, steps: list[StepInput]) -> dict[str, float]:
     return {"step": total, **phases, "outside": total - sum(phases.values())}
 
 
-def print_profiles(runners: dict[str, NativeRunner], arguments: argparse.Namespace) -> None:
+def print_profiles(runners: dict[str, NativeRunner], arguments: Namespace) -> None:
     """Print a table for each format: phases down, cases across."""
     for name, runner in runners.items():
         for batch in arguments.batches:
@@ -202,11 +181,12 @@ def report(times: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, dict
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("model")
-    parser.add_argument("--formats", default="bf16/bf16,w8a8/int8,w4a8/int8", help="weights/KV cache, ...")
-    parser.add_argument("--batches", type=lambda text: [int(part) for part in text.split(",")], default=[1, 8, 64])
-    parser.add_argument("--prefills", type=lambda text: [int(part) for part in text.split(",")], default=[512])
+    formats = ["bf16/bf16", "w8a8/int8", "w4a8/int8"]
+    parser.add_argument("--formats", type=names, default=formats, help="weights/KV cache, ...")
+    parser.add_argument("--batches", type=numbers, default=[1, 8, 64])
+    parser.add_argument("--prefills", type=numbers, default=[512])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--decode-steps", type=int, default=64)
     parser.add_argument("--threads", type=int)
@@ -217,7 +197,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         arguments.cache_dir = arguments.cache_dir or Path(folder)
-        runners = {name: load(arguments.model, name, arguments) for name in arguments.formats.split(",")}
+        runners = {name: load(name, arguments) for name in arguments.formats}
     if arguments.profile:
         print_profiles(runners, arguments)
         return

@@ -7,19 +7,20 @@ Install the engines that Headrace is compared with, and create the model files t
 Each gets its own virtual environment in `--root`, outside the project. Existing parts are kept.
 """
 
-import argparse
 import fcntl
 import os
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from benchmarks.harness.results import make_parser
 from benchmarks.peers.environments import StepFailed, install, is_current
 from benchmarks.peers.manifest import DEFAULT_ROOT, InstalledPeer, Manifest, read_manifest, write_manifest
 from benchmarks.peers.models import Form, make_form, wanted_forms
-from benchmarks.peers.peers import Peer, choose
+from benchmarks.peers.peers import Peer, choose_peers
 
 from headrace.core.errors import HeadraceError
 from headrace.core.progress import no_progress
@@ -32,7 +33,7 @@ def main() -> None:
     """Install the peers that the command line names; exit 1 if something failed, after doing the rest."""
     options = parse_arguments()
     try:
-        peers = choose(options.names)
+        peers = choose_peers(options.names)
         source = locate(options.model, revision=None, home=home_folder(os.environ), progress=no_progress)
     except (KeyError, HeadraceError) as error:
         sys.exit(str(error.args[0]))
@@ -41,9 +42,9 @@ def main() -> None:
     sys.exit("\n\n".join(failures) or 0)
 
 
-def parse_arguments() -> argparse.Namespace:
+def parse_arguments() -> Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("names", nargs="*", help="transformers, llamacpp, openvino, vllm; all without a name")
     parser.add_argument("--root", type=Path, default=DEFAULT_ROOT, help="folder for everything that is installed")
     parser.add_argument("--model", default="smollm2", help="a GGUF file, or an alias of one")
@@ -63,7 +64,7 @@ def install_peers(peers: Iterable[Peer], root: Path, source: Path, *, model_name
     with (root / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         manifest, failures = read_manifest(root).with_model("gguf", source), []
-        for peer in choose(names.union(form.maker for form in forms if form.maker)) if names else ():
+        for peer in choose_peers(names.union(form.maker for form in forms if form.maker)) if names else ():
             try:
                 manifest = manifest.with_peer(peer.name, _ready(peer, root, manifest))
             except StepFailed as error:

@@ -5,6 +5,8 @@ import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import msgspec
+
 DEFAULT_ROOT = Path("~/.cache/headrace-peers")
 FILE_NAME = "manifest.json"
 
@@ -44,17 +46,7 @@ def read_manifest(root: Path) -> Manifest:
     file = root / FILE_NAME
     if not file.is_file():
         return Manifest(peers={}, models={})
-    values = json.loads(file.read_text())
-    peers = {
-        name: InstalledPeer(
-            python=peer["python"],
-            tools=peer["tools"],
-            requirements=tuple(peer["requirements"]),
-            versions=peer["versions"],
-        )
-        for name, peer in values["peers"].items()
-    }
-    return Manifest(peers=peers, models=values["models"])
+    return msgspec.json.decode(file.read_bytes(), type=Manifest)
 
 
 def write_manifest(root: Path, manifest: Manifest) -> None:

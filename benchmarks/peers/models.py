@@ -29,7 +29,11 @@ AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name).save_pretrai
 """Dequantizes a GGUF file to a Hugging Face folder in bfloat16."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+MakeCommand = Callable[[Manifest, Path, Path], list[str]]
+"""Makes a command from the manifest, the GGUF file and the target."""
+
+
+@dataclass(frozen=True, slots=True)
 class Form:
     """One way to store the model."""
 
@@ -38,10 +42,13 @@ class Form:
     """The peers that need it."""
     maker: str | None
     """The peer whose environment makes it; None: Headrace does."""
-    file: str
-    """Name of the file or folder."""
-    command: Callable[[Manifest, Path, Path], list[str]]
-    """Makes the command from the manifest, the GGUF file and the target."""
+    command: MakeCommand
+
+    @property
+    def file(self) -> str:
+        """Name of the file or folder."""
+        kind, _, format_ = self.name.partition("-")
+        return f"{format_}.gguf" if kind == "gguf" else self.name
 
 
 def _folder_command(manifest: Manifest, source: Path, target: Path) -> list[str]:
@@ -52,7 +59,7 @@ def _w8a8_command(manifest: Manifest, source: Path, target: Path) -> list[str]: 
     return [sys.executable, "-m", "headrace", "quantize", str(source), str(target)]
 
 
-def _quantize_command(kind: str, *options: str) -> Callable[[Manifest, Path, Path], list[str]]:
+def _quantize_command(kind: str, *options: str) -> MakeCommand:
     def command(manifest: Manifest, source: Path, target: Path) -> list[str]:
         tools = manifest.peers["llamacpp"].tools
         return [f"{tools}/llama-quantize", "--allow-requantize", *options, str(source), str(target), kind]
@@ -60,7 +67,7 @@ def _quantize_command(kind: str, *options: str) -> Callable[[Manifest, Path, Pat
     return command
 
 
-def _openvino_command(*options: str) -> Callable[[Manifest, Path, Path], list[str]]:
+def _openvino_command(*options: str) -> MakeCommand:
     def command(manifest: Manifest, source: Path, target: Path) -> list[str]:  # noqa: ARG001 - from the folder
         program = Path(manifest.peers["openvino"].python).parent / "optimum-cli"
         folder = manifest.models["hf-bf16"]
@@ -70,64 +77,24 @@ def _openvino_command(*options: str) -> Callable[[Manifest, Path, Path], list[st
     return command
 
 
+def _gguf(format_: str, kind: str, *options: str) -> Form:
+    return Form(f"gguf-{format_}", ("llamacpp",), "llamacpp", _quantize_command(kind, *options))
+
+
+def _openvino(format_: str, *options: str) -> Form:
+    return Form(f"openvino-{format_}", ("openvino",), "openvino", _openvino_command("--weight-format", *options))
+
+
 FORMS: tuple[Form, ...] = (
-    Form(
-        name="hf-bf16",
-        readers=("transformers", "openvino", "vllm"),
-        maker="transformers",
-        file="hf-bf16",
-        command=_folder_command,
-    ),
-    Form(name="hf-w8a8", readers=("vllm",), maker=None, file="hf-w8a8", command=_w8a8_command),
-    Form(
-        name="gguf-bf16",
-        readers=("llamacpp",),
-        maker="llamacpp",
-        file="bf16.gguf",
-        command=_quantize_command("BF16"),
-    ),
-    Form(
-        name="gguf-q8_0",
-        readers=("llamacpp",),
-        maker="llamacpp",
-        file="q8_0.gguf",
-        command=_quantize_command("Q8_0"),
-    ),
-    Form(
-        name="gguf-q4_0",
-        readers=("llamacpp",),
-        maker="llamacpp",
-        file="q4_0.gguf",
-        command=_quantize_command("Q4_0"),
-    ),
-    Form(
-        name="gguf-q4_0-pure",
-        readers=("llamacpp",),
-        maker="llamacpp",
-        file="q4_0-pure.gguf",
-        command=_quantize_command("Q4_0", "--pure"),
-    ),
-    Form(
-        name="openvino-fp16",
-        readers=("openvino",),
-        maker="openvino",
-        file="openvino-fp16",
-        command=_openvino_command("--weight-format", "fp16"),
-    ),
-    Form(
-        name="openvino-int8",
-        readers=("openvino",),
-        maker="openvino",
-        file="openvino-int8",
-        command=_openvino_command("--weight-format", "int8"),
-    ),
-    Form(
-        name="openvino-int4",
-        readers=("openvino",),
-        maker="openvino",
-        file="openvino-int4",
-        command=_openvino_command("--weight-format", "int4", "--group-size", "64", "--ratio", "1.0"),
-    ),
+    Form("hf-bf16", ("transformers", "openvino", "vllm"), "transformers", _folder_command),
+    Form("hf-w8a8", ("vllm",), None, _w8a8_command),
+    _gguf("bf16", "BF16"),
+    _gguf("q8_0", "Q8_0"),
+    _gguf("q4_0", "Q4_0"),
+    _gguf("q4_0-pure", "Q4_0", "--pure"),
+    _openvino("fp16", "fp16"),
+    _openvino("int8", "int8"),
+    _openvino("int4", "int4", "--group-size", "64", "--ratio", "1.0"),
 )
 
 

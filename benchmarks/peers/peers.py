@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from benchmarks.harness.results import choose
+
 TORCH = "torch==2.13.0"
 """Pinned wherever a package depends on torch, so that pip does not download a build for GPUs."""
 
@@ -59,16 +61,6 @@ PEERS: tuple[Peer, ...] = (
 )
 
 
-def choose(names: Iterable[str]) -> tuple[Peer, ...]:
-    """
-    Return the peers with these names (by default all), in the order in which they can be installed.
-
-    Raises:
-        KeyError: A name that no peer has; the message names the existing ones.
-    """
-    wanted = set(names)
-    unknown = wanted - {peer.name for peer in PEERS}
-    if unknown:
-        known = ", ".join(peer.name for peer in PEERS)
-        raise KeyError(f"There is no peer {min(unknown)!r}; expected one of: {known}.")
-    return tuple(peer for peer in PEERS if not wanted or peer.name in wanted)
+def choose_peers(names: Iterable[str]) -> tuple[Peer, ...]:
+    """Return the peers with these names (by default all), in the order of their installation. Raises KeyError."""
+    return choose("peer", PEERS, names, lambda peer: {peer.name})

@@ -6,10 +6,11 @@ Measure the share of the machine's limits that the matrix products reach, at eve
 Writes benchmarks/results/roofline.json and .md.
 """
 
-import argparse
 import json
 import platform
 import statistics
+import sys
+from argparse import Namespace
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -18,7 +19,10 @@ from headrace.inference.models.loading import load_model
 from headrace.inference.models.spec import ModelSpec
 from headrace.inference.runner.cpu import cpu_report, default_threads
 
-RESULTS = Path(__file__).parents[1] / "results"
+sys.path.insert(0, str(Path(__file__).parents[2]))  # it is started by its path, too
+
+from benchmarks.harness import results
+
 KINDS = ["w8a8", "w8a16", "w4a8", "w4a16", "bf16"]
 ROWS = [1, 2, 4, 8, 16, 32, 64, 128, 512]
 HEAD_ROWS = 64  # more are never computed at a time
@@ -86,7 +90,7 @@ def shapes_of(spec: ModelSpec) -> list[Shape]:
 class Roofline:
     """The measurements of one ISA."""
 
-    def __init__(self, isa: str, arguments: argparse.Namespace) -> None:
+    def __init__(self, isa: str, arguments: Namespace) -> None:
         self.isa = isa
         self.threads = arguments.threads or default_threads()
         self.passes = arguments.passes
@@ -140,12 +144,15 @@ class Roofline:
 
 def table(cells: list[Cell], shapes: list[Shape], rows: list[int]) -> str:
     """Return the shares of one ISA and kind, a line per shape."""
-    lines = ["| | " + " | ".join(str(count) for count in rows) + " |", "|---" * (len(rows) + 1) + "|"]
     by_place = {(cell.shape, cell.rows): cell for cell in cells}
-    for shape in shapes:
-        texts = [text_of(by_place.get((shape.name, count))) for count in rows]
-        lines.append(f"| {shape.name} {shape.num_outputs}x{shape.num_inputs} | " + " | ".join(texts) + " |")
-    return "\n".join(lines)
+    lines = (
+        [
+            f"{shape.name} {shape.num_outputs}x{shape.num_inputs}",
+            *(text_of(by_place.get((shape.name, count))) for count in rows),
+        ]
+        for shape in shapes
+    )
+    return results.table(["", *map(str, rows)], lines)
 
 
 def text_of(cell: Cell | None) -> str:
@@ -195,17 +202,12 @@ def rounded(value: object) -> object:
     return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
-def comma_separated(text: str) -> list[str]:
-    """Return the parts of an option."""
-    return text.split(",")
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = results.make_parser(__doc__)
     parser.add_argument("model", nargs="?", default="smollm2")
-    parser.add_argument("--isas", type=comma_separated, default=_native.available_isas()[:1])
-    parser.add_argument("--kinds", type=comma_separated, default=KINDS)
-    parser.add_argument("--rows", type=lambda text: [int(part) for part in text.split(",")], default=ROWS)
+    parser.add_argument("--isas", type=results.names, default=_native.available_isas()[:1])
+    parser.add_argument("--kinds", type=results.names, default=KINDS)
+    parser.add_argument("--rows", type=results.numbers, default=ROWS)
     parser.add_argument("--passes", type=int, default=7)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--name", default="roofline", help="of the files in benchmarks/results")
@@ -227,8 +229,8 @@ def main() -> None:
     }
     text = page(model, f"{machine['cpu']}; {threads} threads.", cells, shapes, arguments.rows)
     print(text)
-    save(RESULTS / f"{arguments.name}.json", model, machine, cells)
-    (RESULTS / f"{arguments.name}.md").write_text(text)
+    save(results.RESULTS / f"{arguments.name}.json", model, machine, cells)
+    (results.RESULTS / f"{arguments.name}.md").write_text(text)
 
 
 if __name__ == "__main__":

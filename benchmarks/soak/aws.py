@@ -8,19 +8,23 @@ from functools import partial
 from random import Random
 from typing import Any
 
-import boto3
 import httpx
+from benchmarks.harness.platforms import (
+    ROLE,
+    TGI_IMAGE,
+    VARIANT,
+    aws_client,
+    create_endpoint,
+    is_in_service,
+    scale,
+)
 from benchmarks.soak.load import Activity, Unexpected, until
 from benchmarks.soak.requests import TIMEOUT_S, ModelClient
-from botocore.config import Config
 from botocore.exceptions import ClientError
-
-from headrace.platform.host.folders import LocalKey
 
 MAIN, SCALED, HOST, COMPONENT, TEMPORARY = "soak", "soak-scaled", "soak-host", "soak-component", "soak-temporary"
 BUCKET = "soak"
-IMAGE = "763104351884.dkr.ecr.us-east-1.amazonaws.com/huggingface-pytorch-tgi-inference:2.7.0-tgi3.3.6-gpu-py311"
-ROLE = "arn:aws:iam::000000000000:role/any"
+INSTANCE_TYPE = "ml.c6i.xlarge"
 ENVIRONMENT = {"MAX_INPUT_LENGTH": "2047", "MAX_TOTAL_TOKENS": "2048", "HEADRACE_KV_CACHE_BYTES": "64MiB"}
 """A small KV cache: the prefix cache fills it within the warm-up."""
 _READS = (
@@ -33,10 +37,11 @@ _READS = (
 class Team:
     """The AWS clients of one team, and what it does with them."""
 
-    def __init__(self, http: httpx.Client, key: LocalKey, model: str) -> None:
+    def __init__(self, http: httpx.Client, key: tuple[str, str], model: str) -> None:
         self._http = http
-        self._model = model
-        client = partial(_client, url=str(http.base_url), key=key)
+        self._container = {"Image": TGI_IMAGE, "Environment": {"HF_MODEL_ID": model, **ENVIRONMENT}}
+        port = http.base_url.port or 80
+        client = partial(aws_client, port=port, key=key, connect_timeout_s=TIMEOUT_S, read_timeout_s=TIMEOUT_S)
         self._sagemaker = client("sagemaker")
         self._runtime = client("sagemaker-runtime")
         self._s3 = client("s3")
@@ -71,19 +76,19 @@ class Team:
         self._sagemaker.create_endpoint(EndpointName=HOST, EndpointConfigName=HOST)
         for name in (MAIN, SCALED, HOST):
             self._until_in_service(name)
-        self._create_model(COMPONENT)
+        self._sagemaker.create_model(ModelName=COMPONENT, PrimaryContainer=self._container, ExecutionRoleArn=ROLE)
         needs = {"NumberOfCpuCoresRequired": 1, "MinMemoryRequiredInMb": 1024}
         self._sagemaker.create_inference_component(
             InferenceComponentName=COMPONENT,
             EndpointName=HOST,
-            VariantName="v",
+            VariantName=VARIANT,
             Specification={"ModelName": COMPONENT, "ComputeResourceRequirements": needs},
             RuntimeConfig={"CopyCount": 1},
         )
         until(lambda: self._num_copies() == 1, "the component is in service")
         self._scaling.register_scalable_target(
             ServiceNamespace="sagemaker",
-            ResourceId=f"endpoint/{SCALED}/variant/v",
+            ResourceId=f"endpoint/{SCALED}/variant/{VARIANT}",
             ScalableDimension="sagemaker:variant:DesiredInstanceCount",
             MinCapacity=0,
             MaxCapacity=2,
@@ -104,28 +109,15 @@ class Team:
             return error.response["Error"]["Code"] == "BucketAlreadyOwnedByYou"
         return True
 
-    def _create_model(self, name: str) -> None:
-        container = {"Image": IMAGE, "Environment": {"HF_MODEL_ID": self._model, **ENVIRONMENT}}
-        self._sagemaker.create_model(ModelName=name, PrimaryContainer=container, ExecutionRoleArn=ROLE)
-
     def _create_config(self, name: str, variant: dict[str, Any], **more: Any) -> None:
-        production = {"VariantName": "v", "InitialInstanceCount": 1, "InstanceType": "ml.c6i.xlarge", **variant}
+        production = {"VariantName": VARIANT, "InitialInstanceCount": 1, "InstanceType": INSTANCE_TYPE, **variant}
         self._sagemaker.create_endpoint_config(EndpointConfigName=name, ProductionVariants=[production], **more)
 
-    def _create(self, name: str, **more: Any) -> None:
-        self._create_model(name)
-        self._create_config(name, {"ModelName": name}, **more)
-        self._sagemaker.create_endpoint(EndpointName=name, EndpointConfigName=name)
+    def _create(self, name: str, **config: Any) -> None:
+        create_endpoint(self._sagemaker, name, self._container, instance_type=INSTANCE_TYPE, **config)
 
     def _until_in_service(self, name: str, *, instances: int | None = None) -> None:
-        def is_in_service() -> bool:
-            found = self._sagemaker.describe_endpoint(EndpointName=name)
-            if found["EndpointStatus"] == "Failed":
-                raise Unexpected(found["FailureReason"])
-            counts = [variant.get("CurrentInstanceCount") for variant in found["ProductionVariants"]]
-            return found["EndpointStatus"] == "InService" and instances in (None, *counts)
-
-        until(is_in_service, f"{name} is in service")
+        until(lambda: is_in_service(self._sagemaker, name, instances=instances), f"{name} is in service")
 
     def _num_copies(self) -> int:
         found = self._sagemaker.describe_inference_component(InferenceComponentName=COMPONENT)
@@ -189,7 +181,7 @@ class Team:
 
     def _read_metrics(self) -> None:
         now = datetime.now(UTC)
-        dimensions = [{"Name": "EndpointName", "Value": MAIN}, {"Name": "VariantName", "Value": "v"}]
+        dimensions = [{"Name": "EndpointName", "Value": MAIN}, {"Name": "VariantName", "Value": VARIANT}]
         metric = {"Namespace": "AWS/SageMaker", "MetricName": "Invocations", "Dimensions": dimensions}
         query = {"Id": "i", "MetricStat": {"Metric": metric, "Period": 60, "Stat": "Sum"}}
         self._cloudwatch.list_metrics()
@@ -229,9 +221,7 @@ class Team:
 
     def _scale(self, _random: Random) -> None:
         for count in (2, 0):
-            self._sagemaker.update_endpoint_weights_and_capacities(
-                EndpointName=SCALED, DesiredWeightsAndCapacities=[{"VariantName": "v", "DesiredInstanceCount": count}]
-            )
+            scale(self._sagemaker, SCALED, count)
             self._until_in_service(SCALED, instances=count)
         self.client.complete(SCALED)  # wakes it
         self._until_in_service(SCALED, instances=1)
@@ -255,15 +245,3 @@ class Team:
     def _is_there(self, name: str) -> bool:
         found = self._sagemaker.list_endpoints(NameContains=name)["Endpoints"]
         return any(endpoint["EndpointName"] == name for endpoint in found)
-
-
-def _client(service: str, *, url: str, key: LocalKey) -> Any:
-    """Return a client that tries each call once: a retry would hide a failure."""
-    return boto3.client(
-        service,
-        endpoint_url=url,
-        region_name="us-east-1",
-        aws_access_key_id=key.key_id,
-        aws_secret_access_key=key.secret,
-        config=Config(proxies={}, read_timeout=TIMEOUT_S, retries={"total_max_attempts": 1}, max_pool_connections=16),
-    )

@@ -4,10 +4,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
+from benchmarks.harness import platforms
 from benchmarks.soak.drift import Point
 
 _MAX_FAILURES = 50
@@ -92,17 +93,5 @@ class Load:
                 self.failures.append(f"{started_s:.1f} s {name}: {reason[:600]}")
 
 
-def until(is_true: Callable[[], bool], what: str, *, timeout_s: float = 300.0, poll_s: float = 0.25) -> None:
-    """
-    Wait for a condition.
-
-    Raises:
-        Unexpected: it did not become true in time.
-    """
-    deadline_s = time.monotonic() + timeout_s
-    while time.monotonic() < deadline_s:
-        with suppress(OSError):
-            if is_true():
-                return
-        time.sleep(poll_s)
-    raise Unexpected(f"{what} is not true after {timeout_s:.0f} s")
+until = partial(platforms.until, timeout_s=300.0, poll_s=0.25)
+"""Wait for a condition on a machine that other programs use, too."""

@@ -15,33 +15,32 @@ Options behind `--` go to `headrace up` or `headrace serve`. Writes `--output` (
 2 % or more after the warm-up, if a request ends in another way than it must, or if a process is left.
 """
 
-import argparse
 import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from argparse import Namespace
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import httpx
+from benchmarks.harness.results import RESULTS, make_parser, tell
 from benchmarks.soak.aws import Team
 from benchmarks.soak.load import Load
 from benchmarks.soak.picture import LIGHT, Picture, svg
 from benchmarks.soak.requests import TIMEOUT_S, ModelClient
-from benchmarks.soak.series import RULES, WARM_UP_SHARE, Finding, Series, as_json, judge, table
+from benchmarks.soak.series import RULES, WARM_UP_SHARE, Series, as_json, judge, table
 from benchmarks.soak.target import Target, left_processes, platform, server
 
 from headrace.tools.bench.environment import describe_environment
 
-RESULTS = Path(__file__).parent.parent / "results"
 _SAMPLES_A_LINE = 6
 """Samples between two lines of progress."""
 
 
-def parse_arguments() -> argparse.Namespace:
+def parse_arguments() -> Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--model", default="smollm2", help="an alias, a folder or a file")
     parser.add_argument("--minutes", type=float, default=60.0, help="duration of the load, the warm-up included")
     parser.add_argument("--warm-up-minutes", type=float, help="the part that is not judged; default: a quarter")
@@ -60,7 +59,7 @@ def parse_arguments() -> argparse.Namespace:
     return options
 
 
-def soak(target: Target, load: Load, options: argparse.Namespace) -> None:
+def soak(target: Target, load: Load, options: Namespace) -> None:
     """Run the load, and sample until the time is over."""
     load.start()
     number = 0
@@ -68,25 +67,15 @@ def soak(target: Target, load: Load, options: argparse.Namespace) -> None:
         target.sample(load.elapsed_s())
         number += 1
         if number % _SAMPLES_A_LINE == 0:
-            note = f"{sum(load.counts.values())} done, {load.num_failures} failed, {memory_note(target)}"
-            print(f"{load.elapsed_s() / 60:.1f} of {options.minutes:g} min: {note}", file=sys.stderr, flush=True)
+            memory = [series for name, series in target.series.items() if name.endswith(" rss")]
+            sizes = ", ".join(f"{series.name} {series.points[-1][1] / 2**20:.0f} MiB" for series in memory)
+            note = f"{sum(load.counts.values())} done, {load.num_failures} failed, {sizes}"
+            tell(f"{load.elapsed_s() / 60:.1f} of {options.minutes:g} min: {note}")
         time.sleep(max(0.0, number * options.every_s - load.elapsed_s()))
     load.stop()
 
 
-def memory_note(target: Target) -> str:
-    """Return the resident memory of each role now."""
-    found = [series for name, series in target.series.items() if name.endswith(" rss")]
-    return ", ".join(f"{series.name} {series.points[-1][1] / 2**20:.0f} MiB" for series in found)
-
-
-def findings_of(series: Sequence[Series], options: argparse.Namespace) -> list[Finding]:
-    """Return the verdicts on all series."""
-    from_s, to_s = 60 * options.warm_up_minutes, 60 * options.minutes
-    return [judge(one_series, from_s=from_s, to_s=to_s) for one_series in series]
-
-
-def soak_platform(options: argparse.Namespace, folder: Path) -> tuple[Target, Load]:
+def soak_platform(options: Namespace, folder: Path) -> tuple[Target, Load]:
     """Soak a platform, and delete what it serves."""
     with platform(folder, options.options) as target, _client(target) as http:
         assert target.key is not None, "a platform for this machine has a key"
@@ -98,7 +87,7 @@ def soak_platform(options: argparse.Namespace, folder: Path) -> tuple[Target, Lo
     return target, load
 
 
-def soak_server(options: argparse.Namespace, folder: Path) -> tuple[Target, Load]:
+def soak_server(options: Namespace, folder: Path) -> tuple[Target, Load]:
     """Soak one model server."""
     with server(folder, options.model, options.options) as target, _client(target) as http:
         client = ModelClient(http=http, model=target.mark, invocations="/invocations")
@@ -108,17 +97,18 @@ def soak_server(options: argparse.Namespace, folder: Path) -> tuple[Target, Load
 
 
 def _client(target: Target) -> AbstractContextManager[httpx.Client]:
-    headers = {"Authorization": f"Bearer {target.key.secret}"} if target.key is not None else {}
+    headers = {"Authorization": f"Bearer {target.key[1]}"} if target.key is not None else {}
     return httpx.Client(base_url=target.url, headers=headers, timeout=TIMEOUT_S, trust_env=False)
 
 
-def report(target: Target, load: Load, options: argparse.Namespace, *, left: int) -> bool:
+def report(target: Target, load: Load, options: Namespace, *, left: int) -> bool:
     """Write the files and print the table; return whether the soak has succeeded."""
     latencies = [
         Series(name=f"{name} latency", rule=RULES["latency"], points=points)
         for name, points in sorted(load.latencies().items())
     ]
-    findings = findings_of([*target.series.values(), *latencies], options)
+    from_s, to_s = 60 * options.warm_up_minutes, 60 * options.minutes
+    findings = [judge(series, from_s=from_s, to_s=to_s) for series in (*target.series.values(), *latencies)]
     growing = [finding.name for finding in findings if finding.is_failure]
     is_good = not growing and not load.num_failures and not left
     summary = {
@@ -144,25 +134,22 @@ def report(target: Target, load: Load, options: argparse.Namespace, *, left: int
         },
     }
     page = table(findings, hours=(options.minutes - options.warm_up_minutes) / 60)
-    _write(options, result, f"# {options.minutes:g} minutes of mixed load on one {result['target']}\n\n{page}\n")
+    title = f"# {options.minutes:g} minutes of mixed load on one {result['target']}"
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    options.output.write_text(json.dumps(result, separators=(",", ":")) + "\n")  # thousands of samples
+    options.output.with_suffix(".md").write_text(f"{title}\n\n{page}\n")
+    options.output.with_suffix(".svg").write_text(svg(Picture.of(result), LIGHT))
     print(page)
     print("\n".join(load.failures))
     print(json.dumps({"output": str(options.output), **summary}))
     return is_good
 
 
-def _write(options: argparse.Namespace, result: dict[str, object], page: str) -> None:
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text(json.dumps(result, separators=(",", ":")) + "\n")
-    options.output.with_suffix(".md").write_text(page)
-    options.output.with_suffix(".svg").write_text(svg(Picture.of(result), LIGHT))
-
-
 def main() -> int:
     """Soak, write the files, print the table."""
     options = parse_arguments()
     options.output = options.output or RESULTS / ("soak-server.json" if options.server else "soak.json")
-    run: Callable[[argparse.Namespace, Path], tuple[Target, Load]] = soak_server if options.server else soak_platform
+    run = soak_server if options.server else soak_platform
     with tempfile.TemporaryDirectory(prefix="headrace-soak-") as folder:
         target, load = run(options, Path(folder))
         left = left_processes(target)

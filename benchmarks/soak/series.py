@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
+from benchmarks.harness import results
 from benchmarks.soak.drift import GOAL_SHARE, Drift, Point, drift, window_medians
 
 MIB = 1024 * 1024
@@ -102,7 +103,7 @@ def in_words(value: float, unit: str) -> str:
 
 def table(findings: Sequence[Finding], *, hours: float) -> str:
     """Return the findings as Markdown; `hours` is the time that the drift covers."""
-    lines = ["| series | level | most | drift | an hour | verdict |", "|---|---|---|---|---|---|"]
+    rows = []
     for finding in findings:
         most, level, share, rate = in_words(finding.maximum, finding.unit), "", "", ""
         if finding.drift is not None:
@@ -110,8 +111,8 @@ def table(findings: Sequence[Finding], *, hours: float) -> str:
             share = f"{100 * finding.drift.share:+.1f} %"
             rate = in_words(finding.drift.change / hours, finding.unit) if finding.unit == "bytes" else ""
         verdict = f"**{finding.verdict}**" if finding.is_failure else finding.verdict
-        lines.append(f"| {finding.name} | {level} | {most} | {share} | {rate} | {verdict} |")
-    return "\n".join(lines)
+        rows.append([finding.name, level, most, share, rate, verdict])
+    return results.table(["series", "level", "most", "drift", "an hour", "verdict"], rows)
 
 
 def as_json(finding: Finding) -> dict[str, object]:

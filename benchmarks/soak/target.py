@@ -1,10 +1,6 @@
 """A platform or a server of our own under soak: its processes by role, and its files by purpose."""
 
-import json
 import os
-import shutil
-import subprocess
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,13 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import httpx
+from benchmarks.harness.proc import ProcessUse, processes_with, read_processes
+from benchmarks.harness.servers import Launch, ServerProcess, headrace_command, pings
 from benchmarks.soak.aws import MAIN
-from benchmarks.soak.load import until
-from benchmarks.soak.probes import ProcessUse, command_lines, read_processes, size_bytes
 from benchmarks.soak.series import FILE, MIB, RULES, WATCHED_FILE, Rule, Series
 
-from headrace.platform.host.folders import DataFolder, LocalKey, read_local_key
+from headrace.testing.local_platform import local_platform
 
 _PATIENCE_S = 120.0
 METRICS_MIB, LOGS_MIB = 4, 4
@@ -43,8 +38,8 @@ class Target:
     """A running platform or server."""
 
     url: str
-    key: LocalKey | None = None
-    """Of a platform."""
+    key: tuple[str, str] | None = None
+    """Of a platform: an id and its secret."""
     mark: str
     """In the command line or the environment of each of its processes, and in no other's."""
     roles: Mapping[str, str]
@@ -56,7 +51,7 @@ class Target:
     def pids(self) -> dict[str, list[int]]:
         """Return its processes by role."""
         found: dict[str, list[int]] = defaultdict(list)
-        for pid, command in command_lines(self.mark).items():
+        for pid, command in processes_with(self.mark, in_environment=True).items():
             found[next(role for part, role in self.roles.items() if part in command)].append(pid)
         return found
 
@@ -85,16 +80,13 @@ class Target:
 
 @contextmanager
 def platform(folder: Path, options: Sequence[str]) -> Iterator[Target]:
-    """Yield a platform in the background; stop it afterwards, with its workers."""
-    data = folder / "data"
+    """Yield a platform; stop it afterwards, with its workers."""
     bounds = ("--metrics-mib", str(METRICS_MIB), "--logs-mib", str(LOGS_MIB))
-    place = ("--data-dir", str(data))
-    _headrace("up", "--detach", *place, "--port", "0", *bounds, *options)
-    try:
-        url = json.loads((data / "running.json").read_text())["url"]
+    data = folder / "data"
+    with local_platform(folder, *bounds, *options) as running:
         yield Target(
-            url=url,
-            key=read_local_key(DataFolder(data)),
+            url=running.url,
+            key=(running.access_key, running.secret_key),
             mark=str(data),
             roles={
                 "/s3/data": "object store",
@@ -102,64 +94,43 @@ def platform(folder: Path, options: Sequence[str]) -> Iterator[Target]:
                 "/workers/": "other workers",
                 "": "platform",
             },
-            files=_platform_files(data),
+            files=_platform_files(data, log=running.log_path),
         )
-    finally:
-        _headrace("down", *place)
 
 
-def _platform_files(data: Path) -> dict[str, FileGroup]:
-    metrics = (data / "metrics.sqlite", data / "metrics.sqlite-wal")
-    ended = Rule(unit="bytes", bound=_SLACK * LOGS_MIB * MIB)
+def _platform_files(data: Path, *, log: Path) -> dict[str, FileGroup]:
+    def bounded(*paths: str, most: float) -> FileGroup:
+        return FileGroup(paths=tuple(data / path for path in paths), rule=Rule(unit="bytes", bound=most))
+
+    def watched(path: Path) -> FileGroup:
+        return FileGroup(paths=(path,), rule=WATCHED_FILE)
+
+    metrics_bytes = _SLACK * METRICS_MIB * MIB + _WAL_BYTES
     return {
         "database": FileGroup(paths=(data / "records.sqlite",)),
-        "write-ahead log": FileGroup(paths=(data / "records.sqlite-wal",), rule=Rule(unit="bytes", bound=_WAL_BYTES)),
-        "metrics": FileGroup(paths=metrics, rule=Rule(unit="bytes", bound=_SLACK * METRICS_MIB * MIB + _WAL_BYTES)),
-        "platform log": FileGroup(paths=(data / "platform.log",), rule=WATCHED_FILE),
-        "logs of ended workers": FileGroup(paths=(data / "ended-logs",), rule=ended),
-        "folders of workers": FileGroup(paths=(data / "workers",), rule=WATCHED_FILE),
-        "log of the object store": FileGroup(paths=(data / "s3" / "log.txt",), rule=WATCHED_FILE),
-        "objects": FileGroup(paths=(data / "s3" / "data",), rule=WATCHED_FILE),
+        "write-ahead log": bounded("records.sqlite-wal", most=_WAL_BYTES),
+        "metrics": bounded("metrics.sqlite", "metrics.sqlite-wal", most=metrics_bytes),
+        "platform log": watched(log),
+        "logs of ended workers": bounded("ended-logs", most=_SLACK * LOGS_MIB * MIB),
+        "folders of workers": watched(data / "workers"),
+        "log of the object store": watched(data / "s3" / "log.txt"),
+        "objects": watched(data / "s3" / "data"),
         "pending invocations": FileGroup(paths=(data / "invocations",)),
-        "data folder": FileGroup(paths=(data,), rule=WATCHED_FILE),
+        "data folder": watched(data),
     }
 
 
 @contextmanager
 def server(folder: Path, model: str, options: Sequence[str]) -> Iterator[Target]:
     """Yield a model server; stop it afterwards."""
-    log = folder / "server.log"
-    name = f"soak-{os.getpid()}"
-    arguments = ("serve", model, "--port", "0", "--served-model-name", name, "--kv-cache-bytes", SERVER_KV_CACHE)
-    command = [_command(), *arguments, "--max-model-len", "2048", "--log-format", "json", *options]
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=_environment())
-    try:
-        until(lambda: process.poll() is not None or _ready_url(log) is not None, "the server is ready")
-        url = _ready_url(log)
-        if url is None:
-            raise RuntimeError(log.read_text())
-        yield Target(
-            url=url,
-            mark=name,
-            roles={"": "server"},
-            files={"log": FileGroup(paths=(log,), rule=WATCHED_FILE)},
-        )
-    finally:
-        process.terminate()
-        process.wait(timeout=_PATIENCE_S)
-
-
-def _ready_url(log: Path) -> str | None:
-    """Return the URL of a server that answers its health check, or None."""
-    lines = (line for line in log.read_text().splitlines() if '"server.listening"' in line)
-    for line in lines:
-        url = str(json.loads(line)["url"])
-        try:
-            return url if httpx.get(f"{url}/ping", trust_env=False).status_code == httpx.codes.OK else None
-        except httpx.HTTPError:
-            return None
-    return None
+    log, name = folder / "server.log", f"soak-{os.getpid()}"
+    named = ("--served-model-name", name, "--kv-cache-bytes", SERVER_KV_CACHE, "--max-model-len", "2048")
+    command = (headrace_command(), "serve", model, *named, "--log-format", "json", *options)
+    with ServerProcess(Launch(arguments=command), log=log) as process:
+        process.wait_until(pings, timeout_s=_PATIENCE_S)
+        files = {"log": FileGroup(paths=(log,), rule=WATCHED_FILE)}
+        yield Target(url=process.url, mark=name, roles={"": "server"}, files=files)
+        process.stop()
 
 
 def left_processes(target: Target) -> int:
@@ -170,14 +141,15 @@ def left_processes(target: Target) -> int:
     return count
 
 
-def _command() -> str:
-    return shutil.which("headrace", path=str(Path(sys.executable).parent)) or "headrace"
+def size_bytes(*paths: Path) -> int:
+    """Return the bytes that files, and folders with all in them, take on disk; a sparse file counts what it fills."""
+    return sum(_size_bytes(path) for path in paths)
 
 
-def _environment() -> dict[str, str]:
-    """Return the environment without settings of the platform's and of AWS."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "HEADRACE_"))}
-
-
-def _headrace(*arguments: str) -> None:
-    subprocess.run([_command(), *arguments], env=_environment(), check=True, stdout=subprocess.DEVNULL)
+def _size_bytes(path: Path) -> int:
+    try:
+        if path.is_dir():
+            return sum(_size_bytes(Path(entry.path)) for entry in os.scandir(path) if not entry.is_symlink())
+        return path.stat().st_blocks * 512
+    except FileNotFoundError:
+        return 0  # it was deleted while the folder was read

@@ -8,20 +8,25 @@ that a slow phase of the machine affects both. Every answer is compared: the two
 The last line is one JSON object.
 """
 
-import argparse
 import asyncio
-import json
 import random
 import statistics
+import sys
 import time
+from argparse import Namespace
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from itertools import product
+from pathlib import Path
 
 from headrace.core.generation import ChatPrompt, GenerationRequest, SamplingParams
 from headrace.inference.engine.service.async_engine import AsyncEngine
-from headrace.serving.server.engine_config import load_engine
 from headrace.serving.settings.server_settings import ServerSettings
-from headrace.tools.bench.environment import describe_environment
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # it is started by its path, too
+
+from benchmarks.harness.engines import answer, print_result, running_engine
+from benchmarks.harness.results import make_parser, names, numbers
 
 TEXT = (
     "The harbour of Veldt lies at the mouth of the river Orre. It was dug in 1643 by order of the merchant Anna "
@@ -105,23 +110,19 @@ class Run:
 
 async def run_once(engine: AsyncEngine, requests: list[GenerationRequest]) -> Run:
     """Send all requests at once and wait for the last token."""
-
-    async def answer(request: GenerationRequest) -> list[int]:
-        return [token.id async for chunk in engine.generate(request) for token in chunk.tokens]
-
     before, start = engine.stats(), time.perf_counter()
-    answers = await asyncio.gather(*map(answer, requests))
+    answers = await asyncio.gather(*(answer(engine, request) for request in requests))
     seconds, after = time.perf_counter() - start, engine.stats()
     return Run(
         seconds,
-        answers,
+        [found.tokens for found in answers],
         after.drafted_tokens_total - before.drafted_tokens_total,
         after.accepted_tokens_total - before.accepted_tokens_total,
     )
 
 
 async def compare(
-    engines: dict[str, AsyncEngine], workload: Workload, batch: int, arguments: argparse.Namespace
+    engines: dict[str, AsyncEngine], workload: Workload, batch: int, arguments: Namespace
 ) -> dict[str, object]:
     """Run rounds of one case, the engines in turns."""
     runs: dict[str, list[Run]] = {name: [] for name in engines}
@@ -156,7 +157,7 @@ async def compare(
     return result
 
 
-async def measure(arguments: argparse.Namespace) -> None:
+async def measure(arguments: Namespace) -> None:
     """Load both engines, run all cases."""
     settings = ServerSettings(
         model=arguments.model,
@@ -165,43 +166,25 @@ async def measure(arguments: argparse.Namespace) -> None:
         kv_cache_bytes=1 << 30,
         max_num_seqs=max(arguments.batches),
     )
-    engines = {
-        name: load_engine(replace(settings, max_draft_tokens=most))
-        for name, most in (("off", 0), ("on", arguments.max_draft_tokens))
-    }
-    for engine in engines.values():
-        await engine.start()
-    grid = product(arguments.workloads, arguments.temperatures, arguments.batches)
-    try:
+    async with AsyncExitStack() as stack:
+        engines = {
+            name: await stack.enter_async_context(running_engine(replace(settings, max_draft_tokens=most)))
+            for name, most in (("off", 0), ("on", arguments.max_draft_tokens))
+        }
+        grid = product(arguments.workloads, arguments.temperatures, arguments.batches)
         cases = [
             await compare(engines, Workload(name, temperature), batch, arguments) for name, temperature, batch in grid
         ]
-    finally:
-        for engine in engines.values():
-            await engine.close(deadline_s=0)
-    about = {"dtype": engines["on"].info.dtype, "kv_dtype": engines["on"].info.kv_dtype}
-    print(
-        json.dumps(
-            {
-                "model": engines["on"].info.name,
-                **about,
-                "environment": describe_environment(),
-                "options": {name: value for name, value in vars(arguments).items() if name != "model"},
-                "cases": cases,
-            }
-        )
-    )
+    print_result(engines["on"], arguments, kv_dtype=engines["on"].info.kv_dtype, cases=cases)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("model")
     parser.add_argument("--dtype", default="w8a8")
-    parser.add_argument(
-        "--workloads", type=lambda text: text.split(","), default=["random", "chat", "summary", "quote", "code"]
-    )
+    parser.add_argument("--workloads", type=names, default=["random", "chat", "summary", "quote", "code"])
     parser.add_argument("--temperatures", type=lambda text: [float(part) for part in text.split(",")], default=[0.0])
-    parser.add_argument("--batches", type=lambda text: [int(part) for part in text.split(",")], default=[1, 8, 64])
+    parser.add_argument("--batches", type=numbers, default=[1, 8, 64])
     parser.add_argument("--new-tokens", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--max-draft-tokens", type=int, default=8)

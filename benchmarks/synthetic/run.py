@@ -7,7 +7,6 @@ Time models of known shapes beside llama.cpp and ik_llama.cpp, on the same files
 Run it from the repository's root, with nothing else running on the machine. See README.md.
 """
 
-import argparse
 import json
 import os
 import re
@@ -16,12 +15,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from benchmarks.cpu_engines.load import foreign_cores, read_usage
-from benchmarks.cpu_engines.machine import describe_machine, physical_cores
+from benchmarks.harness import results
+from benchmarks.harness.machine import describe_machine, physical_cores
+from benchmarks.harness.proc import foreign_cores, read_usage
 from benchmarks.peers.manifest import DEFAULT_ROOT, read_manifest
 from benchmarks.synthetic.make import SHAPES, Shape, write_gguf
 
@@ -30,7 +31,6 @@ from headrace.inference.models.loading import load_model
 from headrace.inference.runner.decode_speed import decode_bytes, measure_bandwidth
 from headrace.inference.runner.packing import layer_formats_of
 
-RESULTS = Path(__file__).parents[1] / "results"
 LAYERS = {"llama-3.2-1b": 16, "llama-3.1-8b": 32, "qwen3-30b-a3b": 8, "mixtral-8x7b": 4}
 """Layers of the file, by model."""
 CELLS = ("decode 1", "decode 8", "prefill 512")
@@ -176,22 +176,21 @@ def table(name: str, work: Work, turns: list[Turn]) -> str:
     peers = {engine: medians(mine) for engine, mine in by_engine.items() if mine[0].bandwidth_share is None}
     read = statistics.median(turn.read_bytes_per_s for turn in turns if turn.engine not in peers)
     peak = max(turn.operations_per_s for turn in turns)
-    lines = [
-        f"## {name}, {LAYERS[name]} of {SHAPES[name].layers} layers\n",
-        f"A token reads {work.decode_bytes / 1e9:.2f} GB and takes {work.operations / 1e9:.2f} G operations in layers.",
-        f"The roof is {read / 1e9:.0f} GB/s and {peak / 1e9:.0f} G int8 operations/s.\n",
-        "| tokens/s | " + " | ".join(CELLS) + " |",
-        "|---" * (len(CELLS) + 1) + "|",
-    ]
+    rows = []
     for engine, mine in by_engine.items():
         speeds = medians(mine)
         shares: dict[str, float] = {}
         if engine not in peers:
             shares["decode 1"] = statistics.median(turn.bandwidth_share or 0 for turn in mine)
             shares["prefill 512"] = speeds["prefill 512"] * work.operations / peak
-        cells = [_cell(cell, speeds, shares, {} if engine in peers else peers) for cell in CELLS]
-        lines.append(f"| {engine} | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+        rows.append([engine, *(_cell(cell, speeds, shares, {} if engine in peers else peers) for cell in CELLS)])
+    head = (
+        f"## {name}, {LAYERS[name]} of {SHAPES[name].layers} layers\n\n"
+        f"A token reads {work.decode_bytes / 1e9:.2f} GB and takes "
+        f"{work.operations / 1e9:.2f} G operations in layers.\n"
+        f"The roof is {read / 1e9:.0f} GB/s and {peak / 1e9:.0f} G int8 operations/s.\n"
+    )
+    return f"{head}\n{results.table(['tokens/s', *CELLS], rows)}\n"
 
 
 def medians(turns: list[Turn]) -> dict[str, float]:
@@ -206,7 +205,7 @@ def _cell(cell: str, speeds: dict[str, float], shares: dict[str, float], peers: 
     return f"{speeds[cell]:.1f}" + (f" ({notes})" if notes else "")
 
 
-def engines_of(arguments: argparse.Namespace) -> list[Engine]:
+def engines_of(arguments: Namespace) -> list[Engine]:
     """Return the engines to compare: Headrace in each format, and the peers that are installed."""
     engines = [Engine(name=f"Headrace {arguments.dtype}", dtype=arguments.dtype)]
     peer = read_manifest(DEFAULT_ROOT.expanduser()).peers.get("llamacpp")
@@ -218,7 +217,7 @@ def engines_of(arguments: argparse.Namespace) -> list[Engine]:
     return engines
 
 
-def measure(name: str, engines: list[Engine], arguments: argparse.Namespace) -> tuple[Work, list[Turn]]:
+def measure(name: str, engines: list[Engine], arguments: Namespace) -> tuple[Work, list[Turn]]:
     """Measure one model; its file is made if it does not exist."""
     shape = replace(SHAPES[name], layers=LAYERS[name])
     folder = arguments.folder.expanduser()
@@ -241,27 +240,25 @@ def measure(name: str, engines: list[Engine], arguments: argparse.Namespace) -> 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", type=lambda text: text.split(","), default=list(LAYERS))
+    parser = results.make_parser(__doc__)
+    parser.add_argument("--models", type=results.names, default=list(LAYERS))
     parser.add_argument("--dtype", default="w4a8", help="of Headrace")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", type=Path, default=DEFAULT_ROOT / "synthetic", help="for the files")
     parser.add_argument("--ik-llamacpp", type=Path, help="folder with the programs of ik_llama.cpp, see README.md")
-    parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("--output", type=Path, default=results.RESULTS)
     arguments = parser.parse_args()
     engines = engines_of(arguments)
     machine = describe_machine()
-    sections, results = [], {}
+    sections, models = [], {}
     for name in arguments.models:
         work, turns = measure(name, engines, arguments)
         sections.append(table(name, work, turns))
-        results[name] = {"work": asdict(work), "turns": [asdict(turn) for turn in turns]}
+        models[name] = {"work": asdict(work), "turns": [asdict(turn) for turn in turns]}
         print(sections[-1], flush=True)
     head = "# Models of known shapes\n\n" + f"{machine['cpu']}, {machine['physical_cores']} cores.\n"
-    (arguments.output / "synthetic.md").write_text("\n".join([head, *sections]))
-    (arguments.output / "synthetic.json").write_text(
-        json.dumps({"machine": machine, "models": results}, indent=1) + "\n"
-    )
+    page = "\n".join([head, *sections])
+    results.write_result(arguments.output / "synthetic.json", {"machine": machine, "models": models}, page)
 
 
 if __name__ == "__main__":

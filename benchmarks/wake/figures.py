@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from benchmarks.harness import results
+
 GOAL_S = 3.0
 
 
@@ -57,12 +59,12 @@ _SHARES = (("p50", 0.5), ("p95", 0.95), ("max", 1.0))
 
 def table(found: dict[str, float]) -> str:
     """Return the figures as Markdown."""
-    lines = ["| request at zero to first byte | p50 | p95 | slowest |", "|---|---|---|---|"]
+    rows = []
     for name, title in (("first_request", "quickest request of a wake-up"), ("all_requests", "all requests")):
         cells = [f"{found[f'{name}_{label}_s']:.2f} s" for label, _ in _SHARES if f"{name}_{label}_s" in found]
-        lines.append(f"| {title} | {' | '.join(cells)} |")
+        rows.append([title, *cells])
     counts = (
         f"{found['wake_ups']:.0f} wake-ups, {found['requests']:.0f} requests, {found['lost']:.0f} lost, "
         f"{found['over_goal']:.0f} over {GOAL_S:g} s."
     )
-    return "\n".join([*lines, "", counts])
+    return f"{results.table(['request at zero to first byte', 'p50', 'p95', 'slowest'], rows)}\n\n{counts}"

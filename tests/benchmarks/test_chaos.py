@@ -40,7 +40,7 @@ from hypothesis import strategies as st
 from tests.waiting import WAIT_S
 
 if TYPE_CHECKING:
-    from benchmarks.chaos.processes import Platform
+    from benchmarks.harness.platforms import Platform
 
 ROOT = Path(__file__).parent.parent.parent
 SETUPS = st.builds(

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from benchmarks.cpu_engines.cells import CELLS, START, make_prompts
-from benchmarks.cpu_engines.engines import ROWS, Machine, Row
+from benchmarks.cpu_engines.engines import ROWS, Row
 from benchmarks.cpu_engines.limits import FORMATS, Ceilings, Shape, limit_tokens_per_s, shortest_s
-from benchmarks.cpu_engines.load import Usage, foreign_cores
-from benchmarks.cpu_engines.measure import Contest, Measured, Place, Plan, Sample
-from benchmarks.cpu_engines.processes import WORKERS, Worker, WorkerFailed
+from benchmarks.cpu_engines.measure import Contest, Measured, Place, Plan, Sample, generate
 from benchmarks.cpu_engines.report import best, failures_text, median_speed, table
+from benchmarks.harness.proc import Usage, foreign_cores
+from benchmarks.harness.worker_process import Worker, WorkerFailed
 from benchmarks.peers.manifest import Manifest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,9 +23,7 @@ N1 = CELLS[0]
 SHAPE = Shape(layer_weights=106_000_000, head_weights=28_000_000, kv_values_per_token=11_520)
 
 FAKE_ENGINE = """
-import sys
-sys.path.insert(0, {workers!r})
-from worker import Generation, serve
+from benchmarks.harness.worker import Generation, serve
 
 class Fake:
     def __init__(self, settings):
@@ -36,7 +34,7 @@ class Fake:
             raise RuntimeError("out of paper")
         return Generation(2.0, [num_tokens + self.settings.get("extra", 0)] * len(prompts))
     def describe(self):
-        return {{"version": "1"}}
+        return {"version": "1"}
 
 serve(Fake)
 """
@@ -46,7 +44,7 @@ serve(Fake)
 def script(tmp_path):
     """An engine that only pretends."""
     script = tmp_path / "fake.py"
-    script.write_text(FAKE_ENGINE.format(workers=str(WORKERS)))
+    script.write_text(FAKE_ENGINE)
     return script
 
 
@@ -56,7 +54,7 @@ def start(script, tmp_path):
     workers = []
 
     def make(**settings):
-        worker = Worker(str(script), python=sys.executable, settings=settings, environment={}, log=tmp_path / "log")
+        worker = Worker(script, python=sys.executable, settings=settings, environment={}, log=tmp_path / "log")
         workers.append(worker)
         return worker
 
@@ -82,7 +80,7 @@ def test_a_worker_answers_and_is_frozen_between_commands(start):
     worker = start()
     seconds, description = worker.wait_ready(timeout_s=WAIT_S)
     assert (seconds > 0, description) == (True, {"version": "1"})
-    assert worker.generate([[1, 2], [3, 4]], 5, timeout_s=WAIT_S) == 2.0
+    assert generate(worker, [[1, 2], [3, 4]], 5, timeout_s=WAIT_S) == 2.0
     os.waitid(os.P_PID, worker.group, os.WSTOPPED | os.WNOWAIT)
     assert state_of(worker) == "T"
 
@@ -91,18 +89,18 @@ def test_a_worker_that_generates_too_many_tokens_has_failed(start):
     worker = start(extra=1)
     worker.wait_ready(timeout_s=WAIT_S)
     with pytest.raises(WorkerFailed, match=r"Made \[4\] tokens; expected 3"):
-        worker.generate([[1, 2]], 3, timeout_s=WAIT_S)
+        generate(worker, [[1, 2]], 3, timeout_s=WAIT_S)
 
 
 def test_a_worker_that_fails_gives_the_reason(start):
     worker = start(breaks=True)
     worker.wait_ready(timeout_s=WAIT_S)
     with pytest.raises(WorkerFailed, match="out of paper"):
-        worker.generate([[1, 2]], 3, timeout_s=WAIT_S)
+        generate(worker, [[1, 2]], 3, timeout_s=WAIT_S)
 
 
 def test_a_worker_that_does_not_start_names_its_log(tmp_path):
-    worker = Worker("absent.py", python=sys.executable, settings={}, environment={}, log=tmp_path / "log")
+    worker = Worker(Path("absent.py"), python=sys.executable, settings={}, environment={}, log=tmp_path / "log")
     with pytest.raises(WorkerFailed, match="log"):
         worker.wait_ready(timeout_s=WAIT_S)
     worker.close()
@@ -110,9 +108,7 @@ def test_a_worker_that_does_not_start_names_its_log(tmp_path):
 
 def test_an_engine_that_fails_does_not_stop_the_others(script, tmp_path):
     def row(name, family, settings):
-        return Row(
-            name=name, family=family, weights="bf16", script=str(script), settings=lambda manifest, machine: settings
-        )
+        return Row(name, family, "bf16", lambda manifest, threads: settings, script=str(script))
 
     rows = [
         row("ours", "headrace", {}),
@@ -120,12 +116,7 @@ def test_an_engine_that_fails_does_not_stop_the_others(script, tmp_path):
         row("bad", "llamacpp", {"breaks": True}),
         row("gone", "vllm", {}),
     ]
-    place = Place(
-        manifest=Manifest(peers={}, models={}),
-        machine=Machine(threads=1),
-        our_python=sys.executable,
-        logs=tmp_path,
-    )
+    place = Place(manifest=Manifest(peers={}, models={}), threads=1, logs=tmp_path)
     saved = []
     plan = Plan(cells=(N1,), runs=2, starts=1, retries=0, timeout_s=WAIT_S)
     with Contest(rows, place, plan, tell=lambda text: None, save=saved.append) as contest:

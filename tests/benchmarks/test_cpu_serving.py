@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 from benchmarks.cpu_serving.cells import CELLS, Cell, choose_cells, trace_lines
-from benchmarks.cpu_serving.figures import WrongOutput, late_figures, percentile, run_figures
+from benchmarks.cpu_serving.figures import WrongOutput, late_figures, run_figures
 from benchmarks.cpu_serving.goals import Goal, judge
 from benchmarks.cpu_serving.load_tool import ToolRun
-from benchmarks.cpu_serving.proc import session_cpu_s, session_memory, session_pids
 from benchmarks.cpu_serving.report import medians, write_report
 from benchmarks.cpu_serving.run import without_folders
 from benchmarks.cpu_serving.servers import ROWS, choose_rows
+from benchmarks.harness.proc import session_cpu_s, session_pids, session_use
 from benchmarks.peers.manifest import InstalledPeer, Manifest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -114,13 +114,6 @@ def test_streams_that_had_ended_leave_no_gap() -> None:
     assert math.isnan(late_figures({"start_times": [0.0, 9.0], "ttfts": [1.0, 1.0], "itls": [[1.0], []]})["gap_max_ms"])
 
 
-@given(st.lists(st.floats(0, 1e6), min_size=1), st.floats(0, 1))
-def test_a_percentile_lies_among_the_values(values: list[float], share: float) -> None:
-    assert min(values) <= percentile(values, share) <= max(values)
-    assert percentile(values, 0) == min(values)
-    assert percentile(values, 1) == max(values)
-
-
 def test_a_goal_compares_our_best_row_with_the_best_peer() -> None:
     speed = Goal(cell="c8", figure="output_tokens_per_s", against="best peer", bound=2.0)
     verdict = judge(speed, ours={"a": 500, "b": 300}, peers={"x": 100, "y": 250})
@@ -198,14 +191,15 @@ def test_cpu_time_and_memory_are_those_of_the_whole_session(tmp_path: Path) -> N
         folder = tmp_path / str(pid)
         folder.mkdir()
         zeros = " ".join(["0"] * 7)
-        (folder / "stat").write_text(f"{pid} (a (strange) name) S 1 {session} {session} {zeros} 0 150 50 0 0")
+        (folder / "fd").mkdir()
+        (folder / "stat").write_text(f"{pid} (a (strange) name) S 1 {session} {session} {zeros} 0 150 50 {zeros}")
         (folder / "smaps_rollup").write_text("header line here\nRss: 300 kB\nPss: 200 kB\n")
         (folder / "status").write_text("Name:\tx\nVmHWM:\t 400 kB\n")
     (tmp_path / "self").mkdir()
     assert session_pids(10, proc=tmp_path) == [10, 11]
     assert session_cpu_s(10, proc=tmp_path) > 0
-    memory = session_memory(10, proc=tmp_path)
-    assert (memory.rss_bytes, memory.pss_bytes, memory.peak_rss_bytes) == (600 * 1024, 400 * 1024, 800 * 1024)
+    memory = session_use(10, proc=tmp_path).memory
+    assert memory == {"rss_bytes": 600 * 1024, "pss_bytes": 400 * 1024, "peak_rss_bytes": 800 * 1024}
 
 
 def test_a_result_contains_no_path_of_the_machine() -> None:

@@ -6,7 +6,7 @@ import pytest
 from benchmarks.peers.environments import is_current
 from benchmarks.peers.manifest import InstalledPeer, Manifest, read_manifest, write_manifest
 from benchmarks.peers.models import FORMS, wanted_forms
-from benchmarks.peers.peers import PEERS, choose
+from benchmarks.peers.peers import PEERS, choose_peers
 
 
 def installed(requirements, python):
@@ -40,7 +40,7 @@ def test_every_version_is_pinned():
 
 def test_an_unknown_peer_is_refused_by_name():
     with pytest.raises(KeyError, match=r"'torch'.*vllm"):
-        choose(["torch"])
+        choose_peers(["torch"])
 
 
 def test_forms_are_made_by_existing_peers_and_after_their_sources():

@@ -8,11 +8,12 @@ from random import Random
 from xml.etree import ElementTree as ET
 
 import pytest
+from benchmarks.harness.proc import processes_with, read_process, read_processes
 from benchmarks.soak.drift import Point, drift, window_medians
 from benchmarks.soak.load import Activity, Load, Unexpected, until
 from benchmarks.soak.picture import DARK, LIGHT, Picture, svg
-from benchmarks.soak.probes import command_lines, read_process, read_processes, size_bytes
 from benchmarks.soak.series import MIB, RULES, WATCHED_FILE, Rule, Series, as_json, judge, table
+from benchmarks.soak.target import size_bytes
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -192,11 +193,14 @@ def test_a_process_is_found_by_its_environment_and_read_from_proc(tmp_path: Path
     (folder / "environ").write_bytes(b"HOME=/\0PLACE=/data/soak\0")
     (folder / "stat").write_text("17 (a b) c) " + " ".join(str(number) for number in range(30)))
     (folder / "smaps_rollup").write_text("header\nRss: 300 kB\nPss: 200 kB\nAnonymous: 150 kB\n")
-    assert command_lines("/data/soak", proc=tmp_path) == {17: "weed mini"}
-    assert command_lines("/data/other", proc=tmp_path) == {}
+    (folder / "status").write_text("Name:\tx\nVmHWM:\t 400 kB\n")
+    assert processes_with("/data/soak", in_environment=True, proc=tmp_path) == {17: "weed mini"}
+    assert processes_with("/data/other", in_environment=True, proc=tmp_path) == {}
+    assert processes_with("/data/soak", proc=tmp_path) == {}
     use = read_process(17, proc=tmp_path)
     assert use is not None
     assert (use.rss_bytes, use.pss_bytes, use.anonymous_bytes) == (300 * 1024, 200 * 1024, 150 * 1024)
+    assert use.peak_rss_bytes == 400 * 1024
     assert (use.descriptors, use.threads) == (1, 17)
     assert use.cpu_s == pytest.approx((11 + 12) / os.sysconf("SC_CLK_TCK"))
     assert read_process(18, proc=tmp_path) is None

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from worker import Generation, serve
+from benchmarks.harness.worker import Generation, serve
 
 from headrace.core.generation import FinishReason, GenerationRequest, SamplingParams
 from headrace.serving.server.engine_config import engine_config, load_engine, model_source

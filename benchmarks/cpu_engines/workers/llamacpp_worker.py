@@ -11,7 +11,7 @@ import subprocess
 import time
 from typing import Any
 
-from worker import FIRST_PROMPT, Generation, serve
+from benchmarks.harness.worker import FIRST_PROMPT, Generation, serve
 
 
 class LlamaCppEngine:

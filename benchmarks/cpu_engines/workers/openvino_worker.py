@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import openvino
 import openvino_genai
-from worker import Generation, serve
+from benchmarks.harness.worker import Generation, serve
 
 
 class OpenVinoEngine:

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 import transformers
-from worker import Generation, serve
+from benchmarks.harness.worker import Generation, serve
 
 
 class TransformersEngine:

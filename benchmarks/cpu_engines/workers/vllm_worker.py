@@ -4,7 +4,7 @@ import os
 import time
 from typing import Any
 
-from worker import Generation, serve
+from benchmarks.harness.worker import Generation, serve
 
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")

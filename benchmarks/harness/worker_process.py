@@ -1,4 +1,4 @@
-"""Workers: one process per engine, stopped by a signal while another one runs."""
+"""Workers: one process per engine, which answers commands, and is stopped by a signal while another one runs."""
 
 import json
 import os
@@ -7,10 +7,11 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-WORKERS = Path(__file__).parent / "workers"
+ROOT = Path(__file__).parents[2]
 
 
 class WorkerFailed(Exception):
@@ -21,24 +22,18 @@ class Worker:
     """One engine in its own process group; frozen except while it runs a command."""
 
     def __init__(
-        self,
-        script: str,
-        *,
-        python: str,
-        settings: Mapping[str, Any],
-        environment: Mapping[str, str],
-        log: Path,
+        self, script: Path, *, python: str, settings: Mapping[str, Any], environment: Mapping[str, str], log: Path
     ) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
         self._log = log
         self._started_s = time.perf_counter()
         with log.open("wb") as errors:
             self._process = subprocess.Popen(
-                [python, str(WORKERS / script), json.dumps(settings)],
+                [python, str(script), json.dumps(settings)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env={**os.environ, **environment},
+                env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
                 start_new_session=True,
             )
         self._unread = b""
@@ -50,10 +45,10 @@ class Worker:
 
     def wait_ready(self, *, timeout_s: float) -> tuple[float, dict[str, Any]]:
         """
-        Wait for the first token, then freeze.
+        Wait until the engine is ready, then freeze.
 
         Returns:
-            Seconds from the start of the process to the first token, and what the engine reports about itself.
+            Seconds from the start of the process, and what the engine reports about itself.
 
         Raises:
             WorkerFailed: The process ended or took too long.
@@ -63,45 +58,36 @@ class Worker:
         self._signal(signal.SIGSTOP)
         return seconds, answer["description"]
 
-    def generate(self, prompts: list[list[int]], num_tokens: int, *, timeout_s: float) -> float:
+    def ask(self, command: Mapping[str, Any], *, timeout_s: float) -> dict[str, Any]:
         """
-        Thaw, run one cell, freeze, and return the seconds that it took.
+        Thaw, run a command, freeze, and return the answer.
 
         Raises:
-            WorkerFailed: It failed, took too long, or generated another number of tokens than requested.
+            WorkerFailed: It failed, or took too long.
         """
+        assert self._process.stdin is not None
         self._signal(signal.SIGCONT)
-        command = json.dumps({"prompts": prompts, "num_tokens": num_tokens}) + "\n"
         try:
-            assert self._process.stdin is not None
-            self._process.stdin.write(command.encode())
+            self._process.stdin.write(json.dumps(command).encode() + b"\n")
             self._process.stdin.flush()
         except BrokenPipeError:
             raise WorkerFailed(f"The process has ended, see {self._log.name}.") from None
         answer = self._read(timeout_s)
         self._signal(signal.SIGSTOP)
-        made = answer["output_tokens"]
-        if made != [num_tokens] * len(prompts):
-            raise WorkerFailed(f"Made {made} tokens; expected {num_tokens} for each of {len(prompts)} prompts.")
-        return float(answer["seconds"])
+        return answer
 
     def close(self) -> None:
         """End the process and all its children. Idempotent."""
         self._signal(signal.SIGKILL)
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None and not pipe.closed:
-                # Unsent bytes of a command have no receiver left.
-                try:
+            with suppress(BrokenPipeError):  # unsent bytes of a command have no receiver left
+                if pipe is not None:
                     pipe.close()
-                except BrokenPipeError:
-                    continue
 
     def _signal(self, number: int) -> None:
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
-        except ProcessLookupError:
-            return
 
     def _read(self, timeout_s: float) -> dict[str, Any]:
         """Return the next message."""

@@ -1,58 +1,106 @@
-"""Processes of a run: the platforms, the PostgreSQL server, the small disk, and what /proc says about them."""
+"""Platforms and PostgreSQL servers of a run, and their AWS clients."""
 
 import os
 import pwd
 import shutil
 import signal
-import struct
 import subprocess
-import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Final
 
-PATIENCE_S = 120.0
-DISK_MIB = 256
+import boto3
+from benchmarks.harness.proc import children, is_alive
+from benchmarks.harness.servers import HOST, headrace_command
+from botocore.config import Config
+
+PATIENCE_S: Final = 120.0
+ROLE: Final = "arn:aws:iam::000000000000:role/any"
+TGI_IMAGE: Final = (
+    "763104351884.dkr.ecr.us-east-1.amazonaws.com/huggingface-pytorch-tgi-inference:2.7.0-tgi3.3.6-gpu-py311"
+)
+VARIANT: Final = "v"
 _POLL_S = 0.05
 _ROOT = Path("/")
 
 
-def until(fact: Callable[[], object], what: str, timeout_s: float = PATIENCE_S) -> None:
-    """Wait for a true result; RuntimeError after `timeout_s`."""
+def until(fact: Callable[[], object], what: str, timeout_s: float = PATIENCE_S, *, poll_s: float = _POLL_S) -> None:
+    """Wait for a true result; an OSError counts as false. RuntimeError after `timeout_s`."""
     deadline_s = time.monotonic() + timeout_s
-    while not fact():
-        if time.monotonic() > deadline_s:
-            raise RuntimeError(f"Not within {timeout_s:.0f} s: {what}.")
-        time.sleep(_POLL_S)
-
-
-def children(pid: int) -> list[int]:
-    """Return the ids of the child processes."""
-    with suppress(OSError):
-        return sorted(int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
-    return []
-
-
-def processes_with(*texts: str) -> dict[int, str]:
-    """Return the running processes with all `texts` in their command line; zombies have no command line."""
-    found = {}
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit() and int(folder.name) != os.getpid():
-            with suppress(OSError):
-                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-                if all(text in command for text in texts):
-                    found[int(folder.name)] = command
-    return found
+    while time.monotonic() < deadline_s:
+        with suppress(OSError):
+            if fact():
+                return
+        time.sleep(poll_s)
+    raise RuntimeError(f"Not within {timeout_s:.0f} s: {what}.")
 
 
 def signal_process(pid: int, number: signal.Signals) -> None:
     """Send a signal to a process if it runs."""
     with suppress(ProcessLookupError):
         os.kill(pid, number)
+
+
+# ---- AWS ----
+
+
+def aws_client(
+    service: str,
+    port: int,
+    *,
+    key: tuple[str, str] = ("any", "thing"),
+    connect_timeout_s: float = 5.0,
+    read_timeout_s: float = 70.0,
+) -> Any:
+    """Return a client of the platform on a port; it sends each request once, because a retry would hide a failure."""
+    config = Config(
+        connect_timeout=connect_timeout_s,
+        read_timeout=read_timeout_s,
+        retries={"total_max_attempts": 1},
+        proxies={},
+        max_pool_connections=16,
+    )
+    return boto3.client(
+        service,
+        endpoint_url=f"http://{HOST}:{port}",
+        region_name="us-east-1",
+        aws_access_key_id=key[0],
+        aws_secret_access_key=key[1],
+        config=config,
+    )
+
+
+def create_endpoint(
+    sagemaker: Any, name: str, container: Mapping[str, Any], *, instance_type: str = "ml.m5.large", **config: Any
+) -> None:
+    """Create a model, a configuration with one instance, and an endpoint, all with the same name."""
+    sagemaker.create_model(ModelName=name, PrimaryContainer=container, ExecutionRoleArn=ROLE)
+    variant = {"VariantName": VARIANT, "ModelName": name, "InitialInstanceCount": 1, "InstanceType": instance_type}
+    sagemaker.create_endpoint_config(EndpointConfigName=name, ProductionVariants=[variant], **config)
+    sagemaker.create_endpoint(EndpointName=name, EndpointConfigName=name)
+
+
+def scale(sagemaker: Any, name: str, count: int) -> None:
+    """Ask for a number of instances."""
+    wanted = [{"VariantName": VARIANT, "DesiredInstanceCount": count}]
+    sagemaker.update_endpoint_weights_and_capacities(EndpointName=name, DesiredWeightsAndCapacities=wanted)
+
+
+def is_in_service(sagemaker: Any, name: str, *, instances: int | None = None) -> bool:
+    """Return whether an endpoint serves, with a number of instances if one is given; RuntimeError if it has failed."""
+    found = sagemaker.describe_endpoint(EndpointName=name)
+    if found["EndpointStatus"] == "Failed":
+        raise RuntimeError(found["FailureReason"])
+    counts = [variant.get("CurrentInstanceCount") for variant in found["ProductionVariants"]]
+    return found["EndpointStatus"] == "InService" and instances in (None, *counts)
+
+
+# ---- processes ----
 
 
 @dataclass
@@ -78,26 +126,26 @@ class Platform:
                 self._start()
 
     def _start(self) -> None:
-        program = shutil.which("headrace", path=str(Path(sys.executable).parent)) or "headrace"
         place = ("--data-dir", str(self.folder), "--port", str(self.port))
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "HEADRACE_UP_"))}
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [*self.inside, program, "up", "--open", *place, *self.flags],
+                [*self.inside, headrace_command(), "up", "--open", *place, *self.flags],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**kept, "PYTHONFAULTHANDLER": "1", **self.environment},
             )
 
-    def until_it_answers(self) -> None:
-        """Wait for its health; RuntimeError if it ends, or after some patience."""
+    def start_and_wait(self) -> None:
+        """Start it, and wait for its health; RuntimeError if it ends, or after some patience."""
+        self.start()
         until(lambda: self.exit_code is not None or self.answers(), f"{self.name} answers")
         if self.exit_code is not None:
             raise RuntimeError(f"{self.name} ended with {self.exit_code}:\n{self.log.read_text()[-4000:]}")
 
     def answers(self, *, timeout_s: float = 5.0) -> bool:
         """Return whether it is healthy."""
-        url = f"http://127.0.0.1:{self.port}/health"
+        url = f"http://{HOST}:{self.port}/health"
         with suppress(OSError), urllib.request.urlopen(url, timeout=timeout_s) as answer:
             return bool(answer.status == 200)
         return False
@@ -169,15 +217,15 @@ class PostgreSQL:
         """Start it if it does not run, and wait until it accepts connections; recovery after a kill takes a moment."""
         if self.pid is not None:
             return
-        options = f"-c listen_addresses=127.0.0.1 -p {self.port} -k {self._folder} -c max_connections=100"
+        options = f"-c listen_addresses={HOST} -p {self.port} -k {self._folder} -c max_connections=100"
         self._run("pg_ctl", "-l", str(self._folder / "log"), "-w", "-o", options, "start")
 
     def create(self, name: str) -> str:
         """Create a database; return its URL."""
         client = shutil.which("psql") or str(self._programs / "psql")
-        address = ("-h", "127.0.0.1", "-p", str(self.port), "-U", "headrace", "-d", "postgres")
+        address = ("-h", HOST, "-p", str(self.port), "-U", "headrace", "-d", "postgres")
         subprocess.run([client, *address, "-q", "-c", f"CREATE DATABASE {name}"], check=True)
-        return f"postgresql://headrace@127.0.0.1:{self.port}/{name}"
+        return f"postgresql://headrace@{HOST}:{self.port}/{name}"
 
     def kill(self) -> None:
         """SIGKILL to all its processes."""
@@ -221,13 +269,6 @@ class PostgreSQL:
             raise RuntimeError(f"{program} ended with {done.returncode}: {output.read_text()[-1000:]}")
 
 
-def is_alive(pid: int) -> bool:
-    """Return whether a process runs; a zombie does not."""
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    return False
-
-
 def _postgresql_folder() -> Path:
     if found := shutil.which("initdb"):
         return Path(found).resolve().parent
@@ -241,98 +282,3 @@ def _unprivileged_user() -> dict[str, int]:
     names = {entry.pw_name for entry in pwd.getpwall()}
     user = pwd.getpwnam("postgres" if "postgres" in names else "daemon")
     return {"user": user.pw_uid, "group": user.pw_gid}
-
-
-@dataclass
-class SmallDisk:
-    """A tmpfs in a mount namespace of its own."""
-
-    folder: Path
-    holder: int
-    """Process id that keeps the namespace alive."""
-    _filler: threading.Thread | None = None
-    _has_room: threading.Event = field(default_factory=threading.Event)
-
-    @property
-    def inside(self) -> tuple[str, ...]:
-        """The prefix of a command that runs where the disk is."""
-        return ("nsenter", "--target", str(self.holder), "--mount", "--")
-
-    @property
-    def seen(self) -> Path:
-        """Its folder as this process reaches it."""
-        return Path(f"/proc/{self.holder}/root{self.folder}")
-
-    def fill(self) -> None:
-        """Take every block, and each that is freed, in a thread: 256 MiB must not delay the next fault."""
-        if self._filler is None:
-            self._has_room.clear()
-            self._filler = threading.Thread(target=self._fill, name="disk", daemon=True)
-            self._filler.start()
-
-    def _fill(self) -> None:
-        with (self.seen / "ballast").open("ab", buffering=0) as ballast:
-            while not self._has_room.is_set():
-                for size in (1 << 20, 1 << 16, 4096):
-                    with suppress(OSError):
-                        while not self._has_room.is_set():
-                            ballast.write(bytes(size))
-                self._has_room.wait(_POLL_S)
-
-    def empty(self) -> None:
-        """Give the room back."""
-        if self._filler is not None:
-            self._has_room.set()
-            self._filler.join()
-            self._filler = None
-            (self.seen / "ballast").unlink(missing_ok=True)
-
-
-def can_mount() -> bool:
-    """Return whether this user can mount a disk in a namespace of its own without becoming another user."""
-    return os.geteuid() == 0 and subprocess.run(["unshare", "--mount", "true"], check=False).returncode == 0
-
-
-@contextmanager
-def small_disk(folder: Path) -> Iterator[SmallDisk]:
-    """Mount a small disk on a folder."""
-    folder.mkdir()
-    script = f'mount -t tmpfs -o size={DISK_MIB}m headrace "$0" && echo mounted && exec sleep infinity'
-    with subprocess.Popen(
-        ["unshare", "--mount", "sh", "-c", script, str(folder)], stdout=subprocess.PIPE, text=True
-    ) as holder:
-        try:
-            if holder.stdout is None or holder.stdout.readline() != "mounted\n":
-                raise RuntimeError(f"A tmpfs of {DISK_MIB} MiB cannot be mounted on {folder}.")
-            yield SmallDisk(folder, holder.pid)
-        finally:
-            holder.kill()
-
-
-class FakeClock:
-    """A library that moves the wall clock of the processes that load it."""
-
-    def __init__(self, folder: Path) -> None:
-        self._library, self._offset = folder / "clock.so", folder / "clock"
-        self._offset.write_bytes(bytes(8))
-        source = Path(__file__).parent / "clock.c"
-        subprocess.run([_compiler(), "-shared", "-fPIC", "-O2", "-o", self._library, source], check=True)
-
-    @property
-    def variables(self) -> dict[str, str]:
-        """The environment of such a process."""
-        return {"LD_PRELOAD": str(self._library), "CHAOS_CLOCK": str(self._offset)}
-
-    def move(self, offset_s: int) -> None:
-        """Set the distance from the true time."""
-        with self._offset.open("r+b") as file:
-            file.write(struct.pack("=q", offset_s))
-
-
-def can_compile() -> bool:
-    """Return whether there is a C compiler."""
-    return shutil.which(_compiler()) is not None
-
-
-def _compiler() -> str:
-    return os.environ.get("CC", "cc")

@@ -3,7 +3,7 @@ The worker's side of the protocol: load once, then answer commands until the inp
 
 Runs in the peers' own environments, so it imports nothing but the standard library. Messages are JSON, one per line:
 commands on the standard input, answers on what was the standard output (which is moved away first, as libraries
-write to it). The first answer comes after a first token has been produced.
+write to it). The first answer comes when the engine is ready.
 """
 
 import ctypes
@@ -19,6 +19,9 @@ from typing import Any, Protocol
 _PR_SET_PDEATHSIG = 1
 FIRST_PROMPT = tuple(range(100, 116))
 """The prompt of the first token."""
+
+Answer = Callable[[dict[str, Any]], dict[str, Any]]
+"""Answers a command."""
 
 
 @dataclass(frozen=True)
@@ -43,24 +46,32 @@ class Engine(Protocol):
 
 
 def serve(load: Callable[[dict[str, Any]], Engine]) -> None:
-    """Run a worker. The settings are the first argument, as JSON."""
+    """Run the worker of an engine, which is ready when it has produced a first token."""
+
+    def start(settings: dict[str, Any]) -> tuple[dict[str, Any], Answer]:
+        engine = load(settings)
+        engine.generate([list(FIRST_PROMPT)], 1)
+        return engine.describe(), lambda command: asdict(engine.generate(command["prompts"], command["num_tokens"]))
+
+    answer_commands(start)
+
+
+def answer_commands(start: Callable[[dict[str, Any]], tuple[dict[str, Any], Answer]]) -> None:
+    """Run a worker. The settings are the first argument, as JSON; `start` returns a description and what answers."""
     # A frozen process would not notice that its parent has ended, and would keep its memory.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    settings = json.loads(sys.argv[1])
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
-    def answer(**values: Any) -> None:
+    def send(**values: Any) -> None:
         answers.write(json.dumps(values) + "\n")
         answers.flush()
 
     try:
-        engine = load(settings)
-        engine.generate([list(FIRST_PROMPT)], 1)
-        answer(ready=True, description=engine.describe())
+        description, answer = start(json.loads(sys.argv[1]))
+        send(ready=True, description=description)
         for line in sys.stdin:
-            command = json.loads(line)
-            answer(**asdict(engine.generate(command["prompts"], command["num_tokens"])))
+            send(**answer(json.loads(line)))
     except Exception as error:  # noqa: BLE001 - the parent decides what a failure means
         traceback.print_exc()
-        answer(error=f"{type(error).__name__}: {error}")
+        send(error=f"{type(error).__name__}: {error}")
