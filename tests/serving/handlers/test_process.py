@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from headrace.serving.handlers.channel import new_tail
 from headrace.serving.handlers.code_metrics import CodeMetrics
-from headrace.serving.handlers.output import new_tail
 from headrace.serving.handlers.process import ChildProcess
 from tests.serving.handlers.support import num_descriptors, spec_for
 

@@ -22,12 +22,7 @@ _OFF: Final = ("", "disable", "false")
 
 
 def make_spec(found: Found) -> HandlerSpec:
-    """
-    Return the handler of a model.
-
-    Raises:
-        SettingsError: a setting is out of its range.
-    """
+    """Return the handler of a model. Raises `SettingsError`: a setting is out of its range."""
     settings = _Settings(_properties(found), found.env)
     is_image = found.family == "djl"
     options = settings.options(found.root)

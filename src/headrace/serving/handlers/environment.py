@@ -82,12 +82,7 @@ class Base:
 
 
 def inspect_base(python: str = sys.executable) -> Base:
-    """
-    Run an interpreter to find its version and packages.
-
-    Raises:
-        EnvironmentFailed: it cannot be run.
-    """
+    """Run an interpreter to find its version and packages. Raises `EnvironmentFailed`: it cannot be run."""
     try:
         found = subprocess.run(  # noqa: S603 -- the interpreter that the model's settings name
             [python, "-I", "-c", _PROBE], capture_output=True, text=True, timeout=_PROBE_S, check=True

@@ -143,12 +143,7 @@ class PendingResponse:
         return self._head
 
     async def part(self) -> Buffer | None:
-        """
-        Return the next part of a stream; None at its end.
-
-        Raises:
-            BrokenResponse: it cannot be completed.
-        """
+        """Return the next part of a stream; None at its end. Raises `BrokenResponse`: it cannot be completed."""
         while not self._parts:
             if self._error is not None:
                 raise BrokenResponse(self._error)

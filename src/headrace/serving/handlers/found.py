@@ -78,12 +78,7 @@ class Found:
 
 
 def find_model(folder: Path, *, model_name: str, env: Mapping[str, str], family: str = "", num_gpus: int = 0) -> Found:
-    """
-    Read the facts from a model's folder.
-
-    Raises:
-        SettingsError: a file cannot be read.
-    """
+    """Read the facts from a model's folder. Raises `SettingsError`: a file cannot be read."""
     root = _root(folder.absolute())  # the code's processes have another current directory
     files = frozenset(_files(root))
     manifest = _read_json(root / MANIFEST_FILE)

@@ -12,14 +12,23 @@ from enum import StrEnum
 from typing import Any
 
 from headrace.core.telemetry import get_logger, log_options
+from headrace.serving.handlers.channel import new_tail
 from headrace.serving.handlers.code_metrics import CodeMetrics
 from headrace.serving.handlers.errors import LoadError, Refusal, Refused, refusal
 from headrace.serving.handlers.exchange import ChildCall, HandlerRequest, PendingResponse
-from headrace.serving.handlers.output import new_tail
 from headrace.serving.handlers.process import ChildLost, ChildProcess, LoadRefused, exit_text
-from headrace.serving.handlers.request_queue import Failures, RequestQueue, Wait
 from headrace.serving.handlers.spec import HandlerSpec
-from headrace.serving.handlers.worker import PoolCounts, Worker, first_of, least_used, log_failure, on_gpu
+from headrace.serving.handlers.worker import (
+    Failures,
+    PoolCounts,
+    RequestQueue,
+    Wait,
+    Worker,
+    first_of,
+    least_used,
+    log_failure,
+    on_gpu,
+)
 
 
 class PoolPhase(StrEnum):
@@ -77,12 +86,7 @@ class HandlerPool:
             raise
 
     def submit(self, request: HandlerRequest) -> PendingResponse:
-        """
-        Queue a request.
-
-        Raises:
-            Refused: the queue is full, or no child will take it.
-        """
+        """Queue a request. Raises `Refused`: the queue is full, or no child will take it."""
         if self.phase is not PoolPhase.SERVING or not self.max_workers:
             raise self._refused(Refusal.NOT_READY)
         if len(self._queue) >= self.spec.queue_size and not any(worker.num_free for worker in self.workers):

@@ -15,11 +15,10 @@ from typing import Any, Final
 import headrace_handler
 from headrace.core.processes import is_session_running, kill_session, reap, spawn_connected
 from headrace.core.telemetry import get_logger
-from headrace.serving.handlers.channel import Channel
+from headrace.serving.handlers.channel import Channel, OutputReader
 from headrace.serving.handlers.code_metrics import CodeMetrics
 from headrace.serving.handlers.errors import Refusal, WholeResponse, refusal
 from headrace.serving.handlers.exchange import ChildCall, MemoryFile, PendingResponse, StreamHead, call_frame
-from headrace.serving.handlers.output import OutputReader
 from headrace.serving.handlers.spec import HandlerSpec
 from headrace_handler.calls import load_header
 from headrace_handler.child import arguments_of

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.serving.handlers.output import MAX_LINE_BYTES, LineSplitter
+from headrace.serving.handlers.channel import MAX_LINE_BYTES, LineSplitter
 
 
 @given(
