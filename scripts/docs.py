@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import botocore
+from aws_operations import markdown
 from blocks import with_block
 from prometheus_client import Metric
 
@@ -50,7 +51,6 @@ from headrace.serving.settings.docs import SettingRow, setting_rows
 from headrace.serving.settings.platform_settings import PlatformSettings
 from headrace.serving.settings.values import flag_name
 from headrace.serving.wire.anthropic.dialect import FIELDS as MESSAGES_FIELDS
-from headrace.serving.wire.aws import coverage
 from headrace.serving.wire.aws.errors import AwsError
 from headrace.serving.wire.fields import LEAVE_IT_OUT
 from headrace.serving.wire.lmi.dialect import PARAMETER_FIELDS as LMI_FIELDS
@@ -301,7 +301,7 @@ def coverage_page() -> Iterator[str]:
     yield "# AWS operations\n"
     yield "The operations that `headrace up` answers; [the platform's page](platform.md) and the pages linked there say"
     yield f"where its answers differ from AWS's. Models: {made_by}.\n"
-    yield coverage.markdown({*OPERATIONS, *(("sagemaker-runtime", name) for name in INVOCATIONS)})
+    yield markdown({*OPERATIONS, *(("sagemaker-runtime", name) for name in INVOCATIONS)})
 
 
 INVOCATIONS = ("InvokeEndpoint", "InvokeEndpointAsync", "InvokeEndpointWithResponseStream")

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("src/headrace", "src/headrace_handler")
 EVERYWHERE = (*PACKAGES, "tests", "benchmarks", "examples", "scripts")
-TEXT = {".py", ".pyi", ".cpp", ".h", ".inl", ".md", ".js", ".ts", ".css", ".html", ".yaml", ".sh"}
+TEXT = {".py", ".pyi", ".cpp", ".h", ".inl", ".md", ".js", ".ts", ".css", ".html", ".txt", ".yaml", ".sh"}
 
 # Pronouns without a subject behind them, and phrases that the field does not use.
 BANNED = (

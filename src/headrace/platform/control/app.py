@@ -40,7 +40,7 @@ from headrace.serving.wire.aws import calls, members, services
 from headrace.serving.wire.aws.errors import AwsError, bodies_spent, throttled
 from headrace.serving.wire.aws.http import AwsCall, HttpRequest, HttpResponse, header_value, inflated
 from headrace.serving.wire.aws.identify import Target, identify
-from headrace.serving.wire.aws.member_table import MEMBERS
+from headrace.serving.wire.aws.members import MEMBERS
 from headrace.serving.wire.aws.scope import AwsScope
 
 MAX_BODY_BYTES = 4 * 1024 * 1024

@@ -14,7 +14,7 @@ from botocore.model import StructureShape
 
 from headrace.core.tracing import TraceContext
 from headrace.serving.wire.aws import scalars, services, validation
-from headrace.serving.wire.aws.member_table import INVOCATIONS
+from headrace.serving.wire.aws.members import MEMBERS
 
 Api = Literal["InvokeEndpoint", "InvokeEndpointWithResponseStream", "InvokeEndpointAsync"]
 
@@ -57,7 +57,8 @@ class Invocation:
     @property
     def unserved_member(self) -> str | None:
         """A member that addresses something that no endpoint has."""
-        return next((member for member in INVOCATIONS[f"{self.api}Input"].refused if member in self.members), None)
+        refused = MEMBERS["sagemaker-runtime"][f"{self.api}Input"].refused
+        return next((member for member in refused if member in self.members), None)
 
     @property
     def prefix_id(self) -> str:

@@ -22,8 +22,7 @@ from headrace.platform.state.records import Json, Kind, Record, RecordPart
 from headrace.platform.state.routes import AsyncOutput, PrefixRouting, RoutingStrategy
 from headrace.serving.wire.aws import services
 from headrace.serving.wire.aws.errors import AwsError, validation_error
-from headrace.serving.wire.aws.member_table import HOSTING
-from headrace.serving.wire.aws.members import notices
+from headrace.serving.wire.aws.members import MEMBERS, notices
 
 MAX_WORKERS: Final = 100
 """Maximum workers of an endpoint: a mistyped count must not fill the machine with processes."""
@@ -244,4 +243,4 @@ def variant_notices(config: Json, variant: Json, model: Json | None) -> tuple[st
 
 def member_notices(shape: str, members: Json) -> tuple[str, ...]:
     """Return such sentences about the members of one shape."""
-    return notices(members, services.model("sagemaker").shape_for(shape), HOSTING)
+    return notices(members, services.model("sagemaker").shape_for(shape), MEMBERS["sagemaker"])

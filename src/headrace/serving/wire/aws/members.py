@@ -1,15 +1,13 @@
 """
 Treatment of the members of requests: applied, refused by name, or accepted without effect and named.
 
-`member_table` puts every member of every supported operation into one of them, by the structure that has it; a test
+`members.txt` puts every member of every supported operation into one of them, by the structure that has it; a test
 compares it with botocore's models. What a request asks for is therefore never ignored silently. Pure.
 """
 
-import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from textwrap import dedent
-from types import MappingProxyType
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from botocore.model import OperationModel, Shape, StructureShape
@@ -18,7 +16,6 @@ from headrace.serving.wire.aws.errors import AwsError, constraint_error
 
 BY_HANDLER: Final = ""
 """The handler of the operation refuses the member, in AWS's words."""
-NOTHING: Mapping[str, str] = MappingProxyType({})
 Treatment = Literal["applied", "kept", "refused"]
 
 
@@ -34,44 +31,35 @@ class Members:
 
     def treatment(self, member: str) -> Treatment | None:
         """Return how a member is treated; None if it is not in the table."""
-        groups: dict[Treatment, Collection[str]] = {"applied": self.applied, "kept": self.kept, "refused": self.refused}
-        found = [treatment for treatment, members in groups.items() if member in members]
-        assert len(found) < 2, f"{member} is {' and '.join(found)}"
-        return found[0] if found else None
+        if member in self.applied:
+            return "applied"
+        return "kept" if member in self.kept else "refused" if member in self.refused else None
 
 
 Table = Mapping[str, Members]
 """Members by the name of their structure in the model of a service."""
 
 
-def of(applied: str = "", *, kept: Mapping[str, str] = NOTHING, refused: Mapping[str, str] = NOTHING) -> Members:
-    """Return the members of a structure, the applied ones as one text."""
-    return Members(applied=frozenset(applied.split()), kept=kept, refused=refused)
+def read_tables(text: str) -> Mapping[str, Table]:
+    """Return the tables of a text by service; `members.txt` describes its format."""
+    tables: dict[str, dict[str, Members]] = {}
+    table: dict[str, Members] = {}
+    structure = ""
+    for line in text.replace(f"\n{8 * ' '}", " ").splitlines():
+        if line.startswith("["):
+            table = tables[line.strip("[]")] = {}
+        elif line.startswith(" "):
+            members, _, why = line.partition(":")
+            how, *names = members.split()
+            getattr(table[structure], how).update(dict.fromkeys(names, why.strip()))
+        elif line and not line.startswith("#"):
+            structure, _, applied = line.partition(":")
+            table[structure] = Members(applied=frozenset(applied.split()), kept={}, refused={})
+    return tables
 
 
-def table(applied: str, *, kept: Mapping[str, str] = NOTHING, refused: Mapping[str, str] = NOTHING) -> Table:
-    """
-    Return the members of a service.
-
-    Args:
-        applied: a line for each structure: `Structure: Member Member`; more members follow on lines that are indented.
-        kept: why members have no effect, by `Structure: Member Member`.
-        refused: what to do instead of members that are refused, by the same.
-    """
-    lines = re.split(r"\n(?=\w)", dedent(applied).strip())
-    by_structure = {"kept": _by_structure(kept), "refused": _by_structure(refused)}
-    return {
-        name: of(members, **{how: rows.get(name, {}) for how, rows in by_structure.items()})
-        for name, _, members in (line.partition(":") for line in lines)
-    }
-
-
-def _by_structure(rows: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    found: dict[str, dict[str, str]] = {}
-    for members, why in rows.items():
-        structure, _, names = members.partition(": ")
-        found.setdefault(structure, {}).update(dict.fromkeys(names.split(), why))
-    return found
+MEMBERS: Final = read_tables(Path(__file__).with_name("members.txt").read_text(encoding="utf-8"))
+"""By boto3's name of the service."""
 
 
 def check(operation: OperationModel, params: Mapping[str, Any], table: Table) -> tuple[str, ...]:
@@ -101,7 +89,6 @@ def notices(value: Mapping[str, Any], shape: Shape, table: Table) -> tuple[str, 
 
 
 def notice_of(path: str, why: str) -> str:
-    """Return the sentence about a member without effect."""
     return f"{path} is kept. {why}."
 
 

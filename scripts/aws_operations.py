@@ -1,7 +1,7 @@
 """
 The table of operations for the documentation: all operations of botocore's models, and which of them are handled.
 
-`markdown` is pure; `scripts/docs.py` calls it with the operations that `control` and `gateway` register.
+`markdown` is pure; `docs.py` calls it with the operations that `control` and `gateway` register.
 """
 
 from collections.abc import Collection, Sequence
@@ -10,7 +10,7 @@ from itertools import starmap
 from botocore.model import StructureShape
 
 from headrace.serving.wire.aws import services
-from headrace.serving.wire.aws.member_table import MEMBERS
+from headrace.serving.wire.aws.members import MEMBERS
 
 Handled = Collection[tuple[str, str]]
 """Pairs of service and operation in boto3's names: `("sagemaker", "CreateModel")`."""
