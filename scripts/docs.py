@@ -35,7 +35,6 @@ from headrace.serving.handlers.pool import HandlerPool
 from headrace.serving.handlers.spec import HandlerSpec
 from headrace.serving.server.handlers.metrics import families as handler_families
 from headrace.serving.server.handlers.metrics import torchserve_families
-from headrace.serving.settings.container_flags import FLAGS
 from headrace.serving.settings.container_meanings import (
     Fills,
     FillsPart,
@@ -46,7 +45,14 @@ from headrace.serving.settings.container_meanings import (
     Requires,
     UsedElsewhere,
 )
-from headrace.serving.settings.container_tables import ENVIRONMENT, GENERAL_NAMES, MODEL_CONFIG, OPTIONS, PROPERTIES
+from headrace.serving.settings.container_tables import (
+    ENVIRONMENT,
+    FLAGS,
+    GENERAL_NAMES,
+    MODEL_CONFIG,
+    OPTIONS,
+    PROPERTIES,
+)
 from headrace.serving.settings.docs import SettingRow, setting_rows
 from headrace.serving.settings.platform_settings import PlatformSettings
 from headrace.serving.settings.values import flag_name

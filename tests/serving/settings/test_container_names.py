@@ -7,7 +7,6 @@ import pytest
 
 from headrace.core.engine_names import BACKENDS, ENGINES, OTHER_SPELLINGS
 from headrace.core.errors import SettingsError
-from headrace.serving.settings.container_flags import FLAGS
 from headrace.serving.settings.container_meanings import (
     Fills,
     FillsPart,
@@ -20,11 +19,11 @@ from headrace.serving.settings.container_meanings import (
 )
 from headrace.serving.settings.container_tables import (
     ENVIRONMENT,
+    FLAGS,
     GENERAL_NAMES,
     MODEL_CONFIG,
     OPTIONS,
     PROPERTIES,
-    VLLM,
 )
 from headrace.serving.settings.loading import load_settings
 from headrace.serving.settings.model_folder import parse_model_config
@@ -113,7 +112,7 @@ def rows():
             yield "env", f"SERVING_{key.upper()}", key, meaning
     for prefix, flags in FLAGS.items():
         for key, meaning in flags.items():
-            yield "env", f"{prefix}{key.upper()}", key if flags is VLLM else f"{prefix}{key}", meaning
+            yield "env", f"{prefix}{key.upper()}", key if prefix == "SM_VLLM_" else f"{prefix}{key}", meaning
     for key, meaning in MODEL_CONFIG.items():
         yield "model config", key, key, meaning
 

@@ -7,9 +7,9 @@ from dataclasses import fields
 import pytest
 
 from headrace.core.errors import SettingsError
-from headrace.serving.settings.container_backends import VLLM_LIMITS
 from headrace.serving.settings.container_meanings import parts_of
 from headrace.serving.settings.container_tables import MODEL_CONFIG, OPTIONS, PROPERTIES
+from headrace.serving.settings.container_values import VLLM_LIMITS
 from headrace.serving.settings.file_guard import file_scope
 from headrace.serving.settings.rules import FileScope
 from headrace.serving.settings.server_settings import ServerSettings, setting_names

@@ -27,10 +27,9 @@ from headrace.serving.handlers.spec import ContractName, HandlerSpec
 from headrace.serving.handlers.torchserve_archive import files_folder, is_archive, unpack_archive
 from headrace.serving.handlers.torchserve_config import visible_environment
 from headrace.serving.http.otlp import SECRETS as EXPORT_SECRETS
-from headrace.serving.settings.container_flags import FLAGS
 from headrace.serving.settings.container_meanings import Fills
 from headrace.serving.settings.container_names import read_container_names
-from headrace.serving.settings.container_tables import ENVIRONMENT
+from headrace.serving.settings.container_tables import ENVIRONMENT, FLAGS
 from headrace.serving.settings.container_values import NO_NEURON
 from headrace.serving.settings.loading import CODE_ENV_NAMES
 from headrace.serving.settings.server_settings import ENV_PREFIX

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from headrace.core.errors import SettingsError
 from headrace.serving.handlers.found import CODE_FOLDER, Found
 from headrace.serving.handlers.spec import HandlerSpec
+from headrace.serving.settings.container_tables import reasons_of
 from headrace.serving.settings.near_names import near_name
 from headrace_handler.contract import Load
 
@@ -66,20 +67,7 @@ _OTHER_KEYS: Final = (
     "UNREGISTER_MODEL_TIMEOUT"
 )
 """Keys of config.properties that concern the original servers only. Any other name is a user's own variable."""
-_NO_EFFECT: Final = {
-    "CA_REPOSITORY_ARN": "packages come from the index of pip; set PIP_INDEX_URL",
-    "HF_OPTIMUM_BATCH_SIZE": "no Neuron device is used",
-    "HF_OPTIMUM_SEQUENCE_LENGTH": "no Neuron device is used",
-    "MAX_CONTENT_LENGTH": "set SAGEMAKER_MAX_PAYLOAD_IN_MB",
-    "SAGEMAKER_HANDLER": "it is for multi-model endpoints, which are not served",
-    "SAGEMAKER_MAX_DIRECT_MEMORY_SIZE": "there is no Java virtual machine",
-    "SAGEMAKER_MAX_HEAP_SIZE": "there is no Java virtual machine",
-    "SAGEMAKER_MODEL_SERVER_VMARGS": "there is no Java virtual machine",
-    "SAGEMAKER_NUM_MODEL_WORKERS": "set SAGEMAKER_MODEL_SERVER_WORKERS",
-    "SAGEMAKER_SAFE_PORT_RANGE": "the server needs no further port",
-    "SAGEMAKER_SERVING_MODULE": "the image decides how the model is served",
-    "SAGEMAKER_USE_NGINX": "no proxy is started",
-}
+_NO_EFFECT: Final = reasons_of("toolkit variables")
 _BASE_FOLDERS: Final = ("", "/opt/ml")
 
 

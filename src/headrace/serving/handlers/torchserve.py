@@ -15,6 +15,7 @@ from headrace.core.errors import SettingsError
 from headrace.serving.handlers.found import MANIFEST_FILE, Found
 from headrace.serving.handlers.spec import HandlerSpec, RestartPolicy
 from headrace.serving.handlers.torchserve_config import variable, versions_of
+from headrace.serving.settings.container_tables import reasons_of
 from headrace_handler.contract import Load
 from headrace_handler.contracts.torchserve.loader import ENVELOPES
 
@@ -28,18 +29,7 @@ _REFUSED: Final = {
     "asyncCommunication": "it runs vLLM inside of TorchServe; serve the model's folder without a handler",
     "torchrun": "it starts several processes for one model; serve the model's folder without a handler",
 }
-_NO_EFFECT: Final = {
-    "useJobTicket": "requests wait in the queue instead",
-    "clientTimeoutInMills": "requests of clients that have gone are dropped at once",
-    "useVenv": "every model with requirements has an environment of its own",
-    "parallelType": "each worker runs on one device",
-    "parallelLevel": "each worker runs on one device",
-    "deviceIds": "workers take all devices in turn",
-    "maxNumSequence": "sequences are not counted",
-    "sequenceMaxIdleMSec": "sequences do not expire",
-    "sequenceTimeoutMSec": "sequences do not expire",
-    "maxSequenceJobQueueSize": "sequences share the model's queue",
-}
+_NO_EFFECT: Final = reasons_of("model-config.yaml of handlers")
 
 
 def make_spec(found: Found) -> HandlerSpec:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from headrace.core.errors import SettingsError
 from headrace.serving.settings.addresses import split_address
-from headrace.serving.settings.container_meanings import spread
+from headrace.serving.settings.container_tables import reasons_of
 from headrace.serving.settings.file_guard import TRUST_FLAG, file_scope
 from headrace.serving.settings.model_folder import in_folder
 from headrace.serving.settings.near_names import near_name
@@ -70,43 +70,7 @@ _FIXED: Final = {
     "enable_grpc_ssl": "false",
 }
 """Keys with a fixed value here; any other value has no effect."""
-_NO_EFFECT: Final = spread(
-    {
-        "async_logging": "logs are lines on stderr",
-        "cors_allowed_headers": "all headers are allowed to the origins that are allowed",
-        "cors_allowed_methods": "all methods are allowed to the origins that are allowed",
-        "cpp_log_config": "there is no C++ backend",
-        "cpu_launcher_args cpu_launcher_enable": "workers are started without a launcher",
-        "disable_system_metrics": "the server's own metrics are always there",
-        "initial_distribution_port initial_worker_port": "workers have no ports",
-        "io_ratio": "there is no Netty",
-        "ipex_enable ipex_gpu_enable": "handlers import what they use",
-        "keystore_pass keystore_type": "there are no keystores",
-        "max_response_size": "responses have no limit",
-        "metric_time_interval": "metrics are computed when they are asked for",
-        "metrics_mode": "metrics are always on both the log and the metrics address",
-        "model_metrics_auto_detect": "all metrics that handlers report are kept",
-        "model_server_home": "Headrace has its own packages",
-        "model_snapshot": "there are no snapshots; name the models in load_models",
-        "netty_client_threads number_of_netty_threads": "there is no Netty",
-        "open_inference_protocol": "gRPC is not served",
-        "prefer_direct_buffer": "there is no JVM",
-        "snapshot_store": "there are no snapshots",
-        "system_metrics_cmd": "the server's own metrics are always there",
-        "token_expiration_min": "tokens are not supported",
-        "ts_header_key_sequence_end": "the header is ts_request_sequence_end",
-        "ts_header_key_sequence_id": "the header is ts_request_sequence_id",
-        "ts_header_key_sequence_start": "the header is ts_request_sequence_start",
-        "ts_open_inference_protocol": "gRPC is not served",
-        "use_native_io": "there is no Netty",
-        "version": "it is TorchServe's",
-        "vmargs": "there is no JVM",
-        "workflow_store": "workflows are not supported",
-        "grpc_inference_address grpc_inference_port grpc_inference_max_connection_age_ms": "gRPC is not served",
-        "grpc_inference_max_connection_age_grace_ms grpc_management_address grpc_management_port": "gRPC is not served",
-        "grpc_management_max_connection_age_ms grpc_management_max_connection_age_grace_ms": "gRPC is not served",
-    }
-)
+_NO_EFFECT: Final = reasons_of("config.properties")
 _KNOWN: Final = frozenset((*SETTINGS, *_TLS_SETTINGS, *_OF_MODELS.split(), *_REFUSED, *_NO_EFFECT, *_FIXED))
 _OFTEN_SET: Final = frozenset(("version", "debug", "models", "model_server_home"))
 """Keys whose names are too general to read `SAGEMAKER_<KEY>` or to notice a variable of their name."""
@@ -264,12 +228,7 @@ class ManagementOptions:
 
 
 def management_options(env: Mapping[str, str]) -> ManagementOptions:
-    """
-    Return the settings of the management API.
-
-    Raises:
-        SettingsError: a value is not as expected.
-    """
+    """Return the settings of the management API. Raises `SettingsError`: a value is not as expected."""
     defaults = ManagementOptions()
     return ManagementOptions(
         default_workers=_whole_number(env, "default_workers_per_model", defaults.default_workers),

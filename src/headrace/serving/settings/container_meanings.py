@@ -9,11 +9,8 @@ differ between backends (`ForBackends`) and between hosts with and without a GPU
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
 
 from headrace.core.errors import SettingsError
-
-_Value = TypeVar("_Value")
 
 Converted = tuple[str | None, str]
 """The text for the field (None: leave the field unset) and a remark for the notice, which may be empty."""
@@ -101,16 +98,6 @@ def sets_model(meaning: Meaning) -> bool:
     return isinstance(meaning, Fills) and meaning.field == "model"
 
 
-def spread(rows: Mapping[str, _Value]) -> dict[str, _Value]:
-    """Return a table by single names, from rows whose keys are names separated by spaces."""
-    return {name: value for names, value in rows.items() for name in names.split()}
-
-
-def same(names: str) -> dict[str, Meaning]:
-    """Return a table of names that set the fields of the same names."""
-    return {name: Fills(name) for name in names.split()}
-
-
 def by_value(rows: Mapping[str, str | Converted], expected: str = "") -> Callable[[str], Converted]:
     """
     Return a converter that looks up the value; its error for an unknown one is `expected`, or the list of values.
@@ -119,7 +106,7 @@ def by_value(rows: Mapping[str, str | Converted], expected: str = "") -> Callabl
         rows: spellings separated by spaces → the text for the field, if need be with a remark.
         expected: ends the sentence "expected …".
     """
-    values = spread(rows)
+    values = {spelling: value for spellings, value in rows.items() for spelling in spellings.split()}
 
     def convert(raw: str) -> Converted:
         converted = values.get(raw.lower())
@@ -154,7 +141,6 @@ class FieldParts:
         return new
 
     def source(self, field: str) -> str:
-        """Return the names that set a field."""
         return " and ".join(self._names.get(field, []))
 
     def merged(self) -> dict[str, tuple[str, str]]:
@@ -166,12 +152,7 @@ class FieldParts:
 
 
 def read_part(name: str, meaning: FillsPart, raw: str) -> Mapping[str, object]:
-    """
-    Return the keys that a name sets.
-
-    Raises:
-        SettingsError: the text is not as expected.
-    """
+    """Return the keys that a name sets. Raises `SettingsError`: the text is not as expected."""
     try:
         return meaning.convert(raw)
     except ValueError as error:

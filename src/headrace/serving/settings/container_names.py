@@ -1,8 +1,8 @@
 """
 Settings under the names of other model servers: SageMaker, TGI, LMI (DJL), vLLM and TorchServe containers.
 
-The tables in `container_tables` and `container_flags` define each name: it sets a field after conversion, it has no
-effect for a stated reason, or it is refused unless its value asks for the default behaviour.
+The tables in `container_tables` define each name: it sets a field after conversion, it has no effect for a stated
+reason, or it is refused unless its value asks for the default behaviour.
 No name is dropped silently: `read_container_names` returns a notice for every name that it finds, unless its value asks
 for the default behaviour.
 
@@ -17,7 +17,6 @@ from typing import Literal
 
 from headrace.core.engine_names import BACKENDS
 from headrace.core.errors import SettingsError
-from headrace.serving.settings.container_flags import FLAGS
 from headrace.serving.settings.container_meanings import (
     FieldParts,
     Fills,
@@ -33,6 +32,7 @@ from headrace.serving.settings.container_meanings import (
 from headrace.serving.settings.container_tables import (
     ENVIRONMENT,
     FAMILY_PREFIXES,
+    FLAGS,
     GENERAL_NAMES,
     MODEL_CONFIG,
     OPTIONS,

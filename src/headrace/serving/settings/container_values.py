@@ -1,49 +1,34 @@
-"""Conversion of values under other servers' names, and the meanings that several names share."""
+"""
+Meanings of other servers' names that convert a value, or depend on the backend or on a GPU.
 
+`container_names.txt` says which names have them.
+"""
+
+import json
 import re
 from collections.abc import Callable, Mapping
 
+from headrace.core.engine_names import ENGINES, engine_name
 from headrace.core.sizes import parse_size
 from headrace.serving.settings.container_meanings import (
     Converted,
     Fills,
     FillsPart,
+    ForBackends,
     NoEffect,
     OnGpu,
-    Requires,
     by_value,
 )
 from headrace.serving.settings.rules import read_json_object
 
-ALWAYS = NoEffect("it is always on", ("true", "1"))
-COMPILER = NoEffect("it tunes a compiler or kernels that are not used here")
-LORA_TUNING = NoEffect("all loaded adapters stay in memory, in bf16", ("false", "0"))
-METRICS = NoEffect("metrics are on /metrics", ("true",))
 NO_CUSTOM_CODE = NoEffect("it is for code of the model's own, and Headrace's engine serves this model")
-NO_DRAFT_MODEL = NoEffect("there are no draft models; max_draft_tokens sets prompt lookup", ("0",))
 NO_GPU = NoEffect("there is no GPU memory to manage; the KV cache is sized by kv_cache_bytes")
-NO_LOAD_TIMEOUT = NoEffect("loading has no time limit and shows its progress")
 NO_NEURON = NoEffect("no Neuron device or compiler is used: the model runs on the CPU")
-NO_SESSIONS = NoEffect("sessions are not kept by this version", ("false", "0"))
-NO_TIMEOUT = NoEffect("requests have no time limit; a client that disconnects ends its request")
-NO_WORKERS = NoEffect("one process serves all requests", ("1",))
 NOT_SPLIT = NoEffect(
     "one process runs the model on the CPU; it is not split over devices", ("1", "max", "auto", "false")
 )
-OWN_TOKENIZER = NoEffect("the tokenizer of the model is used", ("auto",))
-PARSERS = NoEffect("the model's chat template determines how tool calls and reasoning are recognised")
-TLS = NoEffect("TLS is set by `--tls-cert` and `--tls-key`")
-ENTRY_POINT = Requires(
-    (
-        *("djl_python.huggingface", "djl_python.deepspeed", "djl_python.fastertransformer"),
-        *("djl_python.lmi_trtllm.trtllm_async_service", "djl_python.lmi_vllm.vllm_async_service"),
-        *("djl_python.tensorrt_llm", "djl_python.tensorrt_llm_python", "djl_python.transformers_neuronx"),
-    ),
-    "These values generate text, as Headrace's engine does, which serves this model. Remove it, or name a file in "
-    "the model's folder.",
-)
 
-# Sizes, lengths and logs.
+# Sizes and addresses.
 
 
 def _read_megabytes(raw: str) -> Converted:
@@ -58,10 +43,6 @@ def _read_bytes(raw: str) -> Converted:
         return str(parse_size(raw, minimum=1)), ""
     except ValueError:
         raise ValueError("a number of bytes") from None
-
-
-def _read_length(raw: str) -> Converted:
-    return (None, "0 and -1 mean the model's own") if raw.lower() in ("0", "-1", "auto") else (raw, "")
 
 
 def _read_grpc(raw: str) -> Converted:
@@ -81,33 +62,12 @@ def unless(remark: str, *texts: str) -> Callable[[str], Converted]:
 
 BODY_BYTES = Fills("max_body_bytes", _read_bytes)
 BODY_MEGABYTES = Fills("max_body_bytes", _read_megabytes)
-MAX_MODEL_LEN = Fills("max_model_len", _read_length)
-MAX_PROMPT_TOKENS = Fills("max_prompt_tokens", _read_length)
 OTLP_ENDPOINT = Fills("otlp_traces_endpoint", _read_grpc)
-JSON_LOG = Fills("log_format", by_value({"true": "json", "false": "console", "1": "json"}, "true or false"))
-LOG_NUMBER = Fills(
-    "log_level",
-    by_value({"10": "debug", "20": "info", "30": "warning", "40 50": "error"}, "10, 20, 30, 40 or 50"),
-)
-LOG_LEVEL = Fills(
-    "log_level",
-    by_value(
-        {
-            **{name: name for name in ("debug", "info", "warning", "error")},
-            "warn": "warning",
-            "critical": "error",
-            "trace": "debug",
-        },
-        "debug, info, warning or error",
-    ),
-)
-
 # Formats of weights and of the KV cache.
 
 _FLOAT16 = "16-bit floats run as bf16 on a CPU"
 _8_BIT = "8-bit weights run as w8a8"
 _4_BIT = "4-bit weights run as w4a8"
-_8_BIT_KV = "8 bits are the fewest of the KV cache"
 _IN_CHECKPOINT = "it names the format of a checkpoint, which the checkpoint's files name too; choose with dtype"
 _DTYPES: dict[str, str | Converted] = {
     "auto": "auto",
@@ -153,18 +113,20 @@ KV_DTYPE = Fills(
             "bf16 bfloat16": "bf16",
             "int8": "int8",
             "fp8 fp8_e4m3 fp8_e5m2 fp8_e4m3fn": ("int8", "8-bit KV is int8 on a CPU"),
-            "fp4_e2m1": ("int8", _8_BIT_KV),
+            "fp4_e2m1": ("int8", "8 bits are the fewest of the KV cache"),
         }
     ),
     lambda raw: {"kv_cache_dtype": raw.lower()},
 )
-GGML_KV_TYPE = Fills(
-    "kv_dtype",
-    by_value({"f32 f16 bf16": "bf16", "q8_0": "int8", "q4_0 q4_1 iq4_nl q5_0 q5_1": ("int8", _8_BIT_KV)}),
+# Models and formats of answers.
+
+DOWNLOAD_DIR = Fills("cache_dir", lambda raw: (None if raw == "default" else raw, ""))
+S3_URL = Fills("model", lambda raw: (raw.removesuffix("*"), "model_id is its newer name"))
+"""DJL's older name for the location of a model; s5cmd's wildcard at its end means the whole prefix."""
+MODEL_LABEL = Fills(
+    "model", lambda raw: (raw, "") if "/" in raw else (None, "it is a label; model_path names the model")
 )
-
-# Tasks and formats of answers.
-
+"""A Hub id; handlers also use `model_name` for a label without meaning."""
 _FORMATTERS = ("json", "jsonlines", "sse", "json_chat", "jsonlines_chat", "sse_chat")
 
 
@@ -176,31 +138,6 @@ def _read_formatter(raw: str) -> Converted:
 
 
 OUTPUT_FORMATTER = Fills("output_formatter", _read_formatter)
-TASK = Fills(
-    "task",
-    by_value(
-        {
-            "auto": "auto",
-            "generate text-generation conversational": "generate",
-            "embed embedding text-embedding text_embedding sentence-similarity sentence-embeddings": "embed",
-            "score reward classify rerank reranking text-ranking text-classification sentiment-analysis": "score",
-            "feature-extraction": "features",
-        }
-    ),
-)
-RUNNER = Fills("task", by_value({"auto": "auto", "generate": "generate", "pooling": "embed"}))
-CONVERT = Fills("task", by_value({"auto none": "auto", "embed": "embed", "classify": "score"}))
-POOLING = Fills(
-    "pooling",
-    by_value(
-        {"cls": "cls", "mean": "mean", "last last-token last_token lasttoken": "last"}, "one of cls, mean, last-token"
-    ),
-)
-_UNPOOLED = (None, "the model's files and task say how vectors are pooled")
-GGML_POOLING = Fills(
-    "pooling", by_value({"none": _UNPOOLED, "mean": "mean", "cls": "cls", "last": "last", "rank": _UNPOOLED})
-)
-
 # The rotary embedding: each name gives a part of `rope_parameters` of transformers 5.
 
 _SCALING_EXPECTED = 'a JSON object such as {"rope_type": "yarn", "factor": 4.0}, or a type such as linear'
@@ -274,9 +211,93 @@ ROPE_FACTOR = FillsPart("rope", _read_number("factor"), {"rope_type": "linear"})
 ROPE_THETA = FillsPart("rope", _read_number("rope_theta"), {})
 HF_OVERRIDES = FillsPart("rope", _read_overrides, {})
 WHOLE_ROPE = FillsPart("rope", read_json_object, {})
+ROPE_SCALING = FillsPart("rope", _read_scaling, {})
 ROPE_FLAGS = {
-    "rope_scaling": FillsPart("rope", _read_scaling, {}),
+    "rope_scaling": ROPE_SCALING,
     "rope_theta": ROPE_THETA,
     "hf_overrides": HF_OVERRIDES,
 }
 """vLLM's flags, which `headrace serve` has too."""
+
+# Engines, drafts, parallelism, and arguments of vLLM: what depends on the backend or on a GPU.
+
+_VLLM = ("vllm",)
+ONLY_VLLM = NoEffect("it is an argument of vLLM, which does not serve")
+
+
+def _read_engine(raw: str) -> Converted:
+    """Accept LMI's names of engines; `auto` leaves it to weaker sources, such as the image."""
+    try:
+        name = engine_name(raw)
+    except ValueError:
+        raise ValueError(f"one of {', '.join(ENGINES)}") from None
+    return (None if name == "auto" else name), ENGINES[name].remark
+
+
+def _read_speculative_config(raw: str) -> Converted:
+    """Return the number of draft tokens if vLLM's method is `ngram`; other methods have no counterpart here."""
+    expected = 'a JSON object as {"method": "ngram", "num_speculative_tokens": 5}'
+    try:
+        config = json.loads(raw)
+        if "ngram" not in (config.get("method"), str(config.get("model")).strip("[]")):
+            return None, "there are no draft models in this version; draft tokens come from prompt lookup"
+        return str(int(config["num_speculative_tokens"])), ""
+    except (ValueError, TypeError, AttributeError, KeyError, OverflowError, RecursionError):
+        raise ValueError(expected) from None
+
+
+def _vllm_lookup(raw: str) -> Mapping[str, object]:
+    """Return vLLM's argument for a number of draft tokens from prompt lookup."""
+    if not raw.isdecimal() or not int(raw):
+        return {}
+    return {"speculative_config": {"method": "ngram", "num_speculative_tokens": int(raw), "prompt_lookup_max": 4}}
+
+
+def _read_argument(raw: str) -> object:
+    """Return a number, truth value or object that a text means as JSON, else the text itself."""
+    lowered = raw.lower()
+    try:
+        return json.loads(lowered if lowered in ("true", "false") else raw)
+    except (ValueError, RecursionError):
+        return raw
+
+
+def vllm_argument(*path: str, otherwise: NoEffect = ONLY_VLLM) -> ForBackends:
+    """Return the meaning of a name that sets an argument of vLLM's engine, or a key of one."""
+
+    def read(raw: str) -> Mapping[str, object]:
+        value = _read_argument(raw)
+        for key in reversed(path[1:]):
+            value = {key: value}
+        return {path[0]: value}
+
+    return ForBackends(_VLLM, FillsPart("vllm_args", read, {}), otherwise)
+
+
+ROLLING_BATCH = Fills("rolling_batch", _read_engine)
+MAX_DRAFT_TOKENS = Fills("max_draft_tokens", vllm=_vllm_lookup)
+SPECULATIVE_CONFIG = Fills(
+    "max_draft_tokens", _read_speculative_config, lambda raw: {"speculative_config": read_json_object(raw)}
+)
+GPU_LAYERS = Fills("device", lambda raw: ("cpu", "") if raw == "0" else (None, ""))
+"""llama.cpp's number of layers on a GPU: with none of them, the CPU."""
+TENSOR_PARALLEL = OnGpu(
+    Fills("tensor_parallel_size", lambda raw: ("max" if raw.lower() in ("auto", "all") else raw, "")), NOT_SPLIT
+)
+PIPELINE_PARALLEL = OnGpu(vllm_argument("pipeline_parallel_size", otherwise=NOT_SPLIT), NOT_SPLIT)
+GPU_MEMORY = OnGpu(Fills("gpu_memory_utilization"), NO_GPU)
+CPU_OFFLOAD = OnGpu(vllm_argument("cpu_offload_gb", otherwise=NO_GPU), NO_GPU)
+_NO_GRAPHS = Fills(
+    "enforce_eager",
+    lambda raw: ("true", "") if raw == "0" else (None, "the backend determines the sizes of its CUDA graphs"),
+)
+CUDA_GRAPHS = OnGpu(ForBackends(("torch", "vllm"), _NO_GRAPHS, NO_GPU), NO_GPU)
+
+_LIMITS = (
+    "async_scheduling block_size calculate_kv_scales config_format cpu_offload_gb disable_custom_all_reduce "
+    "disable_sliding_window enable_expert_parallel fully_sharded_loras kv_cache_dtype kv_cache_memory_bytes "
+    "load_format lora_dtype max_cpu_loras model_impl num_gpu_blocks_override optimization_level "
+    "pipeline_parallel_size quantization safetensors_load_strategy scheduling_policy seed"
+)
+VLLM_LIMITS = frozenset(_LIMITS.split())
+"""Arguments of vLLM's engine that are formats and limits: they name no path, no other model and no code."""

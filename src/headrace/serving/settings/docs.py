@@ -13,9 +13,8 @@ from functools import cache
 from pathlib import Path
 
 from headrace.core.sizes import format_size
-from headrace.serving.settings.container_flags import FLAGS
 from headrace.serving.settings.container_meanings import Meaning, parts_of
-from headrace.serving.settings.container_tables import ENVIRONMENT, OPTIONS, PROPERTIES
+from headrace.serving.settings.container_tables import ENVIRONMENT, FLAGS, OPTIONS, PROPERTIES
 from headrace.serving.settings.platform_settings import PlatformSettings
 from headrace.serving.settings.rules import FileScope, Rule
 from headrace.serving.settings.server_settings import ENV_PREFIX, PLATFORM_PREFIX, ServerSettings

@@ -12,7 +12,7 @@ from typing import Final
 
 from headrace.core.errors import SettingsError
 from headrace.inference.models.chat_builtins import BUILT_IN_TEMPLATES
-from headrace.serving.settings.container_backends import VLLM_LIMITS
+from headrace.serving.settings.container_values import VLLM_LIMITS
 from headrace.serving.settings.rules import FileScope, read_json_object
 from headrace.serving.settings.server_settings import ServerSettings, setting_rule
 from headrace.serving.settings.values import flag_name

@@ -54,12 +54,7 @@ class ModelFolder:
 
 
 def read_model_folder(folder: Path) -> ModelFolder:
-    """
-    Read the configuration in a folder.
-
-    Raises:
-        SettingsError: a file cannot be read.
-    """
+    """Read the configuration in a folder. Raises `SettingsError`: a file cannot be read."""
     root = _root(folder)
     properties = {
         name: in_folder(value.strip(), root=root, folder=folder) if name.strip().lower() in _PATHS else value

@@ -52,16 +52,16 @@ class PlatformSettings:
     platform can take over (`--takeover`). Several `processes`, and a takeover, imply this setting.
     """
 
-    tls_cert: Path | None = setting(rules.file(), None)  # noqa: RUF009 -- a field, as all others
+    tls_cert: Path | None = setting(rules.path("a file"), None)  # noqa: RUF009 -- a field, as all others
     """
     PEM file with the certificate and intermediate ones: the server speaks HTTPS only. It is reread when it changes.
     Default: plain HTTP.
     """
 
-    tls_key: Path | None = setting(rules.file(), None)  # noqa: RUF009 -- a field, as all others
+    tls_key: Path | None = setting(rules.path("a file"), None)  # noqa: RUF009 -- a field, as all others
     """PEM file with the private key of `tls_cert`, without a password. Default: it is in the file of `tls_cert`."""
 
-    data_dir: Path | None = setting(rules.folder(), None)  # noqa: RUF009 -- a field, as all others
+    data_dir: Path | None = setting(rules.path("a folder"), None)  # noqa: RUF009 -- a field, as all others
     """
     Folder for the records, the objects of the embedded S3 server and the workers' logs. Default: `headrace` in the
     user's data folder (`$XDG_DATA_HOME`, else `~/.local/share`).
@@ -104,7 +104,7 @@ class PlatformSettings:
     which prevents DNS rebinding.
     """
 
-    images: Path | None = setting(rules.file(), None)  # noqa: RUF009 -- a field, as all others
+    images: Path | None = setting(rules.path("a file"), None)  # noqa: RUF009 -- a field, as all others
     """TOML file with custom images, a command line per image name. Default: `images.toml` in `data_dir`, if present."""
 
     containers: bool = setting(rules.boolean(), False)

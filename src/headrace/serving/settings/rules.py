@@ -85,7 +85,6 @@ def spelled(read: Callable[[str], str], *names: str) -> Rule:
 
 
 def boolean() -> Rule:
-    """Accept true or false."""
 
     def read(raw: str) -> bool:
         value = raw.strip().lower()
@@ -97,7 +96,6 @@ def boolean() -> Rule:
 
 
 def integer(minimum: int, maximum: int | None = None) -> Rule:
-    """Accept a whole number in a range."""
 
     def read(raw: str) -> int:
         value = int(raw)
@@ -139,7 +137,6 @@ def share_or_auto() -> Rule:
 
 
 def share() -> Rule:
-    """Accept a number above 0, at most 1."""
 
     def read(raw: str) -> float:
         value = float(raw)
@@ -164,18 +161,12 @@ def json_object(example: str) -> Rule:
     return Rule(expected=f"a JSON object such as {example}", read=read_json_object)
 
 
-def folder() -> Rule:
-    """Accept a folder, which need not exist yet."""
-    return Rule(expected="a folder", read=lambda raw: Path(_read_text(raw)).expanduser())
-
-
-def file() -> Rule:
-    """Accept a file, which is opened later."""
-    return Rule(expected="a file", read=lambda raw: Path(_read_text(raw)).expanduser())
+def path(expected: str) -> Rule:
+    """Accept a path, of a file that is opened later or a folder that need not exist yet."""
+    return Rule(expected=expected, read=lambda raw: Path(_read_text(raw)).expanduser())
 
 
 def names() -> Rule:
-    """Accept names separated by commas."""
     return Rule(expected="names separated by commas", read=_read_names)
 
 

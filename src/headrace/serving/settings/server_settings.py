@@ -42,13 +42,13 @@ class ServerSettings:
     port: int = setting(rules.integer(0, 65535), 8080)
     """Port to listen on; 0 takes a free one. The default is SageMaker's."""
 
-    tls_cert: Path | None = setting(rules.file(), None)  # noqa: RUF009 -- a field, as all others
+    tls_cert: Path | None = setting(rules.path("a file"), None)  # noqa: RUF009 -- a field, as all others
     """
     PEM file with the certificate and intermediate ones: the server speaks HTTPS only. It is reread when it changes.
     Default: plain HTTP.
     """
 
-    tls_key: Path | None = setting(rules.file(), None)  # noqa: RUF009 -- a field, as all others
+    tls_key: Path | None = setting(rules.path("a file"), None)  # noqa: RUF009 -- a field, as all others
     """PEM file with the private key of `tls_cert`, without a password. Default: it is in the file of `tls_cert`."""
 
     container: bool = setting(rules.boolean(), False)
@@ -356,7 +356,7 @@ class ServerSettings:
     address; never more than `shutdown_grace_s`.
     """
 
-    cache_dir: Path | None = setting(rules.folder(), None)  # noqa: RUF009 -- a field, as all others
+    cache_dir: Path | None = setting(rules.path("a folder"), None)  # noqa: RUF009 -- a field, as all others
     """Folder for packed weights and downloaded models. Default: the user's cache folder."""
 
     metrics: bool = setting(rules.boolean(), True)

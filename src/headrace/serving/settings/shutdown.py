@@ -15,12 +15,7 @@ def resolve_shutdown_delay(delay_s: float | None, *, grace_s: float, host: str) 
 
 
 def check_shutdown(delay_s: float | None, *, grace_s: float) -> None:
-    """
-    Check that the delay fits into the grace period.
-
-    Raises:
-        SettingsError: the delay is longer.
-    """
+    """Check that the delay fits into the grace period. Raises `SettingsError`: the delay is longer."""
     if delay_s is not None and delay_s > grace_s:
         raise SettingsError(
             f"shutdown_delay_s is {delay_s:g} and shutdown_grace_s is {grace_s:g}; expected at most as much, as the "
