@@ -62,7 +62,7 @@ from headrace.serving.wire.fields import LEAVE_IT_OUT
 from headrace.serving.wire.lmi.dialect import PARAMETER_FIELDS as LMI_FIELDS
 from headrace.serving.wire.ollama.dialect import CHAT_FIELDS as OLLAMA_CHAT_FIELDS
 from headrace.serving.wire.ollama.dialect import GENERATE_FIELDS as OLLAMA_GENERATE_FIELDS
-from headrace.serving.wire.ollama.options import FIELDS as OLLAMA_OPTIONS
+from headrace.serving.wire.ollama.dialect import OPTION_FIELDS as OLLAMA_OPTIONS
 from headrace.serving.wire.openai.chat import FIELDS as CHAT_FIELDS
 from headrace.serving.wire.openai.completions import FIELDS as COMPLETIONS_FIELDS
 from headrace.serving.wire.openai.responses import FIELDS as RESPONSES_FIELDS

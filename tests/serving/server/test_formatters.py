@@ -26,8 +26,7 @@ from headrace.serving.http.exchange import Exchange
 from headrace.serving.http.server import http_limits, http_server
 from headrace.serving.http.tls import bind, url_of
 from headrace.serving.server.app import app_of
-from headrace.serving.server.formatters import FormattedResponse, Formatters
-from headrace.serving.server.generation import FormattedGeneration
+from headrace.serving.server.formatters import FormattedGeneration, FormattedResponse, Formatters
 from headrace.serving.server.service import Service
 from headrace.serving.settings.server_settings import ServerSettings
 from headrace.serving.wire.lmi.dialect import Lmi

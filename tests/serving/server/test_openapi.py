@@ -13,7 +13,7 @@ from starlette.routing import Route
 from headrace.core.answer_format.formats import REASONING_TAGS
 from headrace.serving.http.pages import DOCS_PATH
 from headrace.serving.server.app import app_of
-from headrace.serving.wire.openapi.document import DocumentInfo, Operation, render_openapi
+from headrace.serving.wire.openapi.document import Operation, render_openapi
 from headrace.serving.wire.openapi.operations import SERVER_OPERATIONS, with_model
 from headrace.testing.echo import EchoBackend
 
@@ -63,9 +63,7 @@ PAGES = ("/v1/models", "/v1/models/echo", "/api/tags", "/api/ps", "/api/version"
 @cache
 def document() -> dict[str, Any]:
     """The description, in which no schema of a response allows fields that it does not name."""
-    read: dict[str, Any] = json.loads(
-        render_openapi(SERVER_OPERATIONS, DocumentInfo(title="", version="", description=""))
-    )
+    read: dict[str, Any] = json.loads(render_openapi(SERVER_OPERATIONS, title="", version="", description=""))
     for name, schema in read["components"]["schemas"].items():
         if "properties" in schema and name != "TokenizerFacts":  # it has whatever a tokenizer has
             schema["additionalProperties"] = False

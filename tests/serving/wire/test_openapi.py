@@ -7,13 +7,12 @@ from collections.abc import Iterator
 import pytest
 from jsonschema import Draft202012Validator
 
-from headrace.serving.wire.openapi.document import DocumentInfo, render_openapi
+from headrace.serving.wire.openapi.document import render_openapi
 from headrace.serving.wire.openapi.operations import PLATFORM_OPERATIONS, SERVER_OPERATIONS
 from headrace.serving.wire.unknown_routes import OPENAI_METHODS
 
-INFO = DocumentInfo(title="Headrace", version="1", description="")
 DOCUMENTS = {
-    name: json.loads(render_openapi(operations, INFO))
+    name: json.loads(render_openapi(operations, title="Headrace", version="1", description=""))
     for name, operations in (("server", SERVER_OPERATIONS), ("platform", PLATFORM_OPERATIONS))
 }
 

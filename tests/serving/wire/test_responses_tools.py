@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.errors import InvalidRequest
-from headrace.serving.wire.openai.responses_tools import (
+from headrace.serving.wire.openai.responses_items import (
     MAX_NAME_CHARACTERS,
     custom_arguments,
     custom_input,

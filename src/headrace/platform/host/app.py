@@ -73,7 +73,7 @@ from headrace.serving.wire.aws.signature_faults import KEY_HINT
 from headrace.serving.wire.aws.sigv4 import access_key_of
 from headrace.serving.wire.dialect import ErrorReply
 from headrace.serving.wire.openai.envelope import render_error as render_openai_error
-from headrace.serving.wire.openapi.document import DocumentInfo, render_openapi
+from headrace.serving.wire.openapi.document import render_openapi
 from headrace.serving.wire.openapi.operations import OPENAPI_PATH, PLATFORM_OPERATIONS
 from headrace.serving.wire.unknown_routes import is_foreign, render_error_for, unknown_route
 
@@ -286,8 +286,9 @@ _FILE_PATHS = frozenset(route.path for route in api_page_routes()) - {DOCS_PATH}
 
 @cache
 def _document() -> bytes:
-    info = DocumentInfo(title="Headrace platform", version=package_version("headrace"), description=_ABOUT)
-    return render_openapi(PLATFORM_OPERATIONS, info)
+    return render_openapi(
+        PLATFORM_OPERATIONS, title="Headrace platform", version=package_version("headrace"), description=_ABOUT
+    )
 
 
 DISK_FULL = "disk_full"

@@ -6,18 +6,17 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from headrace.core.errors import HeadraceError
 from headrace.serving.handlers.pool import HandlerPool, PoolPhase
 from headrace.serving.handlers.spec import HandlerSpec
 from headrace.serving.handlers.torchserve import model_version
 from headrace.serving.handlers.torchserve_config import ManagementOptions
+from headrace.serving.handlers.worker import Worker
 from headrace.serving.wire.torchserve.management import (
     ApiError,
-    ModelState,
     Registration,
-    WorkerState,
     bad_request,
     method_not_allowed,
     model_not_found,
@@ -44,35 +43,57 @@ class Registered:
     pool: HandlerPool
     is_at_startup: bool = False
 
-    def describe(self) -> ModelState:
-        spec = self.spec
-        return ModelState(
-            name=self.name,
-            version=self.version,
-            url=self.url,
-            min_workers=self.pool.min_workers,
-            max_workers=self.pool.max_workers,
-            batch_size=spec.batch_size,
-            max_batch_delay_ms=int(spec.max_batch_delay_ms),
-            response_timeout_s=int(spec.call_timeout_s or 0),
-            startup_timeout_s=int(spec.load_timeout_s),
-            max_retry_s=int(spec.restart.max_retry_s or 0),
-            queue_size=spec.queue_size,
-            num_queued=self.pool.num_queued,
-            is_loaded_at_startup=self.is_at_startup,
-            config=spec.load.model_config,
-            workers=[
-                WorkerState(
-                    worker_id=worker.worker_id,
-                    started=datetime.fromtimestamp(worker.started_s, UTC),
-                    is_ready=worker.is_ready,
-                    pid=worker.child.pid if worker.child is not None else 0,
-                    memory_bytes=_memory_bytes(worker.child.pid) if worker.child is not None else 0,
-                    has_gpu=spec.load.device is not None,
-                )
-                for worker in self.pool.workers
-            ],
-        )
+    def describe(self) -> dict[str, Any]:
+        """
+        Return the description of the version, with TorchServe's defaults for what Headrace does not have.
+
+        Source: pytorch/serve `http/messages/DescribeModelResponse.java`.
+        """
+        spec, pool, config = self.spec, self.pool, self.spec.load.model_config
+        return {
+            "modelName": self.name,
+            "modelVersion": self.version,
+            "modelUrl": self.url,
+            "runtime": "python",
+            "minWorkers": pool.min_workers,
+            "maxWorkers": pool.max_workers,
+            "batchSize": spec.batch_size,
+            "maxBatchDelay": int(spec.max_batch_delay_ms),
+            "responseTimeout": int(spec.call_timeout_s or 0),
+            "startupTimeout": int(spec.load_timeout_s),
+            "maxRetryTimeoutInSec": int(spec.restart.max_retry_s or 0),
+            "clientTimeoutInMills": 0,
+            "parallelType": "",
+            "parallelLevel": 0,
+            "deviceType": str(config.get("deviceType", "cpu")),
+            "continuousBatching": bool(config.get("continuousBatching")),
+            "useJobTicket": False,
+            "useVenv": False,
+            "stateful": bool(config.get("sequenceBatching")),
+            "sequenceMaxIdleMSec": 0,
+            "sequenceTimeoutMSec": 0,
+            "maxNumSequence": 0,
+            "maxSequenceJobQueueSize": 0,
+            "loadedAtStartup": self.is_at_startup,
+            "workers": [_describe_worker(worker, has_gpu=spec.load.device is not None) for worker in pool.workers],
+            "jobQueueStatus": {
+                "remainingCapacity": max(spec.queue_size - pool.num_queued, 0),
+                "pendingRequests": pool.num_queued,
+            },
+        }
+
+
+def _describe_worker(worker: Worker, *, has_gpu: bool) -> dict[str, Any]:
+    pid = worker.child.pid if worker.child is not None else 0
+    return {
+        "id": str(worker.worker_id),
+        "startTime": datetime.fromtimestamp(worker.started_s, UTC).isoformat(timespec="milliseconds"),
+        "status": "READY" if worker.is_ready else "UNLOADING",
+        "memoryUsage": _memory_bytes(pid) if pid else 0,
+        "pid": pid,
+        "gpu": has_gpu,
+        "gpuUsage": "N/A",
+    }
 
 
 class TorchServeModels:
@@ -128,7 +149,6 @@ class TorchServeModels:
         return [model for versions in self._models.values() for model in versions.values()]
 
     def defaults(self) -> list[Registered]:
-        """Return the default version of each model."""
         return [self.find(name) for name in self._models]
 
     def urls(self) -> dict[str, str]:

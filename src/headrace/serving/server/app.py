@@ -5,12 +5,18 @@ from starlette.routing import Route
 
 from headrace.inference.engine.backend import Backend
 from headrace.serving.server.adapter_routes import adapter_routes
-from headrace.serving.server.inference_routes import anthropic_routes, ollama_routes, openai_routes, tokenizer_routes
+from headrace.serving.server.inference_routes import (
+    anthropic_routes,
+    ollama_routes,
+    openai_routes,
+    pooling_routes,
+    tgi_routes,
+    tokenizer_routes,
+    web_routes,
+)
 from headrace.serving.server.middleware import EXCEPTION_HANDLERS, middleware
-from headrace.serving.server.pages import web_routes
 from headrace.serving.server.sagemaker import sagemaker_routes
 from headrace.serving.server.service import Service
-from headrace.serving.server.tgi_routes import pooling_routes, tgi_routes
 from headrace.serving.settings.server_settings import ServerSettings
 
 

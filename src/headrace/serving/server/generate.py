@@ -21,7 +21,7 @@ from headrace.serving.http.body import ClientGone
 from headrace.serving.http.errors import CLIENT_GONE_STATUS, errors_answered
 from headrace.serving.http.exchange import Exchange
 from headrace.serving.http.spans import DISCONNECTED, span_of
-from headrace.serving.server.generation import ChooseDialect, ExtraBytes, FormattedGeneration, Generation
+from headrace.serving.server.generation import ChooseDialect, ExtraBytes, Generation
 from headrace.serving.server.service import Service
 from headrace.serving.wire.adapters import IDENTIFIER_HEADER
 from headrace.serving.wire.dialect import Dialect, ParsedRequest
@@ -62,9 +62,7 @@ class GenerationRoute:
         generation = (
             Generation(self._service, self._dialect, exchange, record)
             if formatters is None
-            else FormattedGeneration(
-                self._service, self._dialect, exchange, record, formatters.response(record.request_id, scope)
-            )
+            else formatters.generation(self._service, self._dialect, exchange, record, scope)
         )
         try:
             async with errors_answered(generation.answer_error, request_id=record.request_id):

@@ -1,12 +1,15 @@
 """
-The routes of OpenAI's, Anthropic's and Ollama's APIs, and vLLM's around the tokenizer.
+The routes of all APIs that generate text or compute vectors and scores.
 
-TGI's and TEI's are in `server.tgi_routes`.
+They are those of OpenAI, Anthropic, Ollama, TGI and TEI, vLLM's around the tokenizer, and `/rerank` and `/score` as
+Cohere, Jina and vLLM serve them. `GET /` is the chat page for a browser and TGI's health check for other clients.
+Source: TGI `router/src/server.rs`.
 """
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from functools import lru_cache
 from importlib.metadata import version as package_version
 from typing import TypeVar
 
@@ -15,13 +18,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from headrace.core.errors import InvalidRequest, NotFound
+from headrace.core.generation import ChatPrompt
 from headrace.core.tracing import trace_of
+from headrace.serving.http.pages import api_page_routes, page_response, page_routes
+from headrace.serving.server.base_service import NOT_READY, ServerPhase
 from headrace.serving.server.generate import GenerationRoute
 from headrace.serving.server.service import Service
+from headrace.serving.settings.server_settings import ServerSettings
 from headrace.serving.wire.anthropic.dialect import AnthropicMessages, parse_count
 from headrace.serving.wire.anthropic.reply import render_count as render_anthropic_count
-from headrace.serving.wire.dialect import Dialect, RequestContext
-from headrace.serving.wire.framing import JSON_CONTENT_TYPE
+from headrace.serving.wire.dialect import Dialect, ParsedRequest, RequestContext
+from headrace.serving.wire.framing import JSON_CONTENT_TYPE, field_names
 from headrace.serving.wire.ollama import models as ollama
 from headrace.serving.wire.ollama.dialect import OllamaChat, OllamaGenerate
 from headrace.serving.wire.ollama.embeddings import OllamaEmbed, OllamaEmbeddings
@@ -29,11 +37,23 @@ from headrace.serving.wire.openai import pages as vllm
 from headrace.serving.wire.openai.chat import OpenAIChat
 from headrace.serving.wire.openai.completions import OpenAICompletions
 from headrace.serving.wire.openai.pages import render_model, render_models
-from headrace.serving.wire.openai.pooling import OpenAIEmbeddings
+from headrace.serving.wire.openai.pooling import OpenAIEmbeddings, Rerank, Score
 from headrace.serving.wire.openai.responses import OpenAIResponses
 from headrace.serving.wire.openai.responses_reply import render_count
 from headrace.serving.wire.openai.stored_responses import ACTIONS, Action, ResponseCall, ResponseKey, ResponseStore
-from headrace.serving.wire.tgi.reply import parse_tokenize, render_tokenize
+from headrace.serving.wire.openapi.document import render_openapi
+from headrace.serving.wire.openapi.operations import OPENAPI_PATH, SERVER_OPERATIONS, with_model
+from headrace.serving.wire.tei.dialect import Tei, TeiRoute
+from headrace.serving.wire.tei.dialect import render_info as render_tei_info
+from headrace.serving.wire.tgi.dialect import Tgi
+from headrace.serving.wire.tgi.reply import (
+    Version,
+    parse_tokenize,
+    render_chat_tokenize,
+    render_info,
+    render_tokenize,
+    render_unhealthy,
+)
 from headrace.serving.wire.unknown_routes import (
     COUNT_TOKENS,
     DETOKENIZE,
@@ -179,3 +199,129 @@ def tokenizer_routes(service: Service) -> list[Route]:
         json_route(TOKENIZER_INFO, lambda: vllm.render_tokenizer(service.backend.tokenizer_config)),
         json_route(VERSION, lambda: vllm.render_version(package_version("headrace"))),
     ]
+
+
+_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_TEI_ROUTES: tuple[TeiRoute, ...] = ("embed", "embed_all", "predict", "similarity")
+
+
+def tgi_routes(service: Service) -> list[Route]:
+    """Return the routes of TGI but `/tokenize`, which is one of `tokenizer_routes`."""
+    version = _tgi_version(service.settings)
+
+    async def root(request: Request) -> Response:
+        if service.settings.web and is_browser(request):
+            return chat_page(request)
+        return await health(request)
+
+    async def health(_request: Request) -> Response:
+        phase = service.health
+        if phase is ServerPhase.READY:
+            return Response(status_code=200)
+        return Response(render_unhealthy(NOT_READY[phase]), status_code=503, media_type=JSON_CONTENT_TYPE)
+
+    def chat_tokenize(parsed: ParsedRequest) -> bytes:
+        prompt = parsed.requests[0].prompt
+        if not isinstance(prompt, ChatPrompt):
+            raise InvalidRequest("`messages` is missing.", param="messages")
+        return render_chat_tokenize(*service.backend.tokenize(prompt))
+
+    async def metrics(_request: Request) -> Response:
+        if not service.settings.metrics:
+            raise NotFound("Metrics are turned off here (metrics=false).")
+        # Imported at the first scrape: prometheus_client would cost every start 50 ms.
+        from headrace.core.exposition import render
+
+        page = render(service.metrics)
+        if service.formatters is not None:
+            from headrace.serving.server.handlers.metrics import pool_metrics
+
+            page += pool_metrics(service.formatters.pool)
+        return Response(page, media_type=_METRICS_TYPE)
+
+    return [
+        Route("/", root, methods=["GET"]),
+        generation_route(service, "/", Tgi(version=version, route="compat")),
+        generation_route(service, "/generate", Tgi(version=version, route="generate")),
+        generation_route(service, "/generate_stream", Tgi(version=version, route="generate_stream")),
+        Route("/health", health, methods=["GET"]),
+        json_route("/info", lambda: _info(service, version)),
+        body_route(service, "/chat_tokenize", OpenAIChat().parse, chat_tokenize),
+        Route("/metrics", metrics, methods=["GET"]),
+    ]
+
+
+def _tgi_version(settings: ServerSettings) -> Version:
+    """Return the version of TGI that the settings name, else the current one."""
+    return "1.0" if settings.dialect in ("tgi-1.0", "hf-toolkit") else "3"
+
+
+def _info(service: Service, version: Version) -> bytes:
+    """Describe the model and its limits, as TEI does in its dialect and for a model that generates no text."""
+    stats, model, settings = service.stats(), service.backend.info, service.settings
+    if model.pooling is not None and (settings.dialect == "tei" or not model.generates):
+        return render_tei_info(
+            model,
+            model.pooling,
+            max_concurrent_requests=settings.max_concurrent_requests,
+            server_version=package_version("headrace"),
+        )
+    return render_info(
+        model,
+        version=version,
+        limits=service.limits,
+        kv_cache_tokens=stats.num_blocks * stats.block_tokens,
+        max_concurrent_requests=settings.max_concurrent_requests,
+        server_version=package_version("headrace"),
+    )
+
+
+def pooling_routes(service: Service) -> list[Route]:
+    """Return the routes for vectors and scores; on `/rerank` the field `texts` means TEI's body."""
+
+    def rerank_dialect(body: bytes) -> Dialect:
+        return Tei("rerank") if "texts" in field_names(body) else Rerank()
+
+    rerank = GenerationRoute(service, route="/rerank", dialect=Rerank(), choose=rerank_dialect)
+    return [
+        *(generation_route(service, f"/{name}", Tei(name)) for name in _TEI_ROUTES),
+        Route("/rerank", rerank, methods=["POST"]),
+        generation_route(service, "/v1/rerank", Rerank()),
+        generation_route(service, "/v2/rerank", Rerank(shows_documents=False)),
+        generation_route(service, "/score", Score()),
+        generation_route(service, "/v1/score", Score()),
+    ]
+
+
+_PACKAGE = "headrace.serving.server"
+_ABOUT = (
+    "One model, in the APIs of OpenAI, Anthropic, Ollama, TGI, TEI, LMI and SageMaker. A field that changes the answer "
+    "is applied, or refused by name; fields that are not described have no effect."
+)
+
+
+def web_routes(service: Service) -> list[Route]:
+    """Return the description and, unless the settings turn pages off, the pages' files; `GET /` is TGI's route."""
+
+    async def openapi(_request: Request) -> Response:
+        info = service.info()
+        model = service.settings.model if info is None else info.name
+        return Response(_document(model), media_type=JSON_CONTENT_TYPE)
+
+    description = Route(OPENAPI_PATH, openapi, methods=["GET"])
+    return [description, *api_page_routes(), *page_routes("/web", _PACKAGE)] if service.settings.web else [description]
+
+
+def is_browser(request: Request) -> bool:
+    """Return whether the client is a browser, which gets a page instead of JSON."""
+    return "text/html" in request.headers.get("accept", "")
+
+
+def chat_page(request: Request) -> Response:
+    return page_response(request, _PACKAGE, "index.html")
+
+
+@lru_cache(maxsize=2)
+def _document(model: str) -> bytes:
+    operations, version = with_model(SERVER_OPERATIONS, model), package_version("headrace")
+    return render_openapi(operations, title="Headrace model server", version=version, description=_ABOUT)

@@ -143,12 +143,12 @@ class _Management:
                 return 200, await self._describe(request, name, version[0] if version else None)
             case "PUT", ["models", name, version, "set-default"]:
                 self._models.set_default(name, version)
-                return 200, {"status": api.default_set(name, version)}
+                return 200, {"status": f'Default version successfully updated for model "{name}" to "{version}"'}
             case "PUT", ["models", name, *version] if len(version) <= 1:
                 return await self._scale(request, name, version[0] if version else query.get("model_version"))
             case "DELETE", ["models", name, *version] if len(version) <= 1:
                 await self._models.unregister(name, version[0] if version else None)
-                return 200, {"status": api.unregistered(name)}
+                return 200, {"status": f'Model "{name}" unregistered'}
             case "GET", ["v1", "models", name]:
                 name = name.partition(":")[0]
                 return 200, {"name": name, "ready": self._models.find(name).pool.num_ready > 0}
@@ -156,9 +156,9 @@ class _Management:
 
     async def _describe(self, request: Request, name: str, version: str | None) -> list[dict[str, Any]]:
         if version == api.ALL_VERSIONS:
-            return [model.describe().render() for model in self._models.versions(name)]
+            return [model.describe() for model in self._models.versions(name)]
         model = self._models.find(name, version)
-        described = model.describe().render()
+        described = model.describe()
         if api.is_true(request.query_params.get("customized")):
             described["customizedMetadata"] = await self._metadata(request, model)
         return [described]
@@ -203,7 +203,8 @@ class _Management:
             wait=api.is_true(request.query_params.get("synchronous")),
             named_version=version,
         )
-        return (200, {"status": api.scaled(name, version, least)}) if is_ready else (202, {"status": api.PROCESSING})
+        done = f"Workers scaled to {least} for model: {name}" + (f", version: {version}" if version else "")
+        return (200, {"status": done}) if is_ready else (202, {"status": api.PROCESSING})
 
 
 def _number(request: Request, key: str, default: int) -> int:

@@ -87,7 +87,6 @@ class Collector:
         self._prompts: list[tuple[Token, ...] | None] = [None for _ in requests]
 
     def add(self, chunk: Chunk, *, request: int = 0) -> None:
-        """Add the next chunk of request number `request`."""
         self._choices[request].setdefault(chunk.index, []).append(chunk)
         if chunk.prompt is not None:
             self._prompts[request] = chunk.prompt

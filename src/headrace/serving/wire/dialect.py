@@ -171,11 +171,9 @@ class ReplyHead:
 
     @property
     def content_type(self) -> str:
-        """The content type of JSON or of a stream."""
         return self.stream_type if self.options.is_stream else JSON_CONTENT_TYPE
 
     def headers(self, timings: Timings | None) -> tuple[tuple[str, str], ...]:
-        """Return additional response headers."""
         del timings
         return UNBUFFERED_HEADERS if self.options.is_stream else ()
 
@@ -188,7 +186,6 @@ class JsonHead:
     content_type = JSON_CONTENT_TYPE
 
     def headers(self, timings: Timings | None) -> tuple[tuple[str, str], ...]:
-        """Return no headers."""
         del timings
         return ()
 
@@ -202,19 +199,16 @@ class ClosingStream(ABC):
         self._is_closed = False
 
     def chunk(self, chunk: Chunk, *, request: int = 0) -> Sequence[bytes]:
-        """Render a chunk, or the error that it carries."""
         failure = failure_of(chunk.finish)
         return self._chunk(chunk, request) if failure is None else self.error(failure)
 
     def end(self) -> Sequence[bytes]:
-        """Render what follows the last chunk."""
         if self._is_closed:
             return ()
         self._is_closed = True
         return self._end()
 
     def error(self, error: HeadraceError) -> Sequence[bytes]:
-        """Render an error that ends the stream."""
         if self._is_closed:
             return ()
         self._is_closed = True

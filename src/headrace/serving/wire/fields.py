@@ -7,7 +7,8 @@ ones, are named in the log.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from pathlib import Path
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -67,7 +68,6 @@ def check_nested(body: bytes, body_fields: FieldTable, parameter_fields: FieldTa
 
 
 def struct_fields(*structs: type[msgspec.Struct]) -> frozenset[str]:
-    """Return the names of the fields of request structs."""
     return frozenset(name for struct in structs for name in struct.__struct_encode_fields__)
 
 
@@ -83,36 +83,55 @@ def _matters(raw: msgspec.Raw, refused: Refused) -> bool:
     return refused.neutral is None or value != refused.neutral
 
 
-NO_BEAM_SEARCH = "beam search is not available, only sampling and greedy decoding"
-
-SAMPLING_REFUSED: Mapping[str, Refused] = {
-    "use_beam_search": Refused(NO_BEAM_SEARCH),
-    "allowed_token_ids": Refused("the vocabulary cannot be restricted", "Use 'structured_outputs' or 'logit_bias'."),
-    "bad_words": Refused("excluding words is not supported", "Use 'logit_bias'."),
-    "bad_sequences": Refused("excluding sequences is not supported", "Use 'logit_bias'."),
-    "logits_processors": Refused("custom logits processors are not supported"),
-    "repetition_detection": Refused(
-        "repetition does not stop generation in this dialect",
-        "OpenAI's requests, with 'messages' or 'prompt', take it.",
-    ),
-    "thinking_token_budget": Refused("the reasoning has no limit of its own", "Use 'max_tokens'.", neutral=-1),
-    "watermarking": Refused("watermarking is not supported"),
-    "truncation_side": Refused("prompts are always truncated on the left", neutral="left"),
-    "logprob_token_ids": Refused(
-        "logprobs are reported for the most likely tokens only", "Use 'top_logprobs' or 'logprobs'."
-    ),
-}
-"""Sampling fields of vLLM and TensorRT-LLM, which LMI accepts too."""
-
-SAMPLING_NO_EFFECT = frozenset(
-    {"early_stopping", "length_penalty", "spaces_between_special_tokens", "guided_decoding_backend", "stream_interval"}
-)
-
 MISPLACED_CONSTRAINTS: Mapping[str, Refused] = {
     name: Refused("it would be ignored at this level", "Move it to 'parameters'.")
     for name in struct_fields(ConstraintFields)
 }
 """Constraints at the top level of a body that has nested `parameters`."""
+
+
+class _Section(NamedTuple):
+    refused: dict[str, Refused]
+    no_effect: set[str]
+
+
+def _read_sections(text: str) -> dict[str, _Section]:
+    """Return the sections of a text as `fields.txt`, which describes its format."""
+    sections: dict[str, _Section] = {}
+    section = _Section({}, set())
+    for line in text.replace("\n    ", " ").splitlines():
+        kind, _, rest = line.partition(" ")
+        if line.startswith("["):
+            section = sections[line.strip("[]")] = _Section({}, set())
+        elif kind == "+":
+            section.refused.update(sections[rest].refused)
+            section.no_effect.update(sections[rest].no_effect)
+        elif kind == "!":
+            del section.refused[rest]
+        elif kind == "~":
+            section.no_effect.update(rest.split())
+        elif line and kind != "#":
+            left, _, right = line.partition(": ")
+            names, _, neutral = left.partition(" = ")
+            reason, _, advice = right.partition(" | ")
+            refused = Refused(reason, advice or LEAVE_IT_OUT, neutral=_decode(neutral) if neutral else None)
+            section.refused.update(dict.fromkeys(names.split(), refused))
+    return sections
+
+
+_SECTIONS: Final = _read_sections(Path(__file__).with_name("fields.txt").read_text(encoding="utf-8"))
+
+
+def field_table(section: str, *structs: type[msgspec.Struct]) -> FieldTable:
+    """Return the treatment of an object's fields: those of the structs, and those in a section of `fields.txt`."""
+    refused, no_effect = _SECTIONS[section]
+    applied = struct_fields(*structs) - refused.keys() - no_effect
+    return FieldTable(applied=applied, refused=refused, no_effect=frozenset(no_effect))
+
+
+def body_table(struct: type[msgspec.Struct]) -> FieldTable:
+    """Return the treatment of the fields of a body that has nested `parameters`."""
+    return FieldTable(applied=struct_fields(struct), refused=MISPLACED_CONSTRAINTS)
 
 
 Number = TypeVar("Number", int, float)

@@ -71,7 +71,6 @@ def sse_event(data: bytes, *, space: bool = True) -> bytes:
 
 
 def json_line(data: bytes) -> bytes:
-    """Frame one line of JSON lines."""
     return data + b"\n"
 
 

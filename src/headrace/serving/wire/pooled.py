@@ -27,7 +27,6 @@ class WholeReply(JsonHead):
         raise Internal("This answer is not streamed.")
 
     def render(self, answers: Sequence[Answer]) -> bytes:
-        """Render the whole body from one answer per input."""
         return self.body(answers)
 
 
@@ -68,7 +67,6 @@ def with_prompt(inputs: Sequence[Input], name: str | None, info: PoolingInfo | N
 
 
 def pooled_of(answer: Answer) -> Pooled:
-    """Return the vectors of an answer."""
     pooled = answer.choices[0].pooled
     if pooled is None:
         raise EngineFailed("The engine returned text instead of a vector.")
@@ -76,7 +74,6 @@ def pooled_of(answer: Answer) -> Pooled:
 
 
 def vector_of(answer: Answer) -> list[float]:
-    """Return the only vector of an answer."""
     return pooled_of(answer).vectors()[0]
 
 

@@ -6,9 +6,10 @@ as one for another API only if no S3 client would send it.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 
 from headrace.core.client_text import shortened
 from headrace.core.errors import HeadraceError, MethodNotAllowed, NotFound
@@ -49,122 +50,37 @@ _MAX_NEAR_CHARACTERS = 100
 Render = Callable[[HeadraceError], ErrorReply]
 
 
+_RENDERS: Mapping[str, Render] = {
+    "openai": openai.render_error,
+    "anthropic": anthropic.render_error,
+    "ollama": ollama.render_error,
+    "tei": tei.render_error,
+    "tgi": tgi.render_error,
+    "torchserve": torchserve.render_error,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class _Foreign:
     """The paths of an API that is not served."""
 
-    paths: str
-    """A regular expression; a slash may follow."""
+    paths: re.Pattern[str]
     render: Render
     hint: str
-    is_read: bool = False
-    """True if a GET cannot come from an S3 client, because the path is not a bucket and key."""
-    is_of_servers: bool = False
-    """True if model servers serve the paths, but the platform does not."""
+    is_read: bool
+    is_of_servers: bool
 
 
-_OPENAI = openai.render_error
-_PLAIN = ollama.render_error
-"""Ollama, Triton and KServe have the same format."""
-_USE_CHAT = f"use POST {CHAT}"
-_USE_INVOCATIONS = "use POST {invocations}"
-_TOKENIZER = "The tokenizer is not served here, only by model servers"
-_OLLAMA = "Ollama's API is not served here, only by model servers"
-_FOREIGN: Sequence[_Foreign] = (
-    _Foreign(
-        r"/v1/responses/(?!input_tokens$).+|/v1/conversations(?:/.*)?",
-        _OPENAI,
-        f"This part of the Responses API is not served, or responses are not stored here; use POST {RESPONSES} "
-        "with all items of the conversation.",
-        is_read=True,
-    ),
-    _Foreign(
-        r"/v1/messages/batches.*|/v1/complete",
-        anthropic.render_error,
-        f"This part of Anthropic's API is not served; use POST {MESSAGES}.",
-        is_read=True,
-    ),
-    _Foreign(
-        r"(?:/v1)?/(?:pooling|classify)|/embeddings|/score|/v2/rerank",
-        _OPENAI,
-        f"This route is not served; use POST {EMBEDDINGS}, {RERANK} or {SCORE}.",
-    ),
-    _Foreign(
-        r"/(?:embed|embed_all|embed_sparse|rerank|predict|similarity)",
-        tei.render_error,
-        f"This route of TEI is not served; use POST {EMBEDDINGS} or {RERANK}, or send TEI's body to {{invocations}}.",
-        is_of_servers=True,
-    ),
-    _Foreign(TOKENIZER_INFO, _OPENAI, f"{_TOKENIZER}.", is_read=True, is_of_servers=True),
-    _Foreign(DETOKENIZE, _OPENAI, f"{_TOKENIZER}; use POST {COUNT_TOKENS} to count tokens.", is_of_servers=True),
-    _Foreign(TOKENIZE, tgi.render_error, f"{_TOKENIZER}; use POST {COUNT_TOKENS} to count tokens.", is_of_servers=True),
-    _Foreign(
-        r"/v1/(?:audio|images|videos|moderations|files|uploads|batches|assistants|threads|fine_tuning|realtime)(?:/.*)?",
-        _OPENAI,
-        f"This part of OpenAI's API is not served, only generated text; {_USE_CHAT} or {COMPLETIONS}.",
-        is_read=True,
-    ),
-    _Foreign(
-        r"/api/(?:chat|generate)",
-        _PLAIN,
-        f"{_OLLAMA}; {_USE_CHAT}, which its clients also support with the base URL .../v1.",
-        is_of_servers=True,
-    ),
-    _Foreign(r"/api/(?:tags|ps|version)", _PLAIN, f"{_OLLAMA}; use GET {MODELS}.", is_read=True, is_of_servers=True),
-    _Foreign(
-        r"/api/(?:show|embed|embeddings)",
-        _PLAIN,
-        f"{_OLLAMA}; use GET {MODELS}, POST {CHAT} and {EMBEDDINGS}.",
-        is_of_servers=True,
-    ),
-    _Foreign(
-        r"/api/(?:pull|push|create|copy|delete|blobs/.+)",
-        _PLAIN,
-        "This part of Ollama's API is not served: a server has the model that it was started with. Use "
-        "`headrace serve MODEL`, or `headrace deploy MODEL` on a platform.",
-    ),
-    _Foreign(
-        r"/api/(?:me|signout|web_search|web_fetch)",
-        _PLAIN,
-        f"Accounts and searches of Ollama's cloud are not served, only generated text; {_USE_CHAT}.",
-    ),
-    _Foreign(
-        r"/v2/(?:health/(?:ready|live))",
-        _PLAIN,
-        "The API of Triton and KServe (v2) is not served; use GET /ping.",
-        is_read=True,
-    ),
-    _Foreign(
-        r"/v2(?:/models(?:/.*)?|/repository/.*)?",
-        _PLAIN,
-        f"The API of Triton and KServe (v2) is not served; {_USE_INVOCATIONS} or {CHAT}.",
-        is_read=True,
-    ),
-    _Foreign(
-        r"/v1/models/[^/]+:(?:predict|explain)",
-        _PLAIN,
-        f"The API of TensorFlow Serving and KServe (v1) is not served; {_USE_INVOCATIONS} or {CHAT}.",
-    ),
-    _Foreign(
-        r"/predictions/.+",
-        torchserve.render_error,
-        f"TorchServe's inference API is not served; {_USE_INVOCATIONS}, with the dialect `torchserve`.",
-    ),
-    _Foreign(
-        r"/openai/deployments/[^/]+/.+",
-        _OPENAI,
-        f"Azure's paths are not served; {_USE_CHAT} and name the deployment in `model` "
-        "(OpenAI's SDKs: the class OpenAI in place of AzureOpenAI).",
-    ),
-    _Foreign(
-        r"/(?:chat/completions|completions|completion)",
-        _OPENAI,
-        f"OpenAI's routes begin with /v1; use POST {CHAT} or {COMPLETIONS} (OpenAI's SDKs: end base_url with /v1).",
-    ),
-)
+def _read_foreign(text: str) -> Iterator[_Foreign]:
+    """Yield the APIs of a text as `unknown_routes.txt`, which describes its format."""
+    for title, hint in re.findall(r"^\[(.+)\n((?:    .+\n)+)", text, re.MULTILINE):
+        marks, _, paths = title.partition("] ")
+        form, *flags = marks.split(", ")
+        pattern = re.compile(rf"(?:{paths})/?", re.ASCII)
+        yield _Foreign(pattern, _RENDERS[form], " ".join(hint.split()), "read" in flags, "server" in flags)
 
 
-_PATTERNS = [(re.compile(rf"(?:{foreign.paths})/?", re.ASCII), foreign) for foreign in _FOREIGN]
+_FOREIGN = tuple(_read_foreign(Path(__file__).with_name("unknown_routes.txt").read_text(encoding="utf-8")))
 
 
 def render_error_for(path: str, error: HeadraceError, *, default: Render = tgi.render_error) -> ErrorReply:
@@ -174,7 +90,7 @@ def render_error_for(path: str, error: HeadraceError, *, default: Render = tgi.r
         return foreign.render(error)
     if path in {MESSAGES, COUNT_TOKENS}:
         return anthropic.render_error(error)
-    return _OPENAI(error) if path.startswith("/v1/") else default(error)
+    return openai.render_error(error) if path.startswith("/v1/") else default(error)
 
 
 def error_event_for(path: str, error: HeadraceError) -> bytes:
@@ -215,4 +131,4 @@ def is_foreign(method: str, path: str) -> bool:
 
 
 def _foreign(path: str) -> _Foreign | None:
-    return next((foreign for paths, foreign in _PATTERNS if paths.fullmatch(path)), None)
+    return next((foreign for foreign in _FOREIGN if foreign.paths.fullmatch(path)), None)

@@ -41,7 +41,6 @@ def error_body(error: HeadraceError) -> bytes:
 
 
 def render_error(error: HeadraceError) -> ErrorReply:
-    """Render the whole response for an error before the first byte."""
     return ErrorReply(status=error.http_status, body=error_body(error), headers=retry_headers(error))
 
 
@@ -78,7 +77,6 @@ class MessageOptions:
     is_stream: bool
 
     def call_id(self, call: int) -> str:
-        """Return the id of a tool call."""
         return f"toolu_{self.id.removeprefix('msg_')}_{call}"
 
     def message(self, content: Sequence[object], finish: Finish | None, num_calls: int) -> dict[str, object]:
@@ -122,11 +120,9 @@ class MessageReply(ReplyHead):
     options: MessageOptions
 
     def stream(self) -> "MessageStream":
-        """Return a renderer of the events."""
         return MessageStream(self.options)
 
     def render(self, answers: Sequence[Answer]) -> bytes:
-        """Render the whole message."""
         (answer,) = answers
         (choice,) = answer.choices
         stream = AnswerStream(self.options.plan, choice.opening)
@@ -227,7 +223,6 @@ class MessageStream(ClosingStream):
 
 
 def render_count(num_tokens: int) -> bytes:
-    """Render the answer of `/v1/messages/count_tokens`."""
     return to_json({"input_tokens": num_tokens})
 
 

@@ -42,7 +42,6 @@ class ChunkVerifier:
         self._claimed, self._digest = signature, hashlib.sha256()
 
     def update(self, content: bytes | bytearray) -> None:
-        """Add content of the chunk."""
         self._digest.update(content)
 
     def is_right(self) -> bool:

@@ -61,7 +61,6 @@ class AwsError(HeadraceError):
 
 
 def validation_error(message: str) -> AwsError:
-    """Return the error for an invalid request."""
     return AwsError("ValidationException", message)
 
 

@@ -39,7 +39,6 @@ def parse_input(operation: OperationModel, request: HttpRequest) -> dict[str, An
 
 
 def render_output(operation: OperationModel, result: dict[str, Any], request_id: str) -> HttpResponse:
-    """Render a whole result."""
     status, headers = _response_head(operation, result, request_id)
     shape = operation.output_shape
     if shape is None:

@@ -44,7 +44,6 @@ def from_text(text: str, shape: Shape, where: str) -> Any:
 
 
 def to_text(value: Any, shape: Shape, *, timestamp_format: str = "iso8601") -> str:
-    """Format a scalar."""
     kind = shape.type_name
     if kind == "boolean":
         return "true" if value else "false"

@@ -52,7 +52,6 @@ class LmiParameters(TextParameters):
 
     @property
     def num_top(self) -> int:
-        """Number of alternatives per token."""
         return max(self.top_n_tokens or 0, self.logprobs or 0)
 
 
@@ -66,12 +65,8 @@ class LmiBody(msgspec.Struct):
     model: str | None = None
 
 
-BODY_FIELDS = fields.FieldTable(applied=fields.struct_fields(LmiBody), refused=fields.MISPLACED_CONSTRAINTS)
-PARAMETER_FIELDS = fields.FieldTable(
-    applied=fields.struct_fields(LmiParameters),
-    refused={**fields.SAMPLING_REFUSED, "watermark": fields.Refused("watermarking is not supported")},
-    no_effect=fields.SAMPLING_NO_EFFECT | {"len_penalty"},
-)
+BODY_FIELDS = fields.body_table(LmiBody)
+PARAMETER_FIELDS = fields.field_table("lmi", LmiParameters)
 
 
 def prompts_of(body: LmiBody) -> tuple[str, ...]:
@@ -168,7 +163,8 @@ def _check(parameters: LmiParameters, context: RequestContext) -> None:
             raise InvalidRequest(f"`{name}` must be > 0. Given: 0", param=name)
     for name in ("num_beams", "beam_width"):
         if (getattr(parameters, name) or 1) != 1:
-            raise InvalidRequest(f"`{name}` must be 1: {fields.NO_BEAM_SEARCH}.", param=name)
+            text = f"`{name}` must be 1: beam search is not available, only sampling and greedy decoding."
+            raise InvalidRequest(text, param=name)
     for token_id in parameters.stop_token_ids or ():
         _check_range("stop_token_ids", token_id, 0, context.model.vocab_size - 1)
     stops = [*(parameters.stop_sequences or ()), *(parameters.stop if isinstance(parameters.stop, list) else ())]
@@ -199,7 +195,6 @@ _EXCEPTIONS: dict[type[HeadraceError], str] = {
 
 
 def render_error(error: HeadraceError) -> ErrorReply:
-    """Render the whole response for an error before the first byte."""
     body: dict[str, object]
     if isinstance(error, EngineFailed):
         body = {"code": _FAILED_DEPENDENCY, "message": "invoke handler failure", "error": error.message}
@@ -231,7 +226,6 @@ class Lmi:
 
     @property
     def name(self) -> str:
-        """The name, `lmi-0.25` to `lmi-17`."""
         return f"lmi-{self.version}"
 
     @property
@@ -240,12 +234,10 @@ class Lmi:
         return "sse" if self.formatter == "sse" or self.tgi_compat else "jsonlines"
 
     def configured(self, *, formatter: Formatter | None, tgi_compat: bool) -> "Lmi":
-        """Return the same version with other settings."""
         return replace(self, formatter=formatter, tgi_compat=tgi_compat)
 
     @refusing_deep_nesting()
     def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
-        """Parse a body with `inputs`."""
         decoded = decode_body(body, _decoder)
         ignored = fields.check_nested(body, BODY_FIELDS, PARAMETER_FIELDS)
         parameters = decoded.parameters or LmiParameters()

@@ -45,7 +45,6 @@ class LmiOptions:
     return_full_text: bool
 
     def prefix(self, request: int) -> str:
-        """Return the text before the generated text."""
         return self.prompts[request] if self.return_full_text else ""
 
     def reason(self, finish: Finish) -> str:
@@ -91,7 +90,6 @@ class LmiOptions:
         )
 
     def stream_details(self, finish: Finish, request: int, tokens: list[Token]) -> dict[str, object]:
-        """Return `details` for the last line of a stream."""
         details: dict[str, object] = {"finish_reason": self.reason(finish)}
         if self.version == "0.26":
             if self.form == "json":
@@ -108,7 +106,6 @@ class LmiOptions:
     def sequence_details(
         self, choice: FinishedChoice, prompt: tuple[Token, ...] | None, request: int
     ) -> dict[str, object]:
-        """Return `details` of a whole answer."""
         tokens = [self.token(token) for token in choice.tokens]
         prefill = [self.token(token, is_prompt=True) for token in prompt or ()]
         details: dict[str, object] = {
@@ -250,7 +247,6 @@ class LmiReply:
         return _CONTENT_TYPES[self.options.form] if self.options.stream else framing.JSON_CONTENT_TYPE
 
     def headers(self, timings: Timings | None) -> tuple[tuple[str, str], ...]:
-        """Return no headers."""
         del timings
         return ()
 

@@ -1,11 +1,12 @@
 """
-`POST /api/chat` and `POST /api/generate`: the bodies and their conversion to generation requests.
+`POST /api/chat` and `POST /api/generate`: the bodies, their `options`, and their conversion to generation requests.
 
-Source: Ollama `docs/api.md`; `api/types.go` (ChatRequest, GenerateRequest, Duration).
+Options that a request leaves out have the model's recommended values, like the parameters of a Modelfile in Ollama.
+Source: Ollama `docs/api.md`; `docs/modelfile.md`; `api/types.go` (ChatRequest, GenerateRequest, Duration, Options).
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal
@@ -14,19 +15,103 @@ import msgspec
 
 from headrace.core.client_text import shortened
 from headrace.core.errors import InvalidRequest
-from headrace.core.generation import ChatPrompt, GenerationRequest, Grammar
+from headrace.core.generation import ChatPrompt, GenerationRequest, Grammar, SamplingParams
+from headrace.core.sampling_defaults import RecommendedSampling
 from headrace.serving.wire.constraints import read_schema
 from headrace.serving.wire.dialect import ParsedRequest, RequestContext
-from headrace.serving.wire.fields import FieldTable, Refused, struct_fields
+from headrace.serving.wire.fields import LARGEST_SEED, FieldTable, clamp_count, effective_temperature, field_table
 from headrace.serving.wire.framing import decode_body, raw_fields, refusing_deep_nesting
-from headrace.serving.wire.ollama import options as ollama_options
-from headrace.serving.wire.ollama.options import Options, sampling_params
 from headrace.serving.wire.ollama.reply import OllamaReply, ReplyOptions, render_error
 from headrace.serving.wire.openai import messages as openai
 from headrace.serving.wire.openai.answer_stream import AnswerPlan
 from headrace.serving.wire.openai.messages import template_messages
-from headrace.serving.wire.openai.parameters import check_range, model_named
+from headrace.serving.wire.openai.parameters import check_range, model_named, read_stop
 from headrace.serving.wire.openai.tools import NO_TOOLS, Tool, ToolPlan, plan_tools, template_tools
+
+_DEFAULT_REPEAT_LAST_N = 64
+"""Source: Ollama `docs/modelfile.md`; some clients send all defaults."""
+
+
+class Options(msgspec.Struct, kw_only=True):
+    """The options that are applied; null is the same as an absent one."""
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    seed: int | None = None
+    num_predict: int | None = None
+    stop: str | list[str] | None = None
+    repeat_penalty: float | None = None
+    repeat_last_n: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+
+
+OPTION_FIELDS = field_table("ollama-options", Options)
+
+
+def sampling_params(options: Options, context: RequestContext, grammar: Grammar | None) -> SamplingParams:
+    """Check the options and convert them. Raises `InvalidRequest`: a value is out of range."""
+    _check_ranges(options)
+    default = context.model.recommended
+    temperature = default.temperature if options.temperature is None else options.temperature
+    top_p = default.top_p if options.top_p is None else options.top_p
+    is_unlimited = options.num_predict is None or options.num_predict <= 0
+    is_random = options.seed is None or options.seed < 0
+    return SamplingParams(
+        max_new_tokens=None if is_unlimited else options.num_predict,
+        temperature=effective_temperature(temperature) if top_p > 0.0 else 0.0,
+        top_k=clamp_count(max(0, default.top_k if options.top_k is None else options.top_k)),
+        top_p=top_p if top_p > 0.0 else 1.0,
+        min_p=default.min_p if options.min_p is None else options.min_p,
+        typical_p=1.0 if options.typical_p is None else options.typical_p,
+        repetition_penalty=_repetition_penalty(options, default),
+        presence_penalty=options.presence_penalty or 0.0,
+        frequency_penalty=options.frequency_penalty or 0.0,
+        seed=None if is_random or options.seed is None else options.seed & LARGEST_SEED,
+        stop=read_stop(options.stop, context, param="options.stop"),
+        grammar=grammar,
+    )
+
+
+def _repetition_penalty(options: Options, default: RecommendedSampling) -> float:
+    """Return the penalty, which covers the whole context; Ollama's default window of 64 tokens counts as unset."""
+    penalty = default.repetition_penalty if options.repeat_penalty is None else options.repeat_penalty
+    if options.repeat_last_n == 0:
+        return 1.0
+    if penalty != 1.0 and options.repeat_last_n not in {None, -1, _DEFAULT_REPEAT_LAST_N}:
+        text = (
+            f"'options.repeat_last_n' is {options.repeat_last_n}; expected 0 (no penalty), -1 or 64: 'repeat_penalty' "
+            "covers the prompt and the whole answer. Leave it out."
+        )
+        raise InvalidRequest(text, param="options.repeat_last_n")
+    return penalty
+
+
+def parameters_of(recommended: RecommendedSampling) -> str:
+    """Return the defaults as lines of a Modelfile without the word PARAMETER, as `/api/show` has them."""
+    values = {
+        "temperature": recommended.temperature,
+        "top_p": recommended.top_p,
+        "top_k": recommended.top_k,
+        "min_p": recommended.min_p,
+        "repeat_penalty": recommended.repetition_penalty,
+    }
+    return "\n".join(f"{name:<30} {value:g}" for name, value in values.items())
+
+
+def _check_ranges(options: Options) -> None:
+    check_range("options.temperature", options.temperature, low=0, high=2)
+    check_range("options.top_p", options.top_p, low=0, high=1)
+    check_range("options.top_k", options.top_k, low=-1)
+    check_range("options.min_p", options.min_p, low=0, high=1)
+    check_range("options.typical_p", options.typical_p, above=0, high=1)
+    check_range("options.repeat_penalty", options.repeat_penalty, above=0)
+    check_range("options.presence_penalty", options.presence_penalty, low=-2, high=2)
+    check_range("options.frequency_penalty", options.frequency_penalty, low=-2, high=2)
+
 
 _DURATION = re.compile(r"[-+]?(?:0|(?:(?:\d+\.?\d*|\.\d+)(?:ns|us|µs|ms|s|m|h))+)", re.ASCII)
 _NUMBER_ABOVE_ZERO = re.compile(r"[1-9]")
@@ -145,26 +230,8 @@ class GenerateBody(CommonFields, kw_only=True):
     raw: bool | None = None
 
 
-_COMMON_REFUSED: Mapping[str, Refused] = {
-    "truncate": Refused("prompts that are too long are refused, not cut"),
-    "shift": Refused("the context is not shifted when it is full"),
-}
-_GENERATE_REFUSED: Mapping[str, Refused] = {
-    **_COMMON_REFUSED,
-    "suffix": Refused("fill-in-the-middle is not supported"),
-    "template": Refused("clients may not run templates on the server", "Start the server with --chat-template."),
-    "context": Refused("conversations are not encoded as tokens", "Send the messages to /api/chat."),
-    "images": Refused("this model reads text only"),
-    "width": Refused("the model generates only text"),
-    "height": Refused("the model generates only text"),
-    "steps": Refused("the model generates only text"),
-}
-_NO_EFFECT = frozenset({"keep_alive"})
-"""`keep_alive` is checked, and a request that only unloads the model is refused."""
-CHAT_FIELDS = FieldTable(applied=struct_fields(ChatBody) - _NO_EFFECT, refused=_COMMON_REFUSED, no_effect=_NO_EFFECT)
-GENERATE_FIELDS = FieldTable(
-    applied=struct_fields(GenerateBody) - _NO_EFFECT, refused=_GENERATE_REFUSED, no_effect=_NO_EFFECT
-)
+CHAT_FIELDS = field_table("ollama-chat", ChatBody)
+GENERATE_FIELDS = field_table("ollama-generate", GenerateBody)
 
 _chat_decoder = msgspec.json.Decoder(ChatBody)
 _generate_decoder = msgspec.json.Decoder(GenerateBody)
@@ -178,7 +245,6 @@ class OllamaChat:
 
     @refusing_deep_nesting()
     def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
-        """Parse a body."""
         fields = decode_body(body, _chat_decoder)
         context, adapter = named_model(fields.model, context)
         ignored = _check(CHAT_FIELDS, body)
@@ -200,7 +266,6 @@ class OllamaGenerate:
 
     @refusing_deep_nesting()
     def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
-        """Parse a body."""
         fields = decode_body(body, _generate_decoder)
         context, adapter = named_model(fields.model, context)
         ignored = _check(GENERATE_FIELDS, body)
@@ -225,7 +290,7 @@ def timestamp(seconds: float) -> str:
 def _check(table: FieldTable, body: bytes) -> tuple[str, ...]:
     ignored = table.check(body)
     options = raw_fields(body).get("options")
-    return ignored if options is None else (*ignored, *ollama_options.FIELDS.check(options, prefix="options."))
+    return ignored if options is None else (*ignored, *OPTION_FIELDS.check(options, prefix="options."))
 
 
 def _generate_prompt(fields: GenerateBody, context: RequestContext) -> str | ChatPrompt:

@@ -8,7 +8,7 @@ import msgspec
 from headrace.core.generation import PoolingParams
 from headrace.serving.wire.answers import Answer, usage_of
 from headrace.serving.wire.dialect import ParsedRequest, RequestContext
-from headrace.serving.wire.fields import FieldTable, struct_fields
+from headrace.serving.wire.fields import field_table
 from headrace.serving.wire.framing import decode_body, to_json
 from headrace.serving.wire.ollama.dialect import named_model
 from headrace.serving.wire.ollama.reply import nanoseconds, render_error
@@ -33,9 +33,8 @@ class EmbeddingsBody(msgspec.Struct, kw_only=True):
     prompt: str | None = None
 
 
-_NO_EFFECT = frozenset({"keep_alive", "options"})
-EMBED_FIELDS = FieldTable(applied=struct_fields(EmbedBody), no_effect=_NO_EFFECT)
-EMBEDDINGS_FIELDS = FieldTable(applied=struct_fields(EmbeddingsBody), no_effect=_NO_EFFECT)
+EMBED_FIELDS = field_table("ollama-embed", EmbedBody)
+EMBEDDINGS_FIELDS = field_table("ollama-embed", EmbeddingsBody)
 
 _embed_decoder = msgspec.json.Decoder(EmbedBody)
 _embeddings_decoder = msgspec.json.Decoder(EmbeddingsBody)
@@ -48,7 +47,6 @@ class OllamaEmbed:
     name = "ollama-embed"
 
     def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
-        """Parse a body."""
         fields = decode_body(body, _embed_decoder)
         context, adapter = named_model(fields.model, context)
         ignored = EMBED_FIELDS.check(body)
@@ -80,7 +78,6 @@ class OllamaEmbeddings:
     name = "ollama-embeddings"
 
     def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
-        """Parse a body."""
         fields = decode_body(body, _embeddings_decoder)
         context, adapter = named_model(fields.model, context)
         ignored = EMBEDDINGS_FIELDS.check(body)

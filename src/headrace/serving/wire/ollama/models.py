@@ -13,8 +13,7 @@ from headrace.core.errors import InvalidRequest
 from headrace.core.generation import AdapterInfo, ModelInfo
 from headrace.serving.wire.dialect import RequestContext
 from headrace.serving.wire.framing import decode_body, to_json
-from headrace.serving.wire.ollama.dialect import named_model, timestamp
-from headrace.serving.wire.ollama.options import parameters_of
+from headrace.serving.wire.ollama.dialect import named_model, parameters_of, timestamp
 
 API_VERSION = "0.12.10"
 """The version of Ollama whose API is served; clients compare it with the oldest version that they support."""
@@ -47,7 +46,6 @@ def render_running(model: ModelInfo, adapters: Sequence[AdapterInfo]) -> bytes:
 
 
 def render_version() -> bytes:
-    """Render the version of Ollama's API."""
     return to_json({"version": API_VERSION})
 
 

@@ -31,7 +31,6 @@ def error_body(error: HeadraceError) -> bytes:
 
 
 def render_error(error: HeadraceError) -> ErrorReply:
-    """Render the whole response for an error before the first byte."""
     return ErrorReply(status=error.http_status, body=error_body(error), headers=retry_headers(error))
 
 
@@ -106,7 +105,6 @@ class ReplyOptions:
 
 
 def nanoseconds(seconds: float) -> int:
-    """Return a duration as Ollama writes it."""
     return round(seconds * _NS_PER_S)
 
 
@@ -181,7 +179,6 @@ class OllamaReply(ReplyHead):
     stream_type = "application/x-ndjson"
 
     def stream(self) -> "OllamaStream":
-        """Return a renderer of the lines."""
         return OllamaStream(self.options)
 
     def render(self, answers: Sequence[Answer]) -> bytes:

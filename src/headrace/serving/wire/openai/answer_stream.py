@@ -77,7 +77,6 @@ class ToolStream:
         """The arguments of that call, which are held back unless a grammar enforces them."""
 
     def feed(self, text: str) -> list[ChatDelta]:
-        """Process the next part of the answer."""
         if self._plan.mode == "none":
             return [TextDelta(text)] if text else []
         if self._plan.mode == "named":
@@ -231,7 +230,6 @@ class TokenPlaces:
         self._ends: list[int] = []
 
     def add(self, text: str, tokens: Sequence[Token]) -> None:
-        """Add the next text and its tokens."""
         for piece, its_tokens in by_token(text, tokens):
             end = self._place + len(piece)
             for _ in its_tokens:
@@ -286,7 +284,6 @@ class AnswerStream:
 
     @property
     def num_calls(self) -> int:
-        """Tool calls so far."""
         return self._tools.num_calls
 
     @property
@@ -304,7 +301,6 @@ class AnswerStream:
         return merged(self._deltas(self._parser.feed(text)))
 
     def finish(self) -> list[ChatDelta]:
-        """End the answer."""
         held = () if self._parser is None else self._deltas(self._parser.finish())
         return merged([*held, *self._tools.finish()])
 

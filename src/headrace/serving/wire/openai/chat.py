@@ -11,7 +11,7 @@ from headrace.core.generation import ChatPrompt, Chunk, Finish, GenerationReques
 from headrace.serving.wire.answers import Answer, FinishedChoice, usage_of
 from headrace.serving.wire.constraints import refuse_two
 from headrace.serving.wire.dialect import ParsedRequest, RequestContext
-from headrace.serving.wire.fields import FieldTable, struct_fields
+from headrace.serving.wire.fields import field_table
 from headrace.serving.wire.framing import decode_body, invalid, refusing_deep_nesting, to_json
 from headrace.serving.wire.openai import envelope as openai
 from headrace.serving.wire.openai import parameters
@@ -47,7 +47,7 @@ class ChatBody(parameters.CommonFields, kw_only=True):
 
 
 _decoder = msgspec.json.Decoder(ChatBody)
-FIELDS = FieldTable(applied=struct_fields(ChatBody), refused=parameters.CHAT_REFUSED, no_effect=parameters.NO_EFFECT)
+FIELDS = field_table("openai-chat", ChatBody)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,6 @@ class OpenAIChat:
 
     @refusing_deep_nesting()
     def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
-        """Parse a chat body."""
         fields = decode_body(body, _decoder)
         context, adapter = parameters.served_model(fields, context)
         ignored = FIELDS.check(body)
@@ -146,7 +145,6 @@ class ChatOptions(openai.EnvelopeOptions):
     plan: AnswerPlan
 
     def call_id(self, choice: int, call: int) -> str:
-        """Return the id of a tool call."""
         return f"call_{self.envelope.id.removeprefix('chatcmpl-')}_{choice}_{call}"
 
     def reason(self, finish: Finish, num_calls: int) -> str:
@@ -162,11 +160,9 @@ class ChatReply(openai.EnvelopeReply):
     options: ChatOptions
 
     def stream(self) -> "ChatStream":
-        """Return a renderer of one object per chunk."""
         return ChatStream(self.options)
 
     def render(self, answers: Sequence[Answer]) -> bytes:
-        """Render the whole body."""
         (answer,) = answers
         streams = [AnswerStream(self.options.plan, choice.opening) for choice in answer.choices]
         choices = [self._choice(choice, stream) for choice, stream in zip(answer.choices, streams, strict=True)]

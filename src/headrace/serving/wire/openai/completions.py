@@ -10,7 +10,7 @@ from headrace.core.errors import InvalidRequest
 from headrace.core.generation import Chunk, GenerationRequest, SamplingParams, Token
 from headrace.serving.wire.answers import Answer, usage_of
 from headrace.serving.wire.dialect import MAX_CHOICES, ParsedRequest, RequestContext
-from headrace.serving.wire.fields import FieldTable, struct_fields
+from headrace.serving.wire.fields import field_table
 from headrace.serving.wire.framing import decode_body, invalid, refusing_deep_nesting, to_json
 from headrace.serving.wire.openai import envelope as openai
 from headrace.serving.wire.openai import parameters
@@ -31,9 +31,7 @@ class CompletionsBody(parameters.CommonFields, kw_only=True):
 
 
 _decoder = msgspec.json.Decoder(CompletionsBody)
-FIELDS = FieldTable(
-    applied=struct_fields(CompletionsBody), refused=parameters.COMPLETIONS_REFUSED, no_effect=parameters.NO_EFFECT
-)
+FIELDS = field_table("openai-completions", CompletionsBody)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +44,6 @@ class OpenAICompletions:
 
     @refusing_deep_nesting()
     def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
-        """Parse a completions body."""
         fields = decode_body(body, _decoder)
         context, adapter = parameters.served_model(fields, context)
         ignored = FIELDS.check(body)
@@ -124,7 +121,6 @@ class CompletionsReply(openai.EnvelopeReply):
     options: CompletionsOptions
 
     def stream(self) -> "CompletionsStream":
-        """Return a renderer of one object per chunk."""
         return CompletionsStream(self.options)
 
     def render(self, answers: Sequence[Answer]) -> bytes:

@@ -26,7 +26,6 @@ def error_body(error: errors.HeadraceError, *, prompt: str = "messages") -> byte
 
 
 def error_object(error: errors.HeadraceError, *, prompt: str = "messages") -> dict[str, object]:
-    """Return the value of `error` in the JSON object for an error."""
     param = error.param if isinstance(error, errors.InvalidRequest) else None
     if isinstance(error, errors.ModelNotFound):
         param = "model"
@@ -37,7 +36,6 @@ def error_object(error: errors.HeadraceError, *, prompt: str = "messages") -> di
 
 
 def render_error(error: errors.HeadraceError, *, prompt: str = "messages") -> ErrorReply:
-    """Render the whole response for an error before the first byte."""
     body = error_body(error, prompt=prompt)
     return ErrorReply(status=error.http_status, body=body, headers=retry_headers(error))
 
@@ -76,7 +74,6 @@ def visible(tokens: Iterable[Token], *, with_special: bool) -> list[Token]:
 
 
 def chat_logprobs(tokens: Sequence[Token], *, num_top: int) -> dict[str, object]:
-    """Return `choices[].logprobs` of a chat completion."""
     return {"content": token_logprobs(tokens, num_top=num_top), "refusal": None}
 
 
@@ -163,7 +160,6 @@ class Envelope:
         )
 
     def body(self, kind: str, choices: Sequence[object], usage: Usage) -> bytes:
-        """Render a whole answer."""
         return to_json({**self._head(kind), "choices": choices, "usage": usage_object(usage)})
 
     def frame(self, kind: str) -> tuple[bytes, bytes]:
@@ -179,18 +175,15 @@ class Envelope:
         return self._framed(to_json({**self._head(kind), "choices": [], "usage": usage_object(usage)}))
 
     def error_events(self, error: errors.HeadraceError) -> list[bytes]:
-        """Render the end of a stream that failed."""
         event = self._framed(error_body(error))
         return [event, DONE] if self.framing == "sse" else [event]
 
     @property
     def end_events(self) -> list[bytes]:
-        """Render the end of a stream that succeeded."""
         return [DONE] if self.framing == "sse" else []
 
     @property
     def keep_alive(self) -> bytes:
-        """Bytes to send between events to keep a connection open."""
         return framing.SSE_KEEP_ALIVE if self.framing == "sse" else b""
 
     def _head(self, kind: str) -> dict[str, object]:
@@ -214,7 +207,6 @@ def system_fingerprint(model: ModelInfo) -> str:
 
 
 def usage_object(usage: Usage) -> dict[str, object]:
-    """Return the `usage` object."""
     reasoning = usage.reasoning_tokens
     return {
         "prompt_tokens": usage.prompt_tokens,
@@ -259,13 +251,11 @@ class EnvelopeReply:
 
     @property
     def content_type(self) -> str:
-        """The content type of JSON or of a stream."""
         if not self.options.envelope.stream:
             return framing.JSON_CONTENT_TYPE
         return framing.SSE_CONTENT_TYPE if self.options.envelope.framing == "sse" else framing.JSONLINES_CONTENT_TYPE
 
     def headers(self, timings: Timings | None) -> tuple[tuple[str, str], ...]:
-        """Return headers that keep proxies from buffering a stream."""
         del timings
         return framing.UNBUFFERED_HEADERS if self.options.envelope.stream else ()
 
@@ -301,7 +291,6 @@ class UsageMeter:
         self._reasoning_tokens: int | None = None
 
     def add(self, request: int, finish: Finish, reasoning_tokens: int | None = None) -> None:
-        """Count a choice that has finished."""
         self._prompts.setdefault(request, finish)
         self._output_tokens += finish.output_tokens
         if reasoning_tokens is not None:
@@ -309,7 +298,6 @@ class UsageMeter:
 
     @property
     def usage(self) -> Usage:
-        """Return the usage so far."""
         return Usage(
             prompt_tokens=sum(finish.prompt_tokens for finish in self._prompts.values()),
             output_tokens=self._output_tokens,

@@ -13,11 +13,11 @@ from headrace.core.client_text import shortened
 from headrace.core.errors import ModelNotFound
 from headrace.core.generation import AdapterInfo, ChatPrompt, ModelInfo, TextSpan
 from headrace.serving.wire.dialect import RequestContext
-from headrace.serving.wire.fields import FieldTable, struct_fields
+from headrace.serving.wire.fields import field_table
 from headrace.serving.wire.framing import decode_body, field_names, refusing_deep_nesting, to_json
 from headrace.serving.wire.openai.chat import ChatBody, chat_prompt
 from headrace.serving.wire.openai.messages import Message
-from headrace.serving.wire.openai.parameters import CHAT_REFUSED, model_named
+from headrace.serving.wire.openai.parameters import model_named
 from headrace.serving.wire.openai.tools import Tool, plan_tools
 
 
@@ -102,12 +102,7 @@ class TokensRequest:
 _text_decoder = msgspec.json.Decoder(TextTokensBody)
 _chat_decoder = msgspec.json.Decoder(ChatTokensBody)
 _detokenize_decoder = msgspec.json.Decoder(DetokenizeBody)
-_NO_EFFECT = frozenset({"media_io_kwargs", "mm_processor_kwargs"})
-CHAT_FIELDS = FieldTable(
-    applied=struct_fields(ChatTokensBody),
-    refused={"chat_template": CHAT_REFUSED["chat_template"]},
-    no_effect=_NO_EFFECT,
-)
+CHAT_FIELDS = field_table("tokenize", ChatTokensBody)
 
 
 def is_tokens_body(body: bytes) -> bool:
@@ -157,7 +152,6 @@ def parse_detokenize(body: bytes, context: RequestContext) -> tuple[int, ...]:
 
 
 def render_tokens(spans: Sequence[TextSpan], *, max_model_len: int, shows_pieces: bool) -> bytes:
-    """Render the body of `/tokenize`."""
     return to_json(
         {
             "count": len(spans),
@@ -169,15 +163,12 @@ def render_tokens(spans: Sequence[TextSpan], *, max_model_len: int, shows_pieces
 
 
 def render_text(text: str) -> bytes:
-    """Render the body of `/detokenize`."""
     return to_json({"prompt": text})
 
 
 def render_tokenizer(config: Mapping[str, object]) -> bytes:
-    """Render the body of `/tokenizer_info`."""
     return to_json({**dict.fromkeys(_SPECIAL_TOKENS), **config})
 
 
 def render_version(version: str) -> bytes:
-    """Render the body of `/version`."""
     return to_json({"version": version})

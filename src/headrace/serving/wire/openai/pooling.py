@@ -18,7 +18,7 @@ from headrace.core.errors import InvalidRequest
 from headrace.core.generation import PoolingParams
 from headrace.serving.wire.answers import Answer, usage_of
 from headrace.serving.wire.dialect import ParsedRequest, RequestContext
-from headrace.serving.wire.fields import FieldTable, Refused, struct_fields
+from headrace.serving.wire.fields import field_table
 from headrace.serving.wire.framing import decode_body, invalid, refusing_deep_nesting, to_json
 from headrace.serving.wire.openai.envelope import render_error
 from headrace.serving.wire.openai.parameters import Texts, check_range, model_named, read_texts
@@ -43,17 +43,7 @@ class EmbeddingsBody(msgspec.Struct, kw_only=True):
 
 
 _decoder = msgspec.json.Decoder(EmbeddingsBody)
-FIELDS = FieldTable(
-    applied=struct_fields(EmbeddingsBody),
-    refused={
-        "messages": Refused("embeddings of chats are not served", "Send the text as 'input'."),
-        "embed_dtype": Refused("embeddings are 32-bit floats", neutral="float32"),
-        "endianness": Refused("embeddings are little-endian", neutral="little"),
-        "add_special_tokens": Refused("special tokens are always added", neutral=True),
-        "input_type": Refused("this model names its prompts", "Use 'prompt_name'."),
-    },
-    no_effect=frozenset({"priority", "request_id"}),
-)
+FIELDS = field_table("openai-embeddings", EmbeddingsBody)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +54,6 @@ class OpenAIEmbeddings:
 
     @refusing_deep_nesting()
     def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
-        """Parse an embeddings body."""
         fields = decode_body(body, _decoder)
         context, adapter = model_named(fields.model, context)
         ignored = FIELDS.check(body)
@@ -152,17 +141,10 @@ class ScoreBody(msgspec.Struct, kw_only=True):
     use_activation: bool | None = None
 
 
-_RERANK_REFUSED = {
-    "max_tokens_per_doc": Refused("documents are cut only where the model's context ends"),
-    "max_chunks_per_doc": Refused("documents are not split"),
-    "rank_fields": Refused("documents are texts", "Send each document as one text."),
-}
 _rerank_decoder = msgspec.json.Decoder(RerankBody)
 _score_decoder = msgspec.json.Decoder(ScoreBody)
-RERANK_FIELDS = FieldTable(
-    applied=struct_fields(RerankBody), refused=_RERANK_REFUSED, no_effect=frozenset({"user", "priority", "client_name"})
-)
-SCORE_FIELDS = FieldTable(applied=struct_fields(ScoreBody), no_effect=frozenset({"user", "priority"}))
+RERANK_FIELDS = field_table("rerank", RerankBody)
+SCORE_FIELDS = field_table("score", ScoreBody)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +157,6 @@ class Rerank:
 
     @refusing_deep_nesting()
     def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
-        """Parse a rerank body."""
         fields = decode_body(body, _rerank_decoder)
         context, adapter = model_named(fields.model, context)
         ignored = RERANK_FIELDS.check(body)
@@ -223,7 +204,6 @@ class Score:
 
     @refusing_deep_nesting()
     def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
-        """Parse a score body."""
         fields = decode_body(body, _score_decoder)
         context, adapter = model_named(fields.model, context)
         ignored = SCORE_FIELDS.check(body)

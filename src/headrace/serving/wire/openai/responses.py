@@ -6,7 +6,7 @@ A request has the whole conversation, or continues a stored response (`wire.open
 Source: OpenAI API reference, "Create a model response"; vLLM `entrypoints/openai/responses/protocol.py`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -17,7 +17,7 @@ from headrace.core.errors import InvalidRequest
 from headrace.core.generation import ChatPrompt, GenerationRequest, Grammar, SamplingParams
 from headrace.serving.wire.constraints import read_schema, refuse_two
 from headrace.serving.wire.dialect import ParsedRequest, RequestContext
-from headrace.serving.wire.fields import SAMPLING_NO_EFFECT, FieldTable, Refused, struct_fields
+from headrace.serving.wire.fields import field_table
 from headrace.serving.wire.framing import decode_body, missing, raw_fields, refusing_deep_nesting
 from headrace.serving.wire.json_size import INLINE_BYTES, check_json_size
 from headrace.serving.wire.openai import parameters
@@ -25,9 +25,16 @@ from headrace.serving.wire.openai import stored_responses as stored
 from headrace.serving.wire.openai.answer_stream import AnswerPlan
 from headrace.serving.wire.openai.chat import ChatBody, chat_prompt
 from headrace.serving.wire.openai.envelope import render_error
-from headrace.serving.wire.openai.responses_items import InputItem, chat_messages, stored_items
+from headrace.serving.wire.openai.responses_items import (
+    InputItem,
+    ResponseTool,
+    ResponseToolChoice,
+    chat_messages,
+    read_choice,
+    read_tools,
+    stored_items,
+)
 from headrace.serving.wire.openai.responses_reply import ResponseOptions, ResponseReply
-from headrace.serving.wire.openai.responses_tools import ResponseTool, ResponseToolChoice, read_choice, read_tools
 from headrace.serving.wire.openai.tools import ToolPlan, plan_tools
 
 _LOGPROBS = "message.output_text.logprobs"
@@ -79,31 +86,6 @@ class ResponsesBody(parameters.CommonFields, kw_only=True):
     chat_template_kwargs: dict[str, object] | None = None
 
 
-_REFUSED: Mapping[str, Refused] = {
-    **parameters.COMMON_REFUSED,
-    "conversation": Refused("conversations are not stored", "Use 'previous_response_id', or send all items."),
-    "prompt": Refused("prompts are not stored", "Send 'instructions' and 'input'."),
-    "background": Refused("a response ends with its connection", "Wait for the response, or set 'stream'."),
-    "truncation": Refused("items are not dropped from a conversation", "Send fewer items.", neutral="disabled"),
-    "moderation": Refused("the server has no moderation"),
-    "personality": Refused("models here have no style presets", "Describe the style in 'instructions'."),
-    "max_tokens": Refused("the Responses API names it differently", "Use 'max_output_tokens'."),
-    "max_completion_tokens": Refused("the Responses API names it differently", "Use 'max_output_tokens'."),
-    "messages": Refused("the Responses API names it differently", "Use 'input'."),
-    "reasoning_effort": Refused("the Responses API names it differently", "Use 'reasoning.effort'."),
-    "n": Refused("there is one response to a request", "Send several requests.", neutral=1),
-    "logprobs": Refused("the Responses API names it differently", f"Use 'include' with '{_LOGPROBS}'."),
-}
-_NO_EFFECT = SAMPLING_NO_EFFECT | frozenset(
-    (
-        *("access_programs", "background_options"),
-        "context_management",  # only lets a server shorten the history
-        *("image", "max_tool_calls", "priority", "prompt_cache_options", "prompt_cache_retention", "request_id"),
-        *("service_tier",),
-    )
-)
-
-
 class _PreviousOfBody(msgspec.Struct):
     previous_response_id: str | None = None
 
@@ -112,7 +94,7 @@ _PREVIOUS = b"previous_response_id"
 _decoder = msgspec.json.Decoder(ResponsesBody)
 _decode_previous = msgspec.json.Decoder(_PreviousOfBody).decode
 _decode_items = msgspec.json.Decoder(list[InputItem]).decode
-FIELDS = FieldTable(applied=struct_fields(ResponsesBody) - _REFUSED.keys(), refused=_REFUSED, no_effect=_NO_EFFECT)
+FIELDS = field_table("openai-responses", ResponsesBody)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +108,6 @@ class OpenAIResponses:
 
     @refusing_deep_nesting()
     def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
-        """Parse a body."""
         fields = decode_body(body, _decoder)
         ignored = FIELDS.check(body)
         if fields.store and self.store is None:

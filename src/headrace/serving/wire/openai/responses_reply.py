@@ -27,7 +27,7 @@ from headrace.serving.wire.openai.answer_stream import (
     by_token,
 )
 from headrace.serving.wire.openai.envelope import error_object, token_logprobs, visible
-from headrace.serving.wire.openai.responses_tools import ToolOrigin, custom_input
+from headrace.serving.wire.openai.responses_items import ToolOrigin, custom_input
 
 Event = tuple[str, dict[str, object]]
 """The type of an event and its other fields, without the number."""
@@ -49,24 +49,20 @@ class TextItem:
         self._logprobs: list[dict[str, object]] = []
 
     def begin(self) -> Iterator[Event]:
-        """Yield the events before the first delta."""
         yield _item_event("added", self._index, self._object("in_progress", []))
         yield self._part_event("added")
 
     def add(self, text: str, logprobs: Sequence[dict[str, object]]) -> Iterator[Event]:
-        """Append text."""
         self._texts.append(text)
         self._logprobs += logprobs
         yield self._text_event("delta", {"delta": text}, logprobs)
 
     def end(self, status: str) -> Iterator[Event]:
-        """Yield the events after the last delta."""
         yield self._text_event("done", {"text": "".join(self._texts)}, self._logprobs)
         yield self._part_event("done")
         yield _item_event("done", self._index, self.item(status))
 
     def item(self, status: str) -> dict[str, object]:
-        """Return the item with its text so far."""
         return self._object(status, [self._part()])
 
     def _object(self, status: str, content: Sequence[object]) -> dict[str, object]:
@@ -103,7 +99,6 @@ class CallItem:
         self._texts: list[str] = []
 
     def begin(self) -> Iterator[Event]:
-        """Yield the event before the first delta."""
         yield _item_event("added", self._index, self.item("in_progress"))
 
     def add(self, text: str, logprobs: Sequence[object]) -> Iterator[Event]:
@@ -114,7 +109,6 @@ class CallItem:
             yield "response.function_call_arguments.delta", {**self._place(), "delta": text}
 
     def end(self, status: str) -> Iterator[Event]:
-        """Yield the events after the last delta."""
         if self._origin.is_custom:
             text = self._input()
             yield "response.custom_tool_call_input.delta", {**self._place(), "delta": text}
@@ -125,7 +119,6 @@ class CallItem:
         yield _item_event("done", self._index, self.item(status))
 
     def item(self, status: str) -> dict[str, object]:
-        """Return the item with its arguments so far."""
         is_custom, namespace = self._origin.is_custom, self._origin.namespace
         return {
             "id": self._id,
@@ -169,7 +162,6 @@ class ResponseOptions:
 
     @property
     def response_id(self) -> str:
-        """The id of the response."""
         return f"resp_{self.request_id}"
 
     def response(
@@ -181,7 +173,6 @@ class ResponseOptions:
         error: object = None,
         incomplete: object = None,
     ) -> dict[str, object]:
-        """Return a response object."""
         return {
             "id": self.response_id,
             "object": "response",
@@ -203,11 +194,9 @@ class ResponseReply(ReplyHead):
     options: ResponseOptions
 
     def stream(self) -> "ResponseStream":
-        """Return a renderer of the events."""
         return ResponseStream(self.options)
 
     def render(self, answers: Sequence[Answer]) -> bytes:
-        """Render the whole response."""
         (answer,) = answers
         (choice,) = answer.choices
         builder = _Builder(self.options, choice.opening)
@@ -293,7 +282,6 @@ class _Builder:
         """Tokens that are not in a delta yet."""
 
     def feed(self, text: str, tokens: Sequence[Token]) -> Iterator[Event]:
-        """Process the next part of the answer."""
         if self._options.num_top_logprobs is None:
             yield from self._deltas(self._stream.feed(text, tokens))
             return
@@ -309,7 +297,6 @@ class _Builder:
         yield from self._close("incomplete" if finish.reason is FinishReason.LENGTH else "completed")
 
     def output(self) -> list[dict[str, object]]:
-        """Return the items so far."""
         return self._done if self._open is None else [*self._done, self._open.item("incomplete")]
 
     def finished(self, finish: Finish) -> dict[str, object]:
@@ -367,7 +354,6 @@ class _Builder:
 
 
 def render_count(num_tokens: int) -> bytes:
-    """Render the answer of `/v1/responses/input_tokens`."""
     return to_json({"object": "response.input_tokens", "input_tokens": num_tokens})
 
 

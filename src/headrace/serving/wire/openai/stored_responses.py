@@ -191,7 +191,6 @@ Action = Callable[[ResponseCall], bytes]
 
 
 def retrieve(call: ResponseCall) -> bytes:
-    """Return a stored response."""
     entry = call.entry()
     if call.query.get("stream", "false").lower() not in {"false", "0", ""}:
         text = "'stream' is not supported here: a stored response is complete. Leave it out."
@@ -200,7 +199,6 @@ def retrieve(call: ResponseCall) -> bytes:
 
 
 def delete(call: ResponseCall) -> bytes:
-    """Delete a response and confirm it."""
     if not call.store.delete(call.key, now_s=call.now_s):
         raise response_not_found(call.key.response_id)
     return to_json({"id": call.key.response_id, "object": "response", "deleted": True})

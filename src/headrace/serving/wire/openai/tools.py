@@ -215,7 +215,6 @@ class _Places:
 
     @property
     def id_key(self) -> str:
-        """The keyword of ids."""
         return "id" if "draft-04" in self.draft else "$id"
 
     def base_of(self, schema: Mapping[str, Any], base: str) -> str:

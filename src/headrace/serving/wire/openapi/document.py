@@ -71,17 +71,8 @@ class Operation:
         return (*((whole,) if self.answer else ()), *((self.api.stream,) if self.event else ()))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DocumentInfo:
-    """The title, version and introduction of a document."""
-
-    title: str
-    version: str
-    description: str
-
-
-def render_openapi(operations: Sequence[Operation], info: DocumentInfo) -> bytes:
-    """Render the document as JSON."""
+def render_openapi(operations: Sequence[Operation], *, title: str, version: str, description: str) -> bytes:
+    """Render the document as JSON; `description` is its introduction."""
     bodies = list(dict.fromkeys(body for operation in operations for body in operation.bodies))
     found, components = msgspec.json.schema_components(bodies, schema_hook=_any_value, ref_template=REFERENCE)
     references = dict(zip(bodies, found, strict=True))
@@ -95,7 +86,7 @@ def render_openapi(operations: Sequence[Operation], info: DocumentInfo) -> bytes
     document = to_json(
         {
             "openapi": "3.1.1",
-            "info": {"title": info.title, "version": info.version, "description": info.description},
+            "info": {"title": title, "version": version, "description": description},
             "tags": [{"name": api.name, "description": api.about} for api in apis],
             "security": [{"key": []}, {}],
             "paths": paths,

@@ -29,7 +29,6 @@ class EmptyInput(InvalidRequest):
 
 
 def render_error(error: HeadraceError) -> ErrorReply:
-    """Render the whole response for an error."""
     message = error.message
     if isinstance(error, PromptTooLong):
         message = f"`inputs` must have less than {error.max_prompt_tokens} tokens. Given: {error.prompt_tokens}"
@@ -139,14 +138,12 @@ def read_inputs(inputs: Inputs, *, vocab_size: int) -> list[Input]:
 
 
 def check_text(text: str, name: str) -> str:
-    """Return a text unless it is empty."""
     if not text:
         raise EmptyInput(f"`{name}` cannot be empty", param=name)
     return text
 
 
 def check_count(count: int) -> None:
-    """Refuse more inputs than one request may have."""
     if count > MAX_INPUTS:
         raise InvalidRequest(f"batch size {count} > maximum allowed batch size {MAX_INPUTS}", param="inputs")
 
@@ -178,12 +175,10 @@ class Tei:
 
     @property
     def name(self) -> str:
-        """The dialect's name in the settings and the log."""
         return f"tei-{self.route}"
 
     @framing.refusing_deep_nesting()
     def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
-        """Parse a body."""
         return _PARSERS[self.route](body, context)
 
     render_error = staticmethod(render_error)
@@ -314,7 +309,6 @@ _DTYPES = {"bf16": "bfloat16"}
 
 
 def render_info(model: ModelInfo, info: PoolingInfo, *, max_concurrent_requests: int, server_version: str) -> bytes:
-    """Render the body of `/info`."""
     labels = {
         "id2label": {str(index): label for index, label in enumerate(info.labels)},
         "label2id": {label: index for index, label in enumerate(info.labels)},

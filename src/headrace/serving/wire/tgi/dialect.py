@@ -37,11 +37,8 @@ class GenerateBody(msgspec.Struct):
     stream: bool | None = None
 
 
-BODY_FIELDS = fields.FieldTable(applied=fields.struct_fields(GenerateBody), refused=fields.MISPLACED_CONSTRAINTS)
-PARAMETER_FIELDS = fields.FieldTable(
-    applied=fields.struct_fields(GenerateParameters),
-    refused={**fields.SAMPLING_REFUSED, "watermark": fields.Refused("watermarking is not supported")},
-)
+BODY_FIELDS = fields.body_table(GenerateBody)
+PARAMETER_FIELDS = fields.field_table("tgi", GenerateParameters)
 
 
 def sampling_params(
@@ -169,16 +166,13 @@ class Tgi:
 
     @property
     def name(self) -> str:
-        """The name `tgi-1.0` or `tgi-3`."""
         return f"tgi-{self.version}"
 
     def on(self, route: Route) -> "Tgi":
-        """Return the same version on another kind of route."""
         return replace(self, route=route)
 
     @refusing_deep_nesting()
     def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
-        """Parse a generate request."""
         decoded = decode_body(body, _decoder)
         ignored = fields.check_nested(body, BODY_FIELDS, PARAMETER_FIELDS)
         parameters = decoded.parameters or GenerateParameters()
@@ -205,7 +199,6 @@ class Tgi:
     render_error = staticmethod(render_error)
 
     def options(self, inputs: str, parameters: GenerateParameters, *, stream: bool) -> TgiOptions:
-        """Return the form of the answer to a prompt."""
         full_text = parameters.return_full_text
         return TgiOptions(
             version=self.version,

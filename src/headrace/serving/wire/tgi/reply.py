@@ -26,7 +26,6 @@ def error_body(error: errors.HeadraceError) -> bytes:
 
 
 def render_error(error: errors.HeadraceError) -> ErrorReply:
-    """Render the whole response for an error before the first byte."""
     _, _, status = _translate(error)
     return ErrorReply(status=status, body=error_body(error), headers=retry_headers(error))
 
@@ -76,7 +75,6 @@ class TgiOptions:
 
     @property
     def prefix(self) -> str:
-        """The text before the generated text."""
         return self.prompt if self.return_full_text else ""
 
 
@@ -88,7 +86,6 @@ class TgiReply:
 
     @property
     def content_type(self) -> str:
-        """Server-sent events or JSON."""
         return framing.SSE_CONTENT_TYPE if self.options.stream else framing.JSON_CONTENT_TYPE
 
     def headers(self, timings: Timings | None) -> tuple[tuple[str, str], ...]:
@@ -100,11 +97,9 @@ class TgiReply:
         return (compute, characters, *_timing_headers(timings, version=self.options.version))
 
     def stream(self) -> "TgiStream":
-        """Return a renderer of one event per token."""
         return TgiStream(self.options)
 
     def render(self, answers: Sequence[Answer]) -> bytes:
-        """Render the body of an answer that is not streamed."""
         (answer,) = answers
         best, *others = answer.best_first()
         body: dict[str, object] = {"generated_text": self.options.prefix + best.text}
@@ -241,7 +236,6 @@ def parse_tokenize(body: bytes) -> str:
 
 
 def render_tokenize(spans: Iterable[TextSpan]) -> bytes:
-    """Render the body of `/tokenize`."""
     return to_json(_spans(spans))
 
 
@@ -259,7 +253,6 @@ def render_info(
     max_concurrent_requests: int,
     server_version: str,
 ) -> bytes:
-    """Render the body of `/info`."""
     common: dict[str, object] = {
         "max_concurrent_requests": max_concurrent_requests,
         "max_best_of": limits.max_best_of,

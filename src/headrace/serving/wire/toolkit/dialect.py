@@ -20,7 +20,7 @@ from headrace.core.errors import HeadraceError, InvalidRequest
 from headrace.core.generation import ChatPrompt, GenerationRequest, SamplingParams
 from headrace.serving.wire.answers import Answer
 from headrace.serving.wire.dialect import MAX_CHOICES, ErrorReply, ParsedRequest, Reply, RequestContext
-from headrace.serving.wire.fields import NO_BEAM_SEARCH, SAMPLING_REFUSED, Refused, struct_fields
+from headrace.serving.wire.fields import field_table, struct_fields
 from headrace.serving.wire.framing import raw_fields, refusing_deep_nesting, to_json
 from headrace.serving.wire.openai.chat import OpenAIChat
 from headrace.serving.wire.pooled import WholeReply
@@ -35,34 +35,6 @@ _DEFAULT_TOP_K = 50
 Message = dict[str, object]
 Prompt = str | list[Message]
 T = TypeVar("T")
-
-_NO_PROCESSOR = "this logits processor is not available"
-_COUNTS_PROMPT = Refused("it counts the tokens of the prompt", "Use 'min_new_tokens'.", neutral=0)
-_REFUSED = {
-    **SAMPLING_REFUSED,
-    "watermark": Refused("watermarking is not supported"),
-    "num_beams": Refused(NO_BEAM_SEARCH, neutral=1),
-    "num_beam_groups": Refused(NO_BEAM_SEARCH, neutral=1),
-    "penalty_alpha": Refused("contrastive search is not available"),
-    "min_length": _COUNTS_PROMPT,
-    "max_time": Refused("requests have no time limit of their own"),
-    "return_tensors": Refused("JSON has no tensors"),
-    "guidance_scale": Refused("guidance is not available", neutral=1),
-    **dict.fromkeys(
-        ("prefix", "handle_long_generation", "tokenizer_encode_kwargs", "documents", "assistant_model"),
-        Refused("this option of the pipeline is not available"),
-    ),
-    "tools": Refused("this pipeline returns no calls", "Send 'messages' and 'tools' without 'inputs'."),
-    **dict.fromkeys(
-        (
-            *("no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "encoder_repetition_penalty"),
-            *("bad_words_ids", "force_words_ids", "sequence_bias", "suppress_tokens", "begin_suppress_tokens"),
-            *("forced_bos_token_id", "forced_eos_token_id", "exponential_decay_length_penalty"),
-            *("epsilon_cutoff", "eta_cutoff", "diversity_penalty", "constraints"),
-        ),
-        Refused(_NO_PROCESSOR),
-    ),
-}
 
 
 class Parameters(GenerateParameters, kw_only=True):
@@ -81,13 +53,7 @@ class Parameters(GenerateParameters, kw_only=True):
 _inputs_decoder = msgspec.json.Decoder(str | list[str | Message | list[Message]])
 _parameters_decoder = msgspec.json.Decoder(Parameters)
 _stream_decoder = msgspec.json.Decoder(bool | None)
-PARAMETER_FIELDS = replace(
-    encoders.parameter_table(Parameters, refused=_REFUSED),
-    no_effect=frozenset(
-        ("pad_token_id", "early_stopping", "length_penalty", "use_cache", "truncation", "padding", "return_text")
-    ),
-)
-assert not PARAMETER_FIELDS.applied & PARAMETER_FIELDS.refused.keys()
+PARAMETER_FIELDS = field_table("pipeline-generation", Parameters)
 assert struct_fields(GenerateParameters) <= PARAMETER_FIELDS.applied
 
 
@@ -223,7 +189,6 @@ _STATUS = 400
 
 
 def render_error(error: HeadraceError) -> ErrorReply:
-    """Render the whole response for an error."""
     if not isinstance(error, InvalidRequest) or error.http_status == 413:
         return render_java_error(error)
     body = to_json({"code": _STATUS, "type": "InternalServerException", "message": error.message})
@@ -248,12 +213,10 @@ class Toolkit:
 
     @property
     def name(self) -> str:
-        """The dialect's name in the settings and the log."""
         return f"hf-toolkit-{self.task}"
 
     @refusing_deep_nesting()
     def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
-        """Parse a body."""
         return _PARSERS[self.task](body, context)
 
     render_error = staticmethod(render_error)

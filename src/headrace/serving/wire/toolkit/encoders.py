@@ -17,12 +17,11 @@ from headrace.core.generation import PoolingInfo, PoolingParams
 from headrace.core.model_kinds import PoolingTask
 from headrace.serving.wire.answers import Answer
 from headrace.serving.wire.dialect import ParsedRequest, RequestContext
-from headrace.serving.wire.fields import MISPLACED_CONSTRAINTS, FieldTable, Refused, struct_fields
+from headrace.serving.wire.fields import MISPLACED_CONSTRAINTS, FieldTable, field_table
 from headrace.serving.wire.framing import decode_body, raw_fields, to_json
 from headrace.serving.wire.pooled import parsed_pooling, pooled_of, sigmoid, softmax, vector_of
 from headrace.serving.wire.tei.dialect import check_count
 
-_RUN_CODE = {name: Refused("it runs the code of a repository") for name in ("custom_generate", "trust_remote_code")}
 _BODY_FIELDS = FieldTable(applied=frozenset({"inputs", "parameters", "stream"}), refused=MISPLACED_CONSTRAINTS)
 T = TypeVar("T")
 _body_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -59,13 +58,6 @@ class TextParameters(msgspec.Struct, kw_only=True):
             max_tokens=self.max_length if is_cut else None,
             document=document,
         )
-
-
-def parameter_table(*applied: type[msgspec.Struct], refused: dict[str, Refused] | None = None) -> FieldTable:
-    """Return the treatment of a pipeline's parameters; `padding` changes no result of single texts."""
-    return FieldTable(
-        applied=struct_fields(*applied), refused=_RUN_CODE | (refused or {}), no_effect=frozenset({"padding"})
-    )
 
 
 def decode_part(name: str, part: bytes, decoder: msgspec.json.Decoder[T]) -> T:
@@ -126,7 +118,7 @@ Item = str | TextPair | list[list[str]]
 _texts_decoder = msgspec.json.Decoder(str | TextPair | list[str | dict[str, str] | list[str | list[str]]])
 _pair_decoder = msgspec.json.Decoder(TextPair)
 _parameters_decoder = msgspec.json.Decoder(ClassificationParameters)
-CLASSIFICATION_FIELDS = parameter_table(ClassificationParameters)
+CLASSIFICATION_FIELDS = field_table("pipeline", ClassificationParameters)
 
 
 def parse_classification(body: bytes, context: RequestContext) -> ParsedRequest:
@@ -194,7 +186,7 @@ class FeatureParameters(TextParameters, kw_only=True):
 
 _features_decoder = msgspec.json.Decoder(str | list[str])
 _feature_parameters_decoder = msgspec.json.Decoder(FeatureParameters)
-FEATURE_FIELDS = parameter_table(FeatureParameters, refused={"return_tensors": Refused("JSON has no tensors")})
+FEATURE_FIELDS = field_table("pipeline-features", FeatureParameters)
 
 
 def parse_features(body: bytes, context: RequestContext) -> ParsedRequest:

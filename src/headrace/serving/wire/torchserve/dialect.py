@@ -50,7 +50,6 @@ def error_body(error: errors.HeadraceError) -> bytes:
 
 
 def render_error(error: errors.HeadraceError) -> ErrorReply:
-    """Render the whole response for an error before the first byte."""
     return ErrorReply(status=error.http_status, body=error_body(error), headers=retry_headers(error))
 
 
@@ -74,11 +73,9 @@ class WordReply(JsonHead):
     content_type = "text/plain; charset=utf-8"
 
     def stream(self) -> StreamRenderer:
-        """Return a renderer of whole words."""
         return WordStream(self.prefix)
 
     def render(self, answers: Sequence[Answer]) -> bytes:
-        """Render the bytes of the stream at once."""
         (answer,) = answers
         return _ended(self.prefix + answer.choices[0].text).encode()
 
@@ -158,24 +155,8 @@ class TorchServeBody(msgspec.Struct):
     """Accepted without effect: the answer is always streamed word by word."""
 
 
-BODY_FIELDS = fields.FieldTable(applied=fields.struct_fields(TorchServeBody), refused=fields.MISPLACED_CONSTRAINTS)
-PARAMETER_FIELDS = fields.FieldTable(
-    applied=fields.struct_fields(TorchServeParameters),
-    refused={
-        **fields.SAMPLING_REFUSED,
-        "num_beams": fields.Refused(fields.NO_BEAM_SEARCH, neutral=1),
-        "num_return_sequences": fields.Refused("a response contains one answer", neutral=1),
-        "no_repeat_ngram_size": fields.Refused(
-            "blocking repeated n-grams is not supported", "Use 'repetition_penalty'.", neutral=0
-        ),
-        "bad_words_ids": fields.Refused("excluding words is not supported"),
-        "max_length": fields.Refused("limits do not count the prompt", "Use 'max_new_tokens'."),
-        "typical_p": fields.Refused("this dialect does not apply it", "Use 'top_p'.", neutral=1),
-        "min_p": fields.Refused("this dialect does not apply it", "Use 'top_p'.", neutral=0),
-        "penalty_alpha": fields.Refused("contrastive search is not supported", neutral=0),
-    },
-    no_effect=fields.SAMPLING_NO_EFFECT,
-)
+BODY_FIELDS = fields.body_table(TorchServeBody)
+PARAMETER_FIELDS = fields.field_table("torchserve", TorchServeParameters)
 _decoder = msgspec.json.Decoder(TorchServeBody)
 _text_decoder = msgspec.json.Decoder(str)
 
@@ -194,7 +175,6 @@ class TorchServe:
 
     @refusing_deep_nesting()
     def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
-        """Parse a body."""
         ignored: tuple[str, ...] = ()
         parameters = TorchServeParameters()
         if "inputs" in field_names(body):

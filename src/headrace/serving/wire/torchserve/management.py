@@ -1,14 +1,13 @@
 """
-TorchServe's management API: errors, sentences and descriptions of models.
+TorchServe's management API: errors, sentences, and the parameters of its requests.
 
-Source: pytorch/serve `frontend/server/src/main/java/org/pytorch/serve/util/ApiUtils.java`,
-`http/HttpRequestHandler.java` and `http/messages/DescribeModelResponse.java`.
+Source: pytorch/serve `frontend/server/src/main/java/org/pytorch/serve/util/ApiUtils.java` and
+`http/HttpRequestHandler.java`.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Final, Literal
 
 PAGE_SIZE: Final = 100
@@ -26,7 +25,6 @@ class ApiError(Exception):
 
     @property
     def body(self) -> bytes:
-        """The body of the response."""
         return pretty({"code": self.status, "type": self.kind, "message": self.message})
 
 
@@ -60,19 +58,7 @@ def registered(name: str, version: str, num_workers: int) -> str:
     return f'Model "{name}" Version: {version} registered with {num_workers} initial workers{hint}'
 
 
-def scaled(name: str, version: str | None, num_workers: int) -> str:
-    return f"Workers scaled to {num_workers} for model: {name}" + (f", version: {version}" if version else "")
-
-
 PROCESSING: Final = "Processing worker updates..."
-
-
-def unregistered(name: str) -> str:
-    return f'Model "{name}" unregistered'
-
-
-def default_set(name: str, version: str) -> str:
-    return f'Default version successfully updated for model "{name}" to "{version}"'
 
 
 def list_models(urls: Mapping[str, str], *, limit: str | None, next_page_token: str | None) -> dict[str, Any]:
@@ -82,84 +68,6 @@ def list_models(urls: Mapping[str, str], *, limit: str | None, next_page_token: 
     end = start + (_number(limit, PAGE_SIZE) or PAGE_SIZE)
     page: dict[str, Any] = {"nextPageToken": str(end)} if end < len(names) else {}
     return page | {"models": [{"modelName": name, "modelUrl": urls[name]} for name in names[start:end]]}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerState:
-    """A worker in the description of a model."""
-
-    worker_id: int
-    started: datetime
-    is_ready: bool
-    pid: int
-    memory_bytes: int
-    has_gpu: bool
-
-    def render(self) -> dict[str, Any]:
-        return {
-            "id": str(self.worker_id),
-            "startTime": self.started.isoformat(timespec="milliseconds"),
-            "status": "READY" if self.is_ready else "UNLOADING",
-            "memoryUsage": self.memory_bytes,
-            "pid": self.pid,
-            "gpu": self.has_gpu,
-            "gpuUsage": "N/A",
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelState:
-    """A version of a model as it is described."""
-
-    name: str
-    version: str
-    url: str
-    min_workers: int
-    max_workers: int
-    batch_size: int
-    max_batch_delay_ms: int
-    response_timeout_s: int
-    startup_timeout_s: int
-    max_retry_s: int
-    queue_size: int
-    num_queued: int
-    is_loaded_at_startup: bool
-    config: Mapping[str, Any]
-    workers: Sequence[WorkerState] = ()
-
-    def render(self) -> dict[str, Any]:
-        config = self.config
-        return {
-            "modelName": self.name,
-            "modelVersion": self.version,
-            "modelUrl": self.url,
-            "runtime": "python",
-            "minWorkers": self.min_workers,
-            "maxWorkers": self.max_workers,
-            "batchSize": self.batch_size,
-            "maxBatchDelay": self.max_batch_delay_ms,
-            "responseTimeout": self.response_timeout_s,
-            "startupTimeout": self.startup_timeout_s,
-            "maxRetryTimeoutInSec": self.max_retry_s,
-            "clientTimeoutInMills": 0,
-            "parallelType": "",
-            "parallelLevel": 0,
-            "deviceType": str(config.get("deviceType", "cpu")),
-            "continuousBatching": bool(config.get("continuousBatching")),
-            "useJobTicket": False,
-            "useVenv": False,
-            "stateful": bool(config.get("sequenceBatching")),
-            "sequenceMaxIdleMSec": 0,
-            "sequenceTimeoutMSec": 0,
-            "maxNumSequence": 0,
-            "maxSequenceJobQueueSize": 0,
-            "loadedAtStartup": self.is_loaded_at_startup,
-            "workers": [worker.render() for worker in self.workers],
-            "jobQueueStatus": {
-                "remainingCapacity": max(self.queue_size - self.num_queued, 0),
-                "pendingRequests": self.num_queued,
-            },
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
