@@ -43,7 +43,8 @@ class WorkerActor:
         self._launcher = LocalLauncher(
             self._folder,
             cache_folder=root / "artifacts",
-            environment=self._environment(),
+            # Ray names the reserved GPUs in the environment, but hides none if none is reserved.
+            environment={**os.environ, **({} if self._granted.num_gpus else {VISIBLE_VARIABLE: ""})},
             command=self._assignment.command or WORKER_COMMAND,
             options=ProcessOptions(host=_node_address(), token=self._assignment.token, dies_with_parent=True),
         )
@@ -51,20 +52,16 @@ class WorkerActor:
         self._starting = asyncio.Lock()
         self._handle: Handle | None = None
 
-    def _environment(self) -> dict[str, str]:
-        """Return this process's environment; Ray names the reserved GPUs in it, but hides none if none is reserved."""
-        return {**os.environ, **({} if self._granted.num_gpus else {VISIBLE_VARIABLE: ""})}
-
     async def start(self) -> dict[str, Any]:
         """Start the worker, or describe the one already started; `refusal` is the reason of a failure."""
         if self._assignment.version != __version__:
             return {"refusal": f"This node has Headrace {__version__}; the platform has {self._assignment.version}."}
         async with self._starting:
             if self._handle is None:
+                # The reserved CPUs, at most the cores of this node.
+                threads = max(1, min(int(self._granted.num_cpus), default_threads()))
                 try:
-                    self._handle = await self._launcher.start(
-                        replace(self._assignment.spec, threads=self._num_threads())
-                    )
+                    self._handle = await self._launcher.start(replace(self._assignment.spec, threads=threads))
                 except LaunchFailed as error:
                     return {"refusal": str(error)}
         node = ray.get_runtime_context().get_node_id()
@@ -72,10 +69,6 @@ class WorkerActor:
         notices = list(notices_of_grant(resources, self._granted)) if resources is not None else []
         facts = {"node": node, "log_position": self._assignment.log_position, "notices": notices}
         return {"url": self._handle.url, "token": self._assignment.token, "facts": facts}
-
-    def _num_threads(self) -> int:
-        """Return the reserved CPUs, at most the cores of this node."""
-        return max(1, min(int(self._granted.num_cpus), default_threads()))
 
     async def look(self, position: int) -> dict[str, Any]:
         """
@@ -90,16 +83,8 @@ class WorkerActor:
             return {"phase": WorkerPhase.EXITED.value, "position": position, "log": b"", "is_log_end": True}
         observation = await self._launcher.look(self._name, self._handle)
         start, log = await asyncio.to_thread(self._logs.read_bytes, self._name, position, CHUNK_BYTES)
-        return {
-            "phase": observation.phase.value,
-            "exit_code": observation.exit_code,
-            "cause": observation.cause,
-            "ended_in": None if observation.ended_in is None else observation.ended_in.value,
-            "notices": list(observation.notices),
-            "position": start,
-            "log": log,
-            "is_log_end": len(log) < CHUNK_BYTES,
-        }
+        chunk = {"position": start, "log": log, "is_log_end": len(log) < CHUNK_BYTES}
+        return {**msgspec.to_builtins(observation), **chunk}
 
     async def stop(self, grace_s: float) -> None:
         """Send SIGTERM now and SIGKILL after `grace_s`, without further calls."""
@@ -107,7 +92,6 @@ class WorkerActor:
             await self._launcher.stop(self._name, self._handle, grace_s=grace_s)
 
     async def remove_folder(self) -> None:
-        """Remove the folder of a worker that has exited."""
         await self._launcher.forget(self._name)
 
 

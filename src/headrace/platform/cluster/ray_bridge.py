@@ -26,17 +26,15 @@ from ray.exceptions import ActorDiedError, GetTimeoutError, RayActorError, RayEr
 from ray.util.placement_group import PlacementGroup, get_placement_group, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from headrace.platform.cluster.launcher import ResourceRequest
+from headrace.platform.cluster.launcher import InsufficientCapacity, LaunchFailed, ResourceRequest, StartPending
 from headrace.platform.cluster.ray_actor import WorkerActor, all_nodes
 from headrace.platform.cluster.ray_messages import (
-    GONE,
-    INSUFFICIENT_CAPACITY,
-    PENDING,
-    REFUSED,
+    ERRORS,
     UNAVAILABLE,
     BridgeReply,
     BridgeRequest,
     Connection,
+    WorkerGone,
 )
 from headrace.platform.cluster.ray_resources import NodeResources, format_resources, grant
 
@@ -49,22 +47,6 @@ _STARTING_S: Final = 0.3
 """Longest wait for the actor's process, which loads Python and Ray; the platform calls again."""
 _KEPT_S: Final = 20.0
 """Seconds without a request after which an unused reservation is released."""
-
-
-class Refused(Exception):
-    """The request cannot be fulfilled; the message has the reason."""
-
-
-class TooLarge(Exception):
-    """No node is large enough; the message has the resources."""
-
-
-class Gone(Exception):
-    """The worker does not exist any more."""
-
-
-class Pending(Exception):
-    """The start is in progress; the message is what it waits for."""
 
 
 @dataclass(slots=True)
@@ -90,18 +72,17 @@ class Bridge:
             log_to_driver=False,
         )
         self._answer_s = connection.answer_s
-        self._lock = threading.Lock()
+        # Threads share both without a lock: each access is one operation of a dict.
         self._actors: dict[str, Any] = {}
         self._starts: dict[str, _Start] = {}
 
     def start(self, name: str, assignment: str, resources: dict[str, Any]) -> dict[str, Any]:
         """Start a worker on a node with free resources, or describe the running one of that name."""
-        with self._lock:
-            start = self._starts.setdefault(name, _Start(0.0))
-            start.requested_s = time.monotonic()
+        start = self._starts.setdefault(name, _Start(time.monotonic()))
+        start.requested_s = time.monotonic()
         try:
             actor = self._actor(name)
-        except Gone:
+        except WorkerGone:
             granted = self._place(name, start, msgspec.convert(resources, ResourceRequest))
             actor = self._make_actor(name, start, assignment.encode(), granted)
         return self._await_start(name, start, actor)
@@ -112,12 +93,11 @@ class Bridge:
         return observation
 
     def stop(self, name: str, grace_s: float) -> None:
-        """Stop a worker."""
         self._call(name, "stop", grace_s)
 
     def finish(self, name: str) -> None:
         """Remove an exited worker with its folder, actor and reservation; a running one is killed."""
-        with contextlib.suppress(Gone, RayError):
+        with contextlib.suppress(WorkerGone, RayError):
             self._call(name, "remove_folder")
         self._remove(name)
 
@@ -126,7 +106,7 @@ class Bridge:
         names = ray.util.list_named_actors()
         results: dict[str, Any] = {}
         for name in names:
-            with contextlib.suppress(Gone):
+            with contextlib.suppress(WorkerGone):
                 results[name] = self._actor(name).start.remote()
         if results:
             ray.wait([*results.values()], num_returns=len(results), timeout=self._answer_s)
@@ -139,36 +119,38 @@ class Bridge:
                     workers[name] = self._with_memory(started)
             except ActorDiedError:
                 # NOTE: until it is released, Ray places the reservation of a lost node before all others.
-                self._forget_actor(name)
+                self._actors.pop(name, None)
                 used.discard(name)
             except RayError:
-                self._forget_actor(name)
+                self._actors.pop(name, None)
         self._release_reservations(used)
         return workers
 
     def _place(self, name: str, start: _Start, resources: ResourceRequest) -> NodeResources:
         """Reserve resources on a node, and wait briefly for them; returns the reserved resources."""
-        nodes = [_node_resources(node["Resources"]) for node in _living_nodes()]
+        nodes = [_node_resources(node["Resources"]) for node in all_nodes() if node["Alive"]]
         wait_s = _PLACING_AGAIN_S
         if start.group is None:
             wait_s = _PLACING_S
             start.granted = grant(resources, nodes)
             if start.granted is None:
-                with self._lock:
-                    self._starts.pop(name, None)
-                raise TooLarge(
+                self._starts.pop(name, None)
+                raise InsufficientCapacity(
                     f"No node of the cluster is large enough for the worker. {_resources_text(resources, nodes)}"
                 )
             self._remove_group(name)
-            bundle = _bundle(start.granted)
+            granted = start.granted
+            whole = {"CPU": granted.num_cpus, "GPU": granted.num_gpus, "memory": float(granted.memory_bytes)}
+            bundle = {kind: number for kind, number in whole.items() if number}
             start.group = placement_group([bundle], strategy="STRICT_PACK", name=name, lifetime="detached")
         if not start.group.wait(wait_s):
-            raise Pending(f"No node of the cluster has enough free resources now. {_resources_text(resources, nodes)}")
+            raise StartPending(
+                f"No node of the cluster has enough free resources now. {_resources_text(resources, nodes)}"
+            )
         assert start.granted is not None
         return start.granted
 
     def _make_actor(self, name: str, start: _Start, assignment: bytes, granted: NodeResources) -> Any:
-        """Create the worker's actor in its placement group."""
         assert start.group is not None
         strategy = PlacementGroupSchedulingStrategy(start.group, placement_group_bundle_index=0)
         options: dict[str, Any] = {
@@ -181,8 +163,7 @@ class Bridge:
             "scheduling_strategy": strategy,
         }
         actor = ray.remote(WorkerActor).options(**options).remote(assignment, msgspec.json.encode(granted))
-        with self._lock:
-            self._actors[name] = actor
+        self._actors[name] = actor
         return actor
 
     def _await_start(self, name: str, start: _Start, actor: Any) -> dict[str, Any]:
@@ -191,21 +172,20 @@ class Bridge:
         try:
             started: dict[str, Any] = ray.get(start.answer, timeout=_STARTING_S)
         except GetTimeoutError as error:
-            raise Pending("The node has not started the worker yet.") from error
+            raise StartPending("The node has not started the worker yet.") from error
         except ActorDiedError as error:
             self._remove(name)
             if not error.actor_init_failed:  # its node or process ended meanwhile: the next call starts another one
-                raise Pending(f"The worker was lost while it started: {_last_line(error)}.") from error
+                raise StartPending(f"The worker was lost while it started: {_last_line(error)}.") from error
             why = f"The node could not run the worker: {_last_line(error)}. Is Headrace installed on all nodes?"
-            raise Refused(why) from error
+            raise LaunchFailed(why) from error
         except RayError:
             start.answer = None
             raise
         if refusal := started.get("refusal"):
             self._remove(name)
-            raise Refused(refusal)
-        with self._lock:
-            self._starts.pop(name, None)
+            raise LaunchFailed(refusal)
+        self._starts.pop(name, None)
         return self._with_memory(started)
 
     def _with_memory(self, started: dict[str, Any]) -> dict[str, Any]:
@@ -217,16 +197,12 @@ class Bridge:
         return {**started, "memory_bytes": memory}
 
     def _actor(self, name: str) -> Any:
-        with self._lock:
-            known = self._actors.get(name)
-        if known is not None:
+        if (known := self._actors.get(name)) is not None:
             return known
         try:
-            actor = ray.get_actor(name)
+            actor = self._actors[name] = ray.get_actor(name)
         except ValueError as error:
-            raise Gone(f"the cluster has no worker {name}") from error
-        with self._lock:
-            self._actors[name] = actor
+            raise WorkerGone(f"the cluster has no worker {name}") from error
         return actor
 
     def _call(self, name: str, method: str, *arguments: object) -> Any:
@@ -234,19 +210,14 @@ class Bridge:
         try:
             return ray.get(getattr(actor, method).remote(*arguments), timeout=self._answer_s)
         except ActorDiedError as error:
-            self._forget_actor(name)
-            raise Gone(_last_line(error)) from error
-
-    def _forget_actor(self, name: str) -> None:
-        with self._lock:
             self._actors.pop(name, None)
+            raise WorkerGone(_last_line(error)) from error
 
     def _remove(self, name: str) -> None:
-        with contextlib.suppress(Gone, RayError, ValueError):
+        with contextlib.suppress(WorkerGone, RayError, ValueError):
             ray.kill(self._actor(name))
-        with self._lock:
-            self._actors.pop(name, None)
-            self._starts.pop(name, None)
+        self._actors.pop(name, None)
+        self._starts.pop(name, None)
         self._remove_group(name)
 
     def _remove_group(self, name: str) -> None:
@@ -260,17 +231,11 @@ class Bridge:
         """Release the reservations of bridges that were killed during a start, and of dead actors."""
         for entry in ray.util.placement_group_table().values():
             name = entry["name"]
-            with self._lock:
-                start = self._starts.get(name)
-                is_requested = start is not None and time.monotonic() - start.requested_s < _KEPT_S
+            start = self._starts.get(name)
+            is_requested = start is not None and time.monotonic() - start.requested_s < _KEPT_S
             if name not in used and not is_requested and entry["state"] != "REMOVED":
-                with self._lock:
-                    self._starts.pop(name, None)
+                self._starts.pop(name, None)
                 self._remove_group(name)
-
-
-def _living_nodes() -> list[dict[str, Any]]:
-    return [node for node in all_nodes() if node["Alive"]]
 
 
 def _node_resources(resources: dict[str, float]) -> NodeResources:
@@ -279,11 +244,6 @@ def _node_resources(resources: dict[str, float]) -> NodeResources:
         num_gpus=resources.get("GPU", 0.0),
         memory_bytes=int(resources.get("memory", 0.0)),
     )
-
-
-def _bundle(granted: NodeResources) -> dict[str, float]:
-    whole = {"CPU": granted.num_cpus, "GPU": granted.num_gpus, "memory": float(granted.memory_bytes)}
-    return {name: number for name, number in whole.items() if number}
 
 
 def _resources_text(resources: ResourceRequest, nodes: Sequence[NodeResources]) -> str:
@@ -313,20 +273,12 @@ def _answer(bridge: Bridge, request: BridgeRequest, out: BinaryIO, writing: thre
     method = getattr(bridge, request.name)
     try:
         reply = BridgeReply(number=request.number, result=method(**request.arguments))
-    except Gone as error:
-        reply = BridgeReply(number=request.number, error=GONE, message=str(error))
-    except TooLarge as error:
-        reply = BridgeReply(number=request.number, error=INSUFFICIENT_CAPACITY, message=str(error))
-    except Refused as error:
-        reply = BridgeReply(number=request.number, error=REFUSED, message=str(error))
-    except Pending as error:
-        reply = BridgeReply(number=request.number, error=PENDING, message=str(error))
     except (RayActorError, RaySystemError, GetTimeoutError) as error:
         reply = BridgeReply(number=request.number, error=UNAVAILABLE, message=_last_line(error))
     except Exception as error:  # noqa: BLE001 -- an edge: the platform gets the reason
-        reply = BridgeReply(
-            number=request.number, error=UNAVAILABLE, message=f"{type(error).__name__}: {_last_line(error)}"
-        )
+        code = next((code for code, kind in ERRORS.items() if type(error) is kind), UNAVAILABLE)
+        message = f"{type(error).__name__}: {_last_line(error)}" if code == UNAVAILABLE else str(error)
+        reply = BridgeReply(number=request.number, error=code, message=message)
     with writing:
         _write(out, reply)
 

@@ -76,11 +76,11 @@ class RayHead:
         """
         Prepare the node; nothing is started yet.
 
-        Args:
-            folder: the folder for its state, token and log; created on the first start.
-            environment: this process's environment; Ray gets the safe part of it (`worker_environment`).
+        `folder` has its state, token and log, and is created on the first start; of `environment`, that of this
+        process, Ray gets the safe part (`worker_environment`).
         """
         self._folder = folder
+        self._log = folder / "log.txt"
         self._environment = environment
         self._lock = threading.Lock()
         self._is_ended = False
@@ -90,18 +90,12 @@ class RayHead:
     @property
     def address(self) -> str:
         """The `host:port` of its control service; the port is 0 before the first start."""
-        state = self._state()
-        return f"{LOOPBACK}:{state.port if state is not None else 0}"
+        return f"{LOOPBACK}:{state.port if (state := self._state()) is not None else 0}"
 
     @property
     def access(self) -> dict[str, str]:
         """The environment variables with which a program may join the cluster."""
         return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(self._folder / "token")}
-
-    @property
-    def log(self) -> Path:
-        """The file with the output of `ray start`."""
-        return self._folder / "log.txt"
 
     def is_alive(self) -> bool:
         """Return whether the node runs, started by this platform or an earlier one."""
@@ -135,23 +129,18 @@ class RayHead:
             state = self._state()
             if state is None:
                 return False
-            if state.process is not None:
-                _kill(state.process)
-            shutil.rmtree(state.sessions, ignore_errors=True)
+            _remove(state)
             shutil.rmtree(self._folder, ignore_errors=True)
             return True
 
     def _start(self) -> None:
-        before = self._state()
-        if before is not None:
-            if before.process is not None:
-                _kill(before.process)  # some of its processes may still run
-            shutil.rmtree(before.sessions, ignore_errors=True)
+        if (before := self._state()) is not None:
+            _remove(before)  # some of its processes may still run
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_atomically(self._folder / "token", secrets.token_hex(32).encode())
         state = _State(port=choose_ports(1)[0], sessions=str(_sessions(self._folder)))
         write_value(self._folder / "state.json", state)
-        self.log.write_bytes(b"")
+        self._log.write_bytes(b"")
         environment = {
             **worker_environment(self._environment),
             **QUIET,
@@ -162,22 +151,26 @@ class RayHead:
             **self.access,
         }
         self.is_empty = True
-        process = spawn([*_COMMAND, *_flags(state)], environment, self.log)
+        process = spawn([*_COMMAND, *_flags(state)], environment, self._log)
         write_value(self._folder / "state.json", replace(state, process=process))
 
     def _wait(self, deadline_s: float) -> None:
-        while (state := self._state()) is None or not _answers(state.port):
+        while True:
+            with socket.socket() as probe:
+                probe.settimeout(1.0)
+                if (state := self._state()) is not None and probe.connect_ex((LOOPBACK, state.port)) == 0:
+                    return
             if not self.is_alive():
                 raise HeadFailed(
-                    f"Ray did not start on this machine: {self._last_line()}. The whole output is in {self.log}."
+                    f"Ray did not start on this machine: {self._last_line()}. The whole output is in {self._log}."
                 )
             if time.monotonic() > deadline_s:
-                raise HeadFailed(f"Ray did not start on this machine in time. Its output is in {self.log}.")
+                raise HeadFailed(f"Ray did not start on this machine in time. Its output is in {self._log}.")
             time.sleep(_POLL_S)
 
     def _last_line(self) -> str:
         with suppress(OSError):
-            lines = self.log.read_bytes()[-_NUM_TAIL_BYTES:].decode(errors="replace").split("\n")
+            lines = self._log.read_bytes()[-_NUM_TAIL_BYTES:].decode(errors="replace").split("\n")
             return next((line.strip().rstrip(".") for line in reversed(lines) if line.strip()), "it ended at once")
         return "it ended at once"
 
@@ -185,12 +178,13 @@ class RayHead:
         return read_value(self._folder / "state.json", _State)
 
 
-def _kill(process: ProcessId) -> None:
-    """Kill all processes of the node at once: after SIGTERM Ray waits half a minute for its actors."""
-    while is_session_running(process):
-        kill_session(process)
-        reap(process)
+def _remove(state: _State) -> None:
+    """Kill all processes of a node at once: after SIGTERM Ray waits half a minute for its actors. Remove its files."""
+    while state.process is not None and is_session_running(state.process):
+        kill_session(state.process)
+        reap(state.process)
         time.sleep(_POLL_S)
+    shutil.rmtree(state.sessions, ignore_errors=True)
 
 
 def _flags(state: _State) -> list[str]:
@@ -223,24 +217,13 @@ def _sessions(folder: Path) -> Path:
     return Path(tempfile.mkdtemp(prefix="headrace-", dir=base))
 
 
-def _answers(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.settimeout(1.0)
-        return probe.connect_ex((LOOPBACK, port)) == 0
-
-
 def agent_flags() -> list[str]:
     """Return the options of `ray start` that assign ports to its agents."""
     return [f"--{agent}-port={port}" for agent, port in zip(_AGENTS, choose_ports(len(_AGENTS)), strict=True)]
 
 
 def choose_ports(number: int) -> list[int]:
-    """
-    Choose distinct free ports outside the ranges of workers and of Linux's client ports.
-
-    Raises:
-        OSError: fewer ports are free.
-    """
+    """Choose distinct free ports outside the ranges of workers and clients; raises `OSError` if fewer are free."""
     ports = list(islice(free_ports(PLATFORM_PORTS), number))
     if len(ports) < number:
         raise OSError(f"fewer than {number} ports between {PLATFORM_PORTS.start} and {PLATFORM_PORTS.stop} are free")

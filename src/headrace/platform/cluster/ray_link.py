@@ -14,17 +14,8 @@ from typing import Any, Final
 import msgspec
 
 from headrace.core.telemetry import get_logger
-from headrace.platform.cluster.launcher import InsufficientCapacity, LaunchFailed, StartPending
 from headrace.platform.cluster.ray_head import ON_LOOPBACK, QUIET, HeadFailed, RayHead
-from headrace.platform.cluster.ray_messages import (
-    GONE,
-    INSUFFICIENT_CAPACITY,
-    PENDING,
-    REFUSED,
-    BridgeReply,
-    BridgeRequest,
-    Connection,
-)
+from headrace.platform.cluster.ray_messages import ERRORS, BridgeReply, BridgeRequest, Connection
 
 _COMMAND: Final = (sys.executable, "-P", "-m", "headrace.platform.cluster.ray_bridge")
 CONNECT_S: Final = 25.0
@@ -42,10 +33,6 @@ class ClusterUnreachable(TimeoutError):
     """The cluster, or the node of a worker, does not answer now; try again later."""
 
 
-class WorkerGone(Exception):
-    """The worker does not exist on the cluster any more."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _BridgeProcess:
     """A bridge process and the streams to it."""
@@ -55,7 +42,6 @@ class _BridgeProcess:
     writer: asyncio.StreamWriter
 
     async def end(self) -> None:
-        """Kill the process and wait for its end."""
         self.writer.close()
         self.process.kill()
         await asyncio.to_thread(self.process.wait)
@@ -73,16 +59,7 @@ class RayLink:
         connect_s: float = CONNECT_S,
         head: RayHead | None = None,
     ) -> None:
-        """
-        Prepare to connect; nothing is started yet.
-
-        Args:
-            connection: the cluster; its address is ignored with `head`.
-            environment: this process's environment.
-            log: the file for Ray's output.
-            connect_s: longest wait of a call for the connection; the attempt goes on in the background.
-            head: a cluster on this machine, started on first use if it does not run.
-        """
+        """Prepare to connect as `RayLauncher` describes; nothing is started yet. Ray's output goes to `log`."""
         self._connection = connection
         self._environment = environment
         self._log = log
@@ -124,7 +101,11 @@ class RayLink:
             raise ClusterUnreachable(f"The connection to Ray has ended: {error}.") from error
         finally:
             self._waiting.pop(number, None)
-        return self._result(answer)
+        if not answer.error:
+            return answer.result
+        if (kind := ERRORS.get(answer.error)) is not None:
+            raise kind(answer.message)
+        raise ClusterUnreachable(f"The Ray cluster {self._connection.address} does not answer: {answer.message}.")
 
     async def close(self) -> None:
         """End the bridge process, and an attempt to connect."""
@@ -137,19 +118,6 @@ class RayLink:
         if self._reader is not None:
             self._reader.cancel()
             await asyncio.gather(self._reader, return_exceptions=True)
-
-    def _result(self, answer: BridgeReply) -> Any:
-        if not answer.error:
-            return answer.result
-        if answer.error == GONE:
-            raise WorkerGone(answer.message)
-        if answer.error == PENDING:
-            raise StartPending(answer.message)
-        if answer.error == INSUFFICIENT_CAPACITY:
-            raise InsufficientCapacity(answer.message)
-        if answer.error == REFUSED:
-            raise LaunchFailed(answer.message)
-        raise ClusterUnreachable(f"The Ray cluster {self._connection.address} does not answer: {answer.message}.")
 
     async def _connect(self) -> None:
         """Wait for the connection, which is made in the background: a caller that gives up does not start it over."""
@@ -176,10 +144,12 @@ class RayLink:
         try:
             await self._end_process()
             if self._head is not None:
-                await self._start_head(self._head)
+                await asyncio.to_thread(self._head.start, timeout_s=_HEAD_S)
+                self._connection = replace(self._connection, address=self._head.address)
             await self._start_process()
-        except (ClusterUnreachable, OSError) as error:
-            why = str(error) if isinstance(error, ClusterUnreachable) else self._unreachable_text(str(error))
+        except (ClusterUnreachable, HeadFailed, OSError) as error:
+            has_reason = isinstance(error, ClusterUnreachable | HeadFailed)
+            why = str(error) if has_reason else self._unreachable_text(str(error))
             self._failed = (time.monotonic(), why)
             get_logger().warning("cluster.away", address=self._connection.address, message=why)
         else:
@@ -190,13 +160,6 @@ class RayLink:
 
     def _unreachable_text(self, why: str) -> str:
         return f"The Ray cluster {self._connection.address} cannot be reached: {why}. Ray's output is in {self._log}."
-
-    async def _start_head(self, head: RayHead) -> None:
-        try:
-            await asyncio.to_thread(head.start, timeout_s=_HEAD_S)
-        except HeadFailed as error:
-            raise ClusterUnreachable(str(error)) from error
-        self._connection = replace(self._connection, address=head.address)
 
     async def _start_process(self) -> None:
         bridge = await self._spawn()

@@ -1,9 +1,10 @@
 """Messages between the platform, its bridge process and the actors on a Ray cluster."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from headrace.platform.cluster.launcher import WorkerSpec
+from headrace.platform.cluster.launcher import InsufficientCapacity, LaunchFailed, StartPending, WorkerSpec
 
 CHUNK_BYTES: Final = 1 << 20
 """Largest chunk of a worker's log in one message."""
@@ -56,17 +57,20 @@ class BridgeReply:
     number: int
     result: Any = None
     error: str = ""
-    """Empty on success, or one of the codes below."""
+    """Empty on success, a code of `ERRORS`, or `UNAVAILABLE`."""
     message: str = ""
 
 
-GONE: Final = "gone"
-"""The worker does not exist any more: its actor or node has ended."""
+class WorkerGone(Exception):
+    """The worker does not exist any more: its actor or node has ended."""
+
+
+ERRORS: Final[Mapping[str, type[Exception]]] = {
+    "gone": WorkerGone,
+    "pending": StartPending,
+    "insufficient capacity": InsufficientCapacity,
+    "refused": LaunchFailed,
+}
+"""What the bridge raises for the platform to raise again, by its code."""
 UNAVAILABLE: Final = "unavailable"
-"""The actor or the cluster does not answer now."""
-PENDING: Final = "pending"
-"""The start is in progress; call again."""
-INSUFFICIENT_CAPACITY: Final = "insufficient capacity"
-"""No node is large enough; the message has the resources."""
-REFUSED: Final = "refused"
-"""The worker cannot be started; the message has the reason."""
+"""The code of all other errors: the actor or the cluster does not answer now."""
