@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from headrace.serving.http.client_connection import ClientConnection
 from headrace.tools.bench.client import read_answer
 from headrace.tools.bench.dialects import Api, Event, RequestTemplate, Unreadable, error_text, parse_line, request_body
 from headrace.tools.bench.http1 import Exchange, Piece
@@ -19,7 +20,7 @@ def body_of(api: Api, question: Question = QUESTION, **values) -> dict:
 
 
 def exchange_of(text: bytes, content_type: str = "text/event-stream", cut: int = 7) -> Exchange:
-    exchange = Exchange()
+    exchange = Exchange(ClientConnection(on_release=lambda _: None, on_lost=lambda _: None))
     exchange.headers["content-type"] = content_type
     parts = [text[start : start + cut] for start in range(0, len(text), cut)]
     exchange.pieces = [Piece(float(number), part) for number, part in enumerate(parts)]

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 
 import pytest
 from rich.console import Console
@@ -239,7 +240,7 @@ async def test_a_body_shorter_than_its_length_is_truncated() -> None:
         connection.writer.close()
 
     async with serving({"/": answer}) as server:
-        with pytest.raises(Truncated):
+        with pytest.raises(Truncated, match=r"^the connection closed in the middle of the response \(end of file\)$"):
             await fetch(server.url)
 
 
@@ -248,8 +249,23 @@ async def test_a_connection_that_closes_before_an_answer_is_a_failure() -> None:
         connection.writer.close()
 
     async with serving({"/": answer}) as server:
-        with pytest.raises(ConnectionFailed):
+        with pytest.raises(ConnectionFailed, match=r"^the connection closed before a response \(end of file\)$"):
             await fetch(server.url)
+
+
+async def test_each_part_of_a_body_has_the_time_at_which_it_came_also_the_one_that_comes_with_the_head() -> None:
+    async def answer(connection: Connection, _: dict) -> None:
+        connection.start_stream()
+        connection.piece("a")
+        await asyncio.sleep(0.02)
+        connection.piece("b")
+        connection.end_stream()
+
+    async with serving({"/": answer}) as server:
+        before_s = time.perf_counter()
+        first, second = (await fetch(server.url)).pieces
+    assert (first.data, second.data) == (b"a", b"b")
+    assert before_s < first.at_s < second.at_s - 0.01 < time.perf_counter()
 
 
 async def test_the_path_of_a_url_comes_before_the_route() -> None:

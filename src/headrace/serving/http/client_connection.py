@@ -179,13 +179,18 @@ class ClientConnection(asyncio.Protocol):
     """A connection that carries one request at a time."""
 
     def __init__(
-        self, *, on_release: Callable[["ClientConnection"], None], on_lost: Callable[["ClientConnection"], None]
+        self,
+        *,
+        on_release: Callable[["ClientConnection"], None],
+        on_lost: Callable[["ClientConnection"], None],
+        make_response: Callable[["ClientConnection"], ClientResponse] = ClientResponse,
     ) -> None:
         """Create a connection: `on_release` is called when the owner of a response has closed it."""
         self.is_open = False
         self.num_requests = 0
         self._on_release = on_release
         self._on_lost = on_lost
+        self._make_response = make_response
         self._transport: asyncio.Transport | None = None
         self._response: ClientResponse | None = None
         self._parser = httptools.HttpResponseParser(self)
@@ -213,7 +218,7 @@ class ClientConnection(asyncio.Protocol):
         self._is_head = is_head
         self._num_head_bytes = 0
         self._chunk, self._chunk_bytes = [], 0
-        response = self._response = ClientResponse(self)
+        response = self._response = self._make_response(self)
         if len(body) <= _SMALL_BODY_BYTES:
             self._transport.write(head + body)
         else:

@@ -186,15 +186,15 @@ class RemoteSource:
 
     async def _stream(self, path: str, body: dict[str, Any]) -> AsyncGenerator[Chunk, None]:
         try:
-            exchange, connection = await self._http.open("POST", path, json.dumps(body).encode())
+            exchange = await self._http.open("POST", path, json.dumps(body).encode())
             try:
-                await exchange.answered()
+                await exchange.started()
                 await _check_status(exchange)
                 async with aclosing(_chunks(exchange)) as chunks:
                     async for chunk in chunks:
                         yield chunk
             finally:
-                self._http.release(connection)
+                exchange.close()
         except ConnectionFailed as error:
             raise Unavailable(f"The server does not respond: {error}.") from error
         except (Truncated, Unreadable) as error:
