@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.core.progress import no_progress
-from headrace.inference.engine.loading.adapters import start_adapters
+from headrace.inference.engine.loading.source import start_adapters
 from headrace.inference.models.fields import Fields
 from headrace.inference.models.hf_checkpoint import read_templates
 from headrace.inference.models.snapshots import choose_files

@@ -25,7 +25,7 @@ from headrace.inference.engine.config import EngineLimits
 from headrace.inference.engine.core.engine import Engine
 from headrace.inference.engine.core.observer import EngineObserver
 from headrace.inference.engine.service.async_engine import AsyncEngine, runner_engine
-from headrace.inference.engine.service.request_processor import TextParts
+from headrace.inference.engine.service.prompt_tokens import TextParts
 from headrace.inference.engine.service.thread import EngineThread, ReadAdapter
 from headrace.inference.engine.spec_decode.drafting import RowCostModel
 from headrace.inference.models.chat import ChatTemplate
@@ -33,6 +33,7 @@ from headrace.inference.models.pooling import Pooler
 from headrace.inference.models.tokenizer import Tokenizer, byte_characters
 from headrace.inference.runner.step import Runner, RunnerLimits, StepInput, StepOutput
 from headrace.testing.fake_runner import FAKE_LIMITS, FAKE_SPEC, FakeRunner, Script
+from tests.inference.engine.books import check_scheduler
 from tests.waiting import WAIT_S
 
 EOS = 256
@@ -138,7 +139,7 @@ async def running(engine: AsyncEngine) -> AsyncIterator[AsyncEngine]:
         yield engine
     finally:
         await engine.close(deadline_s=5)
-        core_of(engine).scheduler.check_integrity()
+        check_scheduler(core_of(engine).scheduler)
         assert core_of(engine).scheduler.pool.num_free == core_of(engine).scheduler.pool.num_blocks
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 
 from headrace.core.generation import FinishReason, GenerationRequest, RepetitionDetection
+from tests.inference.engine.books import check_scheduler
 from tests.inference.engine.support import (
     LIMITS,
     Answer,
@@ -143,4 +144,4 @@ async def test_random_arrivals_and_aborts_leave_the_pool_consistent() -> None:
         for start in range(0, 2_000, 200):
             await asyncio.gather(*(one(start + index) for index in range(200)))
             await settled(engine, lambda stats: stats.num_running + stats.num_waiting == 0)
-            core_of(engine).scheduler.check_integrity()
+            check_scheduler(core_of(engine).scheduler)

@@ -15,7 +15,6 @@ from headrace.inference.backends.seq2seq import load_seq_to_seq
 from headrace.inference.engine.backend import Backend
 from headrace.inference.engine.config import EngineConfig, ModelSource
 from headrace.inference.engine.core.observer import EngineObserver
-from headrace.inference.engine.loading.adapters import start_adapters
 from headrace.inference.engine.loading.assembly import text_parts
 from headrace.inference.engine.loading.plan import (
     DEFAULT_MAX_MODEL_LEN,
@@ -24,7 +23,7 @@ from headrace.inference.engine.loading.plan import (
     limits_within,
     step_limits,
 )
-from headrace.inference.engine.loading.source import read_hf_model
+from headrace.inference.engine.loading.source import read_hf_model, start_adapters
 from headrace.inference.engine.service.async_engine import AsyncEngine, runner_engine
 from headrace.inference.models.model import HfModel
 from headrace.inference.models.peft_adapter import read_peft_modules

@@ -15,7 +15,7 @@ from headrace.core.telemetry import get_logger, setup_logging
 from headrace.core.threads import keep_from_collector
 from headrace.inference.backends.choice import BackendChoice
 from headrace.inference.engine.backend import Backend
-from headrace.inference.engine.core.observer import ChoiceReport, StepReport
+from headrace.inference.engine.core.observer import EngineObserver
 from headrace.serving.http.otlp import tracing
 from headrace.serving.server.app import app_of
 from headrace.serving.server.engine_config import load_engine
@@ -25,24 +25,23 @@ from headrace.serving.settings.container_names import Notice, notices_for
 from headrace.serving.settings.server_settings import ServerSettings
 
 if TYPE_CHECKING:
+    from headrace.inference.engine.core.choice import Choice
+    from headrace.inference.engine.core.scheduler import StepPlan
     from headrace.serving.server.formatters import Formatters
 
 
-class MetricsObserver:
-    """An `EngineObserver` that feeds histograms; only the engine's thread feeds these."""
+class MetricsObserver(EngineObserver):
+    """Feeds histograms; only the engine's thread feeds these."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
 
-    def step_finished(self, report: StepReport) -> None:
-        self._metrics.step_s.observe(report.seconds)
+    def step_finished(self, plan: "StepPlan", seconds: float) -> None:  # noqa: ARG002 - only the duration is a metric
+        self._metrics.step_s.observe(seconds)
 
-    def choice_finished(self, report: ChoiceReport) -> None:
-        if report.queue_s is not None:
-            self._metrics.queue_s.observe(report.queue_s)
-
-    def step_failed(self) -> None:
-        """Record nothing: the engine logs the failure, and its requests are counted as they are answered."""
+    def choice_finished(self, choice: "Choice") -> None:
+        if choice.queue_s is not None:
+            self._metrics.queue_s.observe(choice.queue_s)
 
 
 _NO_CHATS = (

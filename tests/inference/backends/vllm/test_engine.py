@@ -17,7 +17,7 @@ from headrace.inference.backends.vllm.engine import VllmEngine
 from headrace.inference.backends.vllm.sampling import grammar_source_of, sampling_arguments, structured_output_arguments
 from headrace.inference.backends.vllm.stats import StepStats
 from headrace.inference.engine.service.async_engine import AsyncEngine
-from headrace.inference.engine.service.request_processor import TextParts
+from headrace.inference.engine.service.prompt_tokens import TextParts
 from headrace.inference.engine.text.detokenizer import TokenTable
 from tests.inference.engine.support import EOS, LIMITS, VOCAB_SIZE, ask, ask_all, byte_tokenizer, make_engine, request
 from tests.waiting import WAIT_S

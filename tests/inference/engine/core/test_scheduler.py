@@ -14,6 +14,7 @@ from headrace.inference.engine.core.scheduler import MAX_PREEMPTIONS, MIN_CHUNK_
 from headrace.inference.engine.core.sequence import Sequence, SequencePhase
 from headrace.inference.engine.core.step_time import StepTimeModel
 from headrace.inference.engine.spec_decode.drafting import RowCostModel
+from tests.inference.engine.books import check_scheduler
 from tests.inference.engine.support import LIMITS, FreeRows, runner_limits
 
 BLOCK = 4
@@ -65,7 +66,7 @@ def run_step(scheduler: Scheduler) -> tuple[StepPlan, list[Sequence]]:
             if sequence.num_tokens == sequence.max_total_tokens:
                 scheduler.finish(sequence)
                 ended.append(sequence)
-    scheduler.check_integrity()
+    check_scheduler(scheduler)
     return plan, ended
 
 
@@ -106,7 +107,7 @@ def test_ten_thousand_random_operations_leave_the_pool_consistent() -> None:
             live.append(sequence)
         elif choice < 0.3 and live:
             scheduler.finish(live.pop(rng.randrange(len(live))))
-            scheduler.check_integrity()
+            check_scheduler(scheduler)
         elif choice < 0.31 and scheduler.running:
             scheduler._preempt(rng.choice(scheduler.running), StepPlan())
         else:
@@ -176,7 +177,7 @@ def run_drafting_step(scheduler: Scheduler) -> int:
             assert block_hash == chain_hash(parent, known.tobytes())
         if sequence.num_tokens == sequence.max_total_tokens:
             scheduler.finish(sequence)
-    scheduler.check_integrity()
+    check_scheduler(scheduler)
     return num_right
 
 
@@ -384,4 +385,4 @@ def test_finishing_frees_blocks_in_every_phase(num_steps: int) -> None:
     scheduler.finish(sequence)
     assert not scheduler.has_work
     assert scheduler.pool.num_free == scheduler.pool.num_blocks
-    scheduler.check_integrity()
+    check_scheduler(scheduler)

@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.generation import SamplingParams
-from headrace.inference.engine.core.row_extras import make_extras
 from headrace.inference.engine.core.scheduler import StepPlan
 from headrace.inference.engine.core.sequence import Sequence, SequencePhase
-from headrace.inference.engine.core.step_input import StepBuilder
+from headrace.inference.engine.core.step_input import StepBuilder, make_extras
 from headrace.inference.engine.structured_output.state import GrammarMasks
 from headrace.testing.fake_runner import FAKE_LIMITS
 
@@ -65,7 +64,7 @@ def test_decoding_sequences_are_followed_by_chunks() -> None:
         reading.blocks,
     ]
     assert step.rows.tolist() == [0, 1]
-    assert logit_rows.drawing == [first, second]
+    assert logit_rows.drawing == [(first, 0, 1), (second, 1, 1)]
     assert step.block_tables.flags.c_contiguous
 
 
@@ -102,7 +101,7 @@ def test_tokens_have_the_type_of_their_text() -> None:
 def test_a_chunk_that_reaches_the_end_of_the_prompt_draws() -> None:
     reading = make_sequence(2, prompt=7, output=0, computed=4, temperature=0.5, seed=77)
     step, logit_rows = builder_for(reading).build(plan_of([], [(reading, 3)]))
-    assert (step.rows.tolist(), logit_rows.drawing, logit_rows.draw_rows) == ([2], [reading], [0])
+    assert (step.rows.tolist(), logit_rows.drawing) == ([2], [(reading, 0, 1)])
     row = step.sampling[0]
     assert (row["seed"], row["position"], row["temperature"], row["target"]) == (77, 7, 0.5, -1)
 
@@ -180,7 +179,7 @@ def test_draft_tokens_are_rows_that_assume_those_before_them() -> None:
     assert step.rows.tolist() == [0, 1, 2, 3, 4]
     assert step.sampling["position"].tolist() == [6, 6, 7, 8, 9]
     assert step.sampling["seed"].tolist() == [0, 7, 7, 7, 7]
-    assert (logit_rows.draw_rows, logit_rows.draw_counts) == ([0, 1], [1, 4])
+    assert [rows for _, *rows in logit_rows.drawing] == [[0, 1], [1, 4]]
 
 
 def test_chunks_follow_draft_tokens() -> None:
@@ -194,7 +193,7 @@ def test_chunks_follow_draft_tokens() -> None:
     assert step.token_ids.tolist() == [205, 105, 106, 107, 306, 307, 308]
     assert step.rows.tolist() == [0, 1, 2, 3, 6]
     assert step.sampling["position"].tolist() == [6, 6, 7, 8, 9]
-    assert (logit_rows.draw_rows, logit_rows.draw_counts) == ([0, 1, 4], [1, 3, 1])
+    assert [rows for _, *rows in logit_rows.drawing] == [[0, 1], [1, 3], [4, 1]]
 
 
 def test_each_draft_row_has_its_own_history_and_banned_end_tokens() -> None:

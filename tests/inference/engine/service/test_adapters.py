@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from headrace.core.errors import BrokenModel, InsufficientMemory, InvalidRequest, NotFound, SettingsError
-from headrace.inference.engine.loading.adapters import start_adapters
+from headrace.inference.engine.loading.source import start_adapters
 from headrace.inference.models.adapter import Adapter, LowRank
 from tests.inference.engine.support import EOS, Gate, ask, ask_all, make_engine, request, running, settled
 from tests.inference.models.adapter_files import random_tensors, write_adapter

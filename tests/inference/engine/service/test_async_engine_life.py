@@ -8,7 +8,9 @@ import pytest
 
 from headrace.core.errors import Busy, EngineFailed, Unavailable
 from headrace.core.generation import FinishReason
-from headrace.inference.engine.core.observer import ChoiceReport, NoObserver, StepReport
+from headrace.inference.engine.core.choice import Choice
+from headrace.inference.engine.core.observer import EngineObserver
+from headrace.inference.engine.core.scheduler import StepPlan
 from tests.inference.engine.support import (
     EOS,
     LIMITS,
@@ -185,25 +187,26 @@ async def test_an_engine_that_is_not_started_refuses_requests() -> None:
 
 
 async def test_an_observer_sees_steps_and_ends_but_not_the_warm_up() -> None:
-    class Recorder(NoObserver):
+    class Recorder(EngineObserver):
         def __init__(self) -> None:
-            self.steps: list[StepReport] = []
-            self.choices: list[ChoiceReport] = []
+            self.steps: list[tuple[StepPlan, float]] = []
+            self.choices: list[Choice] = []
 
-        def step_finished(self, report: StepReport) -> None:
-            self.steps.append(report)
+        def step_finished(self, plan: StepPlan, seconds: float) -> None:
+            self.steps.append((plan, seconds))
 
-        def choice_finished(self, report: ChoiceReport) -> None:
-            self.choices.append(report)
+        def choice_finished(self, choice: Choice) -> None:
+            self.choices.append(choice)
 
     recorder = Recorder()
     async with running(make_engine(observer=recorder, bias=NO_EOS)) as engine:
         await ask(engine, request("x" * 10, "mine", max_new_tokens=4))
         stats = engine.stats()
-    assert [(s.num_tokens, s.num_decodes) for s in recorder.steps] == [(10, 0), (1, 1), (1, 1), (1, 1)]
-    (report,) = recorder.choices
-    assert (report.request_id, report.prompt_tokens, report.output_tokens) == ("mine", 10, 4)
-    assert report.queue_s is not None
-    assert report.ttft_s is not None
-    assert 0 <= report.queue_s <= report.ttft_s <= report.total_s
+    assert [(s.num_tokens, s.num_decodes) for s, _ in recorder.steps] == [(10, 0), (1, 1), (1, 1), (1, 1)]
+    assert all(seconds >= 0 for _, seconds in recorder.steps)
+    (choice,) = recorder.choices
+    sequence = choice.sequence
+    assert (choice.request_id, sequence.num_prompt_tokens, sequence.num_output_tokens) == ("mine", 10, 4)
+    assert choice.queue_s is not None
+    assert choice.queue_s >= 0
     assert (stats.prompt_tokens_total, stats.output_tokens_total, stats.steps_total) == (10, 4, 4)

@@ -248,7 +248,7 @@ async def test_the_vocabulary_for_grammars_is_built_while_there_is_no_request(mo
     monkeypatch.setattr("headrace.inference.engine.service.async_engine._VOCABULARY_DELAY_S", 0.01)
     tokenizer = ObservedTokenizer()
     engine = make_engine()
-    engine._processor._grammars._tokenizer = tokenizer
+    engine._processor.grammars._tokenizer = tokenizer
     async with running(engine):
         stream = engine.generate(request("x", max_new_tokens=300, ignore_eos=True))
         await anext(stream)

@@ -174,6 +174,8 @@ def test_the_index_finds_tokens_that_continue_after_the_quote() -> None:
         (SCHEMAS["user"], False),
         (SCHEMAS["tree"], False),
         ({"properties": {}}, False),
+        ({"type": "object", "required": ["type"]}, False),
+        ({"enum": [{"type": 1}]}, False),
         (SCHEMAS["labels"], True),
         (SCHEMAS["environment"], True),
         ({"type": "object"}, True),

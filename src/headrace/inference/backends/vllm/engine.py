@@ -17,7 +17,7 @@ from headrace.inference.backends.vllm.sampling import check_params
 from headrace.inference.backends.vllm.stats import StepStats, Totals
 from headrace.inference.backends.vllm.step_watch import StepWatch
 from headrace.inference.engine.core.choice import Choice, prompt_token
-from headrace.inference.engine.core.observer import EngineObserver, NoObserver
+from headrace.inference.engine.core.observer import EngineObserver
 from headrace.inference.engine.service.stream import ChunkStream
 from headrace.inference.engine.text.detokenizer import TokenTable
 
@@ -85,7 +85,7 @@ class VllmEngine:
         self._step_watch: StepWatch | None = None
         self._adapters = AdapterTable()
         self._tasks: dict[Choice, asyncio.Task[None]] = {}
-        self._observer: EngineObserver = NoObserver()
+        self._observer = EngineObserver()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._crash: Exception | None = None
         self._is_stopping = False
@@ -227,13 +227,12 @@ class VllmEngine:
 
     def _note_first(self, choice: Choice, output: Any) -> None:
         """Take times, cached tokens and the scored prompt from the first output."""
-        if choice.first_token_s is not None:
+        if choice.admitted_s is not None:
             return
         sequence = choice.sequence
-        choice.first_token_s = time.perf_counter()
         times = output.metrics
         queue_s = max(0.0, times.scheduled_ts - times.queued_ts) if times is not None else 0.0
-        choice.admitted_s = min(choice.arrived_s + queue_s, choice.first_token_s)
+        choice.admitted_s = min(choice.arrived_s + queue_s, time.perf_counter())
         sequence.num_cached_tokens = output.num_cached_tokens or 0
         self._stats.totals.prompt_tokens += sequence.num_prompt_tokens
         self._stats.totals.cached_tokens += sequence.num_cached_tokens
@@ -268,7 +267,7 @@ class VllmEngine:
         assert chunk.finish is not None
         if choice.on_end is not None:
             choice.on_end()
-        self._observer.choice_finished(choice.report(chunk.finish.reason, time.perf_counter()))
+        self._observer.choice_finished(choice)
         _put(choice, chunk)
 
     def _note_load(self) -> None:

@@ -36,10 +36,9 @@ from headrace.inference.backends.vllm.stats import StepStats
 from headrace.inference.backends.vllm.watchdog import Watchdog
 from headrace.inference.engine.config import EngineConfig, EngineLimits, ModelSource
 from headrace.inference.engine.core.observer import EngineObserver
-from headrace.inference.engine.loading.adapters import start_adapters
 from headrace.inference.engine.loading.assembly import text_parts
 from headrace.inference.engine.loading.plan import DEFAULT_MAX_MODEL_LEN, ContextLength, limits_within
-from headrace.inference.engine.loading.source import read_hf_model
+from headrace.inference.engine.loading.source import read_hf_model, start_adapters
 from headrace.inference.engine.service.async_engine import AsyncEngine
 from headrace.inference.engine.text.detokenizer import TokenTable
 from headrace.inference.models.model import HfModel

@@ -14,11 +14,8 @@ blank blocks at the front, then cached ones from least to most recently used. So
 and eviction is LRU.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from hashlib import blake2b
-
-from headrace.core.errors import Internal
 
 HASH_BYTES = 16
 
@@ -93,37 +90,6 @@ class BlockPool:
             self._num_refs[block] -= 1
             if self._num_refs[block] == 0:
                 self._link(block, at_front=self._hashes[block] is None)
-
-    def check_integrity(self, tables: Iterable[Sequence[int]] | None = None) -> None:
-        """
-        Raise `Internal` if the state is inconsistent. O(blocks): for tests and idle moments.
-
-        Args:
-            tables: The block tables of all live sequences, to compare reference counts with.
-        """
-        ring = self._walk()
-        if len(ring) != self.num_free or len(set(ring)) != len(ring):
-            raise Internal(f"{len(ring)} blocks in the free ring, {self.num_free} counted.")
-        if set(ring) != {block for block, refs in enumerate(self._num_refs) if refs == 0}:
-            raise Internal("The free ring is not the set of blocks without references.")
-        if any(refs < 0 for refs in self._num_refs):
-            raise Internal("A block was freed more often than it was taken.")
-        if {h: b for b, h in enumerate(self._hashes) if h is not None} != self._by_hash:
-            raise Internal("The hash index and the blocks' hashes differ.")
-        if tables is not None:
-            counted = Counter(block for table in tables for block in table)
-            if any(counted[block] != refs for block, refs in enumerate(self._num_refs)):
-                raise Internal("Block references and sequences' tables differ.")
-
-    def _walk(self) -> list[int]:
-        ring: list[int] = []
-        block = self._next[self._end]
-        while block != self._end and len(ring) <= self.num_blocks:
-            if self._prev[self._next[block]] != block:
-                raise Internal(f"The free ring is torn at block {block}.")
-            ring.append(block)
-            block = self._next[block]
-        return ring
 
     def _forget(self, block: int) -> None:
         block_hash = self._hashes[block]

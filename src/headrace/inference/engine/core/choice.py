@@ -4,11 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from headrace.core.generation import Chunk, Finish, FinishReason, PoolingParams, Token, TokenLogprob
-from headrace.inference.engine.core.observer import ChoiceReport
 from headrace.inference.engine.core.pooling import pool_result
 from headrace.inference.engine.core.repetition import RepetitionDetector
-from headrace.inference.engine.core.row_extras import RowExtras
 from headrace.inference.engine.core.sequence import Sequence
+from headrace.inference.engine.core.step_input import RowExtras
 from headrace.inference.engine.structured_output.state import Constraint
 from headrace.inference.engine.text.answer import AnswerText
 from headrace.inference.engine.text.detokenizer import TokenTable
@@ -46,7 +45,6 @@ class Choice:
     """Prompt tokens scored so far."""
     arrived_s: float = 0.0
     admitted_s: float | None = None
-    first_token_s: float | None = None
     logprob_sum: float = 0.0
     on_end: Callable[[], None] | None = None
     """Called on the engine thread once no step uses the sequence any more."""
@@ -157,37 +155,15 @@ class Choice:
         """Time from arrival to the first step; None if it never ran."""
         return None if self.admitted_s is None else self.admitted_s - self.arrived_s
 
-    def report(self, reason: FinishReason, now_s: float) -> ChoiceReport:
-        """Return the report for the observer."""
-        sequence = self.sequence
-        return ChoiceReport(
-            request_id=self.request_id,
-            index=self.index,
-            reason=reason,
-            prompt_tokens=sequence.num_prompt_tokens,
-            cached_tokens=sequence.num_cached_tokens,
-            output_tokens=sequence.num_output_tokens,
-            num_preemptions=sequence.num_preemptions,
-            queue_s=self.queue_s,
-            ttft_s=None if self.first_token_s is None else self.first_token_s - self.arrived_s,
-            total_s=now_s - self.arrived_s,
-        )
-
     def _chunk(self, text: str, tokens: tuple[Token, ...], finish: Finish | None = None) -> Chunk:
         """Return a chunk; the first one also carries the scored prompt and the opening."""
         opening, self.opening = self.opening, ""
-        prompt = self._take_prompt()
+        prompt = None
+        if self.prompt:
+            prompt, self.prompt = tuple(self.prompt), []
         return Chunk(index=self.index, text=text, tokens=tokens, prompt=prompt, opening=opening, finish=finish)
-
-    def _take_prompt(self) -> tuple[Token, ...] | None:
-        """Return the scored prompt with the first chunk; None in all others."""
-        if not self.prompt:
-            return None
-        prompt, self.prompt = tuple(self.prompt), []
-        return prompt
 
 
 def prompt_token(table: TokenTable, token_id: int, logprob: float | None, top: tuple[TokenLogprob, ...]) -> Token:
-    """Return a token of a scored prompt."""
     raw, _ = table.entry(token_id)
     return Token(token_id, table.text(token_id), logprob, token_id in table.special_ids, top, raw)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from headrace.core.generation import Chunk, EngineStats, FinishReason, TokenLogprob
 from headrace.inference.engine.config import EngineLimits
 from headrace.inference.engine.core.choice import Choice, prompt_token
-from headrace.inference.engine.core.observer import EngineObserver, NoObserver, StepReport
+from headrace.inference.engine.core.observer import EngineObserver
 from headrace.inference.engine.core.scheduler import Scheduler, StepPlan
 from headrace.inference.engine.core.sequence import SequencePhase
 from headrace.inference.engine.core.step_input import LogitRows, StepBuilder
@@ -21,15 +21,15 @@ from headrace.inference.engine.text.detokenizer import TokenTable
 from headrace.inference.runner.step import Runner, StepOutput
 
 _TOTALS = (
-    "prompt_tokens",
-    "cached_tokens",
-    "output_tokens",
-    "drafted_tokens",
-    "accepted_tokens",
-    "preemptions",
-    "steps",
+    "prompt_tokens_total",
+    "cached_tokens_total",
+    "output_tokens_total",
+    "drafted_tokens_total",
+    "accepted_tokens_total",
+    "preemptions_total",
+    "steps_total",
 )
-
+"""Fields of `EngineStats` that count since the start of the service."""
 _MAX_FORCED_TOKENS = 16
 """Maximum number of forced tokens of a choice between two steps."""
 
@@ -58,18 +58,16 @@ class Engine:
         self._masks = GrammarMasks()
         self._builder = StepBuilder(runner.limits, max_num_seqs=limits.max_num_seqs, masks=self._masks)
         self._choices: dict[int, Choice] = {}
-        self._observer: EngineObserver = NoObserver()
+        self._observer = EngineObserver()
         self._clock = clock
         self._totals = dict.fromkeys(_TOTALS, 0)
         self._step_seconds_total = 0.0
 
     @property
     def has_work(self) -> bool:
-        """True if a choice is running or waiting."""
         return self.scheduler.has_work
 
     def add(self, choice: Choice) -> None:
-        """Queue a choice."""
         self._choices[choice.sequence.arrival_id] = choice
         self.scheduler.add(choice.sequence)
 
@@ -82,9 +80,9 @@ class Engine:
         ]
 
     def step(self) -> Emitted:
-        """Run one step and return its chunks."""
         started_s = self._clock()
         plan = self.scheduler.schedule()
+        # Before the arrays are built: they gather the sampling rows, which are written by slot at admission.
         self._note_queues(plan, started_s)
         if not plan.sequences:
             return []
@@ -93,12 +91,14 @@ class Engine:
             step, logit_rows = self._builder.build(plan)
             executing_s = self._clock()
             output = self._runner.execute(step)
-            executed_s = self._clock()
-            self._apply(plan, logit_rows, output, executed_s, emitted)
+            # Only the runner's time: the models of step time and row cost predict what the runner takes.
+            seconds = self._clock() - executing_s
+            self._apply(plan, logit_rows, output, emitted)
         except Exception as error:  # noqa: BLE001 - an edge: whatever a step raises ends its requests, not the server
+            # `emitted` keeps the chunks of choices that were applied before the error.
             self._fail(plan, error, emitted)
         else:
-            self._measure(plan, started_s, executing_s, executed_s)
+            self._measure(plan, seconds)
         return emitted
 
     def begin_service(self, observer: EngineObserver) -> None:
@@ -117,30 +117,24 @@ class Engine:
             num_free_blocks=pool.num_free,
             num_cached_blocks=pool.num_cached,
             block_tokens=self._runner.limits.block_tokens,
-            prompt_tokens_total=self._totals["prompt_tokens"],
-            cached_tokens_total=self._totals["cached_tokens"],
-            output_tokens_total=self._totals["output_tokens"],
-            drafted_tokens_total=self._totals["drafted_tokens"],
-            accepted_tokens_total=self._totals["accepted_tokens"],
-            preemptions_total=self._totals["preemptions"],
-            steps_total=self._totals["steps"],
             step_seconds_total=self._step_seconds_total,
             tokens_in_flight=sum([s.num_computed_tokens for s in list(scheduler.running)]),
+            **self._totals,
         )
 
     def _note_queues(self, plan: StepPlan, now_s: float) -> None:
-        """Record admissions and preemptions."""
         for sequence in plan.admitted:
             choice = self._choices[sequence.arrival_id]
             self._builder.admit(sequence, choice.extras)
             if choice.admitted_s is None:
                 choice.admitted_s = now_s
-                self._totals["prompt_tokens"] += sequence.num_prompt_tokens
-                self._totals["cached_tokens"] += sequence.num_cached_tokens
-        self._totals["preemptions"] += len(plan.preempted)
+                self._totals["prompt_tokens_total"] += sequence.num_prompt_tokens
+                self._totals["cached_tokens_total"] += sequence.num_cached_tokens
+        self._totals["preemptions_total"] += len(plan.preempted)
 
-    def _apply(self, plan: StepPlan, logit_rows: LogitRows, output: StepOutput, now_s: float, emitted: Emitted) -> None:
+    def _apply(self, plan: StepPlan, logit_rows: LogitRows, output: StepOutput, emitted: Emitted) -> None:
         """Record the progress of sequences, give choices their tokens, remove those that ended."""
+        # First, while `num_tokens` does not count this step's draws: blocks that became full enter the prefix cache.
         self.scheduler.commit(plan)
         for sequence, first_row, count in logit_rows.pooling:
             assert sequence.pool is not None
@@ -148,15 +142,14 @@ class Engine:
         for sequence, first_row, count in logit_rows.scoring:
             self._score_prompt(self._choices[sequence.arrival_id], output, first_row, count)
         token_ids = output.token_ids.tolist()
-        for sequence, first_row, count in zip(
-            logit_rows.drawing, logit_rows.draw_rows, logit_rows.draw_counts, strict=True
-        ):
+        for sequence, first_row, count in logit_rows.drawing:
             choice = self._choices[sequence.arrival_id]
-            if choice.first_token_s is None:
-                choice.first_token_s = now_s
             self._take_tokens(choice, output, token_ids[first_row : first_row + count], first_row, emitted)
-        self._totals["drafted_tokens"] += plan.num_drafted
-        self._take_forced_tokens([self._choices.get(sequence.arrival_id) for sequence in logit_rows.drawing], emitted)
+        self._totals["drafted_tokens_total"] += plan.num_drafted
+        # Choices that ended above have left `_choices`.
+        self._take_forced_tokens(
+            [self._choices.get(sequence.arrival_id) for sequence, _, _ in logit_rows.drawing], emitted
+        )
         emitted += self._end_without_answer(plan)
 
     def _take_tokens(
@@ -166,18 +159,19 @@ class Engine:
         sequence = choice.sequence
         wanted = sequence.params.logprobs
         for row, token_id in enumerate(token_ids, first_row):
+            # The draft token lies where the drawn one will be appended; the last row verifies none.
             drafted = sequence.tokens[sequence.num_tokens] if row + 1 < first_row + len(token_ids) else -1
             logprob = None if wanted is None else float(output.logprobs[row])
             top = self._top(output, row, wanted) if wanted else ()
             chunk = choice.take_token(token_id, logprob, top)
             is_last = drafted != token_id or (chunk is not None and chunk.finish is not None)
             if is_last and row > first_row:
-                self.scheduler.accept(sequence)
+                self.scheduler.accept(sequence)  # before the choice ends, so that its full blocks are kept
             if chunk is not None:
                 emitted.append((choice, chunk if chunk.finish is None else self._end(choice, chunk)))
             if is_last:
-                self._totals["output_tokens"] += row - first_row + 1
-                self._totals["accepted_tokens"] += row - first_row
+                self._totals["output_tokens_total"] += row - first_row + 1
+                self._totals["accepted_tokens_total"] += row - first_row
                 return
 
     def _take_forced_tokens(self, drew: Iterable[Choice | None], emitted: Emitted) -> None:
@@ -200,7 +194,7 @@ class Engine:
         token_id = choice.forced_token()
         if token_id is None:
             return False
-        self._totals["output_tokens"] += 1
+        self._totals["output_tokens_total"] += 1
         chunk = choice.take_token(token_id, None, ())
         if chunk is not None:
             emitted.append((choice, chunk if chunk.finish is None else self._end(choice, chunk)))
@@ -217,14 +211,13 @@ class Engine:
 
     def _end(self, choice: Choice, chunk: Chunk) -> Chunk:
         """Remove a choice, free its blocks and report it."""
-        assert chunk.finish is not None
         if choice.sequence.slot >= 0:
             self._builder.release(choice.sequence.slot)
         self.scheduler.finish(choice.sequence)
         self._choices.pop(choice.sequence.arrival_id, None)
         if choice.on_end is not None:
             choice.on_end()
-        self._observer.choice_finished(choice.report(chunk.finish.reason, self._clock()))
+        self._observer.choice_finished(choice)
         return chunk
 
     def _fail(self, plan: StepPlan, error: Exception, emitted: Emitted) -> None:
@@ -238,9 +231,8 @@ class Engine:
                 choice = self._choices[sequence.arrival_id]
                 emitted.append((choice, self._end(choice, choice.finish(FinishReason.ERROR, message=message))))
 
-    def _measure(self, plan: StepPlan, started_s: float, executing_s: float, executed_s: float) -> None:
+    def _measure(self, plan: StepPlan, seconds: float) -> None:
         self.num_failures_in_row = 0
-        seconds = executed_s - executing_s
         has_chunk = len(plan.sequences) > plan.num_decodes
         self.step_times.observe(
             tokens=plan.num_tokens,
@@ -250,18 +242,9 @@ class Engine:
         )
         if not has_chunk:
             self.row_costs.observe(sequences=plan.num_decodes, rows=plan.num_tokens, seconds=seconds)
-        self._totals["steps"] += 1
+        self._totals["steps_total"] += 1
         self._step_seconds_total += seconds
-        self._observer.step_finished(
-            StepReport(
-                seconds=seconds,
-                overhead_s=self._clock() - started_s - seconds,
-                num_tokens=plan.num_tokens,
-                num_decodes=plan.num_decodes,
-                num_sequences=len(plan.sequences),
-                num_preempted=len(plan.preempted),
-            )
-        )
+        self._observer.step_finished(plan, seconds)
 
     def _score_prompt(self, choice: Choice, output: StepOutput, first_row: int, count: int) -> None:
         """Add the prompt tokens that `count` rows scored."""

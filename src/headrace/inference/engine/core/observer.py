@@ -4,68 +4,21 @@ Reports of a running engine for metrics.
 Observers are called on the engine thread: they must be quick and must not raise.
 """
 
-from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from headrace.core.generation import FinishReason
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepReport:
-    """The timing and size of one executed step."""
-
-    seconds: float
-    """Time inside the runner."""
-    overhead_s: float
-    """Time outside the runner: planning, arrays, text."""
-    num_tokens: int
-    num_decodes: int
-    num_sequences: int
-    num_preempted: int
+if TYPE_CHECKING:
+    from headrace.inference.engine.core.choice import Choice
+    from headrace.inference.engine.core.scheduler import StepPlan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChoiceReport:
-    """The counts and times of one finished choice."""
+class EngineObserver:
+    """A receiver of the engine's reports; this one ignores them."""
 
-    request_id: str
-    index: int
-    reason: FinishReason
-    prompt_tokens: int
-    cached_tokens: int
-    output_tokens: int
-    num_preemptions: int
-    queue_s: float | None
-    """From arrival to the first step; None if it never ran."""
-    ttft_s: float | None
-    """From arrival to the first token; None if there was none."""
-    total_s: float
+    def step_finished(self, plan: "StepPlan", seconds: float) -> None:
+        """Handle an executed step, which took `seconds` in the runner."""
 
-
-class EngineObserver(Protocol):
-    """A receiver of the engine's reports."""
-
-    def step_finished(self, report: StepReport) -> None:
-        """Handle the report of an executed step."""
-        ...
-
-    def choice_finished(self, report: ChoiceReport) -> None:
-        """Handle the report of a finished choice, whatever its reason."""
-        ...
+    def choice_finished(self, choice: "Choice") -> None:
+        """Handle the end of a choice, whatever its reason."""
 
     def step_failed(self) -> None:
         """Handle a failed step, whose requests ended with ERROR."""
-        ...
-
-
-class NoObserver:
-    """An observer that ignores all reports."""
-
-    def step_finished(self, report: StepReport) -> None:
-        """Ignore the report."""
-
-    def choice_finished(self, report: ChoiceReport) -> None:
-        """Ignore the report."""
-
-    def step_failed(self) -> None:
-        """Ignore the failed step."""

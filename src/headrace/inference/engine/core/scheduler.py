@@ -16,7 +16,6 @@ Guarantees:
 from bisect import insort
 from dataclasses import dataclass, field
 
-from headrace.core.errors import Internal
 from headrace.inference.engine.config import EngineLimits
 from headrace.inference.engine.core.blocks import BlockPool
 from headrace.inference.engine.core.sequence import Sequence, SequencePhase
@@ -55,7 +54,6 @@ class StepPlan:
     """The part of `attended` that belongs to decoding sequences."""
 
     def add(self, sequence: Sequence, count: int) -> None:
-        """Plan `count` tokens of a sequence."""
         self.sequences.append(sequence)
         self.counts.append(count)
         self.num_tokens += count
@@ -110,7 +108,6 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        """True if a sequence is running or waiting."""
         return bool(self.running or self.waiting)
 
     def add(self, sequence: Sequence) -> None:
@@ -132,12 +129,16 @@ class Scheduler:
     def schedule(self) -> StepPlan:
         """Plan the next step and allocate the blocks that it needs."""
         plan = StepPlan()
+        # Running streams come first. Blocks before plans: whoever is preempted for them is not in the step.
         self._grow_decoding(plan)
         self._plan_decodes(plan)
+        # Drafts before prompts: with few sequences they are worth more, and they leave room for a least chunk.
         self._plan_drafts(plan)
+        # Chunks share what the budget leaves; when one does not fit, no later one overtakes it.
         for sequence in sorted((s for s in self.running if not s.is_decoding), key=_chunk_order):
             if not self._plan_chunk(plan, sequence):
                 break
+        # After a preemption there are no blocks for more; the preempted sequence is the first to wait.
         if not plan.preempted:
             self._admit_waiting(plan)
         return plan
@@ -152,17 +153,12 @@ class Scheduler:
         """Mark all appended tokens but the last as computed: they were draft tokens, whose KV exists already."""
         self._advance(sequence, sequence.num_tokens - 1)
 
-    def check_integrity(self) -> None:
-        """Raise `Internal` if blocks were lost or counted twice. For tests and idle moments."""
-        self.pool.check_integrity([s.blocks for s in self.running])
-        if any(s.blocks or s.slot >= 0 for s in self.waiting):
-            raise Internal("A waiting sequence holds blocks or a slot.")
-
     # Decoding sequences first: each needs room for one more token; on shortage the newest one is preempted.
 
     def _grow_decoding(self, plan: StepPlan) -> None:
         block_tokens = self._block_tokens
         for sequence in list(self.running):
+            # A victim may be the sequence itself, if it is the newest: its phase then ends the loop.
             while sequence.phase is SequencePhase.RUNNING and sequence.num_tokens > len(sequence.blocks) * block_tokens:
                 if self.pool.num_free:
                     sequence.blocks += self.pool.allocate(1)
@@ -179,6 +175,7 @@ class Scheduler:
     def _plan_drafts(self, plan: StepPlan) -> None:
         """Add draft tokens to decoding sequences, where a row yields more than it costs."""
         limits = self._limits
+        # Each sequence may need a row of its own, and a prompt chunk some tokens of the budget.
         room = min(
             self._max_rows - limits.max_num_seqs, limits.max_num_batched_tokens - plan.num_tokens - MIN_CHUNK_TOKENS
         )
@@ -234,6 +231,7 @@ class Scheduler:
             room = min(room, self._rows_left(plan))
         if self._limits.max_step_s is None or plan.num_decodes == 0:
             return room
+        # Streams wait for this step: limit its time, though not below what the decodes alone take and a bit more.
         decoding_s = self._step_times.predict_s(
             tokens=plan.num_decodes + plan.num_drafted, attended=plan.decode_attended
         )
@@ -263,20 +261,20 @@ class Scheduler:
             if hits is None:
                 index += 1  # another sequence is computing the block that this one needs
                 continue
-            if not self._fits(sequence, hits) or self._chunk_room(plan, sequence) < self._least_chunk(sequence):
+            least = 1 if self._has_chunks else sequence.num_tokens
+            # Nothing younger is admitted before the oldest that does not fit: large prompts do not starve.
+            if not self._fits(sequence, hits) or self._chunk_room(plan, sequence) < least:
                 return
             del self.waiting[index]
             self._admit(sequence, hits)
             plan.admitted.append(sequence)
             self._plan_chunk(plan, sequence)
 
-    def _least_chunk(self, sequence: Sequence) -> int:
-        return 1 if self._has_chunks else sequence.num_tokens
-
     def _cached_blocks(self, sequence: Sequence) -> list[int] | None:
         """Return the cached blocks of a sequence's prefix; None if its next block is being computed."""
         if not sequence.shares_blocks:
             return []
+        # The last token is always computed, since its logits draw the next one; so are prompt tokens without a score.
         reusable = sequence.num_scored_tokens if sequence.scores_prompt else sequence.num_tokens
         count = min(reusable, sequence.num_tokens - 1) // self._block_tokens
         hits: list[int] = []
@@ -290,6 +288,7 @@ class Scheduler:
     def _fits(self, sequence: Sequence, hits: list[int]) -> bool:
         """Return whether a sequence fits into the pool, with the expected growth of all sequences and a watermark."""
         num_new = self._blocks_for(sequence.num_tokens) - len(hits)
+        # Cached blocks that nothing uses are counted as free, and sharing them takes them away.
         left = self.pool.num_free - num_new - sum(self.pool.is_free(block) for block in hits)
         if not self.running:
             return left >= 0
@@ -319,6 +318,7 @@ class Scheduler:
         self.running.append(sequence)
         if not sequence.shares_blocks:
             return
+        # Others with the same prefix wait for these blocks instead of computing them too (`_cached_blocks`).
         num_full = sequence.num_tokens // self._block_tokens
         for block_hash in sequence.hash_blocks(num_full, self._block_tokens)[len(hits) :]:
             self._computing.setdefault(block_hash, sequence)

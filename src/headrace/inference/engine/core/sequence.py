@@ -79,12 +79,10 @@ class Sequence:
 
     @property
     def num_output_tokens(self) -> int:
-        """The number of tokens generated so far."""
         return self.num_tokens - self.num_prompt_tokens
 
     @property
     def output(self) -> Int32:
-        """The tokens generated so far."""
         return self.tokens[self.num_prompt_tokens : self.num_tokens]
 
     @property
@@ -100,7 +98,6 @@ class Sequence:
         return self._matcher
 
     def append(self, token_id: int) -> None:
-        """Add a generated token."""
         self.tokens[self.num_tokens] = token_id
         self.num_tokens += 1
 

@@ -7,34 +7,67 @@ numpy calls; while the same sequences decode one token per step, the gathered ar
 number of logit rows in a step: none during prefill, many while its prompt is scored or draft tokens are verified.
 """
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from headrace.core.generation import SamplingParams
-from headrace.inference.engine.core.row_extras import RowExtras
 from headrace.inference.engine.core.scheduler import StepPlan
 from headrace.inference.engine.core.sequence import Sequence
 from headrace.inference.engine.structured_output.state import Constraint, GrammarMasks
 from headrace.inference.runner.step import SAMPLING_DTYPE, Bias, History, Mask, RunnerLimits, StepInput
 
 Int32 = npt.NDArray[np.int32]
+BiasArrays = tuple[Int32, npt.NDArray[np.float32]]
 SamplingRows = npt.NDArray[np.void]
 
 _SEED_MASK = 2**64 - 1
+_SAMPLING_FIELDS = (
+    "temperature", "top_p", "min_p", "typical_p", "top_k",
+    "repetition_penalty", "presence_penalty", "frequency_penalty",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowExtras:
+    """
+    The optional inputs of one sequence's logit rows: biases, banned end tokens, history for penalties, a grammar.
+
+    Made once per sequence, kept through preemption and read in every step.
+    """
+
+    needs_history: bool
+    bias: BiasArrays | None
+    """The request's own bias."""
+    early_bias: BiasArrays | None
+    """The request's bias with end tokens forbidden, used before `min_new_tokens`."""
+    grammar: Constraint | None
+
+    def history(self, sequence: Sequence, row: int, num_tokens: int) -> History | None:
+        """Return the tokens that penalties count, if any is set, for a row that draws token number `num_tokens`."""
+        if not self.needs_history:
+            return None
+        return History(row=row, tokens=sequence.tokens[:num_tokens], num_prompt_tokens=sequence.num_prompt_tokens)
+
+    def row_bias(self, sequence: Sequence, row: int, num_tokens: int) -> Bias | None:
+        """Return the bias of a row that draws token number `num_tokens`, if any."""
+        is_early = num_tokens - sequence.num_prompt_tokens < sequence.params.min_new_tokens
+        arrays = self.early_bias if is_early else self.bias
+        return None if arrays is None else Bias(row=row, ids=arrays[0], values=arrays[1])
 
 
 @dataclass(slots=True)
 class LogitRows:
     """The purpose of each logit row of a step (drawing or scoring) and of each hidden row (pooling)."""
 
-    drawing: list[Sequence] = field(default_factory=list)
-    """Sequences that draw a token, decoding ones first."""
-    draw_rows: list[int] = field(default_factory=list)
-    """First row of each drawing sequence."""
-    draw_counts: list[int] = field(default_factory=list)
-    """Rows of each drawing sequence: one, plus one per draft token, which assumes the drafts before it to be right."""
+    drawing: list[tuple[Sequence, int, int]] = field(default_factory=list)
+    """
+    Sequence, first row and number of rows that draw a token, decoding sequences first: one row, plus one per draft
+    token, which assumes the drafts before it to be right.
+    """
     scoring: list[tuple[Sequence, int, int]] = field(default_factory=list)
     """Sequence, first row and number of rows that score its prompt."""
     pooling: list[tuple[Sequence, int, int]] = field(default_factory=list)
@@ -77,9 +110,11 @@ class StepBuilder:
     def build(self, plan: StepPlan) -> tuple[StepInput, LogitRows]:
         """Gather the arrays of one step."""
         sequences = plan.sequences
+        # Tables only grow while a sequence runs, so a changed length means new blocks.
         for sequence in sequences:
             if len(sequence.blocks) != self._table_lens[sequence.slot]:
                 self._write_table(sequence)
+        # Without chunks and drafts, only tokens, lengths and positions differ from step to step.
         is_plain = plan.num_tokens == len(sequences) == plan.num_decodes
         if is_plain and self._cached is not None and self._cached.sequences == sequences:
             return self._next_of(self._cached), self._cached.logit_rows
@@ -88,7 +123,6 @@ class StepBuilder:
         return step, logit_rows
 
     def _next_of(self, cached: CachedStep) -> StepInput:
-        """Return the step that follows a cached one."""
         step = cached.step
         sampling = step.sampling.copy()
         sampling["position"] = [s.num_tokens for s in cached.sequences]
@@ -141,15 +175,19 @@ class StepBuilder:
     def _rows(
         self, plan: StepPlan, slots: npt.NDArray[np.int64], starts: Int32
     ) -> tuple[Int32, SamplingRows, LogitRows]:
+        # Decoding sequences have a logit row for each of their tokens, which lie at the front of the step.
         num_decodes = plan.num_decodes
         decoding, counts = plan.sequences[:num_decodes], plan.counts[:num_decodes]
-        logit_rows = LogitRows(drawing=list(decoding), draw_rows=starts[:num_decodes].tolist(), draw_counts=counts)
+        logit_rows = LogitRows(drawing=list(zip(decoding, starts.tolist(), counts, strict=False)))
         num_rows = int(starts[num_decodes])
         rows = [np.arange(num_rows, dtype=np.int32)]
         sampling = self._sampling[np.repeat(slots[:num_decodes], counts)]
+        # The position selects the random number: token `i` of a sequence is drawn with number `i`, drafted or not.
         first_positions = np.array([s.num_tokens for s in decoding], np.int64)
         sampling["position"] = np.repeat(first_positions - starts[:num_decodes], counts) + rows[0]
         samplings = [sampling]
+        # A chunk has a row for each prompt token that it scores, and one that draws if it reaches the newest token
+        # of a sequence that may get another one.
         for index in range(num_decodes, len(plan.sequences)):
             sequence, count, start = plan.sequences[index], plan.counts[index], int(starts[index])
             first, num_scored = _scored(sequence, count)
@@ -159,10 +197,8 @@ class StepBuilder:
                 rows.append(np.arange(offset, offset + num_scored, dtype=np.int32))
                 samplings.append(_scoring_rows(sequence, first, num_scored))
                 num_rows += num_scored
-            if _draws(sequence, count):
-                logit_rows.drawing.append(sequence)
-                logit_rows.draw_rows.append(num_rows)
-                logit_rows.draw_counts.append(1)
+            if sequence.num_computed_tokens + count == sequence.num_tokens < sequence.max_total_tokens:
+                logit_rows.drawing.append((sequence, num_rows, 1))
                 rows.append(np.array([start + count - 1], np.int32))
                 drawn = self._sampling[slots[index : index + 1]]
                 drawn["position"] = sequence.num_tokens
@@ -177,9 +213,7 @@ class StepBuilder:
             return (), (), ()
         histories, biases = [], []
         grammars: list[tuple[int, Constraint]] = []
-        for sequence, first_row, count in zip(
-            logit_rows.drawing, logit_rows.draw_rows, logit_rows.draw_counts, strict=True
-        ):
+        for sequence, first_row, count in logit_rows.drawing:
             extras = self._extras.get(sequence.slot)
             if extras is None:
                 continue
@@ -191,22 +225,43 @@ class StepBuilder:
                     biases.append(bias)
                 if extras.grammar is not None:
                     grammars.append((row, extras.grammar))
+        # All missing masks at once, on two threads.
         self._masks.prepare(grammar for _, grammar in grammars)
         masks = tuple(Mask(row=row, words=grammar.mask()) for row, grammar in grammars)
         return tuple(histories), tuple(biases), masks
 
     def release(self, slot: int) -> None:
-        """Drop the extras of a slot."""
         self._extras.pop(slot, None)
+
+
+def make_extras(params: SamplingParams, *, end_ids: Iterable[int], grammar: Constraint | None) -> RowExtras | None:
+    """
+    Return what a request needs beyond its `SAMPLING_DTYPE` row, or None.
+
+    A grammar decides when the answer may end: `min_new_tokens` does not apply with one.
+    """
+    needs_history = (
+        params.repetition_penalty != 1.0 or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
+    )
+    banned = () if grammar is not None or params.min_new_tokens == 0 else tuple(end_ids)
+    bias = _arrays(dict(params.logit_bias))
+    early_bias = _arrays({**params.logit_bias, **dict.fromkeys(banned, -math.inf)})
+    if not needs_history and early_bias is None and grammar is None:
+        return None
+    return RowExtras(needs_history=needs_history, bias=bias, early_bias=early_bias, grammar=grammar)
+
+
+def _arrays(bias: dict[int, float]) -> BiasArrays | None:
+    if not bias:
+        return None
+    return np.fromiter(bias.keys(), np.int32, len(bias)), np.fromiter(bias.values(), np.float32, len(bias))
 
 
 def sampling_row(params: SamplingParams, seed: int) -> SamplingRows:
     """Return the (1,) row of `SAMPLING_DTYPE` for these parameters; `position` is set in each step."""
     row = np.zeros(1, SAMPLING_DTYPE)
     row["seed"] = np.uint64(seed & _SEED_MASK)
-    for name in ("temperature", "top_p", "min_p", "typical_p", "top_k"):
-        row[name] = getattr(params, name)
-    for name in ("repetition_penalty", "presence_penalty", "frequency_penalty"):
+    for name in _SAMPLING_FIELDS:
         row[name] = getattr(params, name)
     row["num_top"] = -1 if params.logprobs is None else params.logprobs
     row["target"] = -1
@@ -264,12 +319,6 @@ def _hidden_rows(plan: StepPlan, starts: Int32, logit_rows: LogitRows) -> Int32:
             logit_rows.pooling.append((sequence, num_rows, len(needed)))
             num_rows += len(needed)
     return np.concatenate(rows) if rows else np.empty(0, np.int32)
-
-
-def _draws(sequence: Sequence, count: int) -> bool:
-    """Return whether the chunk reaches the newest token and the sequence may get another one."""
-    end = sequence.num_computed_tokens + count
-    return end == sequence.num_tokens < sequence.max_total_tokens
 
 
 def _scored(sequence: Sequence, count: int) -> tuple[int, int]:

@@ -52,12 +52,8 @@ class StepTimeModel:
         self._num_samples = 0
         self._most_tokens = 16
         self._noise = 1.0
-        self._coefficients: Coefficients = (0.0, _PRIOR_S_PER_TOKEN, 0.0)
-
-    @property
-    def coefficients(self) -> Coefficients:
+        self.coefficients: Coefficients = (0.0, _PRIOR_S_PER_TOKEN, 0.0)
         """The current a (s), b (s per token), c (s per attended token)."""
-        return self._coefficients
 
     def observe(self, *, tokens: int, attended: int, seconds: float, has_chunk: bool = False) -> None:
         """Learn from one measured step; `has_chunk`: it contained a prompt chunk."""
@@ -71,11 +67,10 @@ class StepTimeModel:
         self._num_samples += 1
         self._most_tokens = max(self._most_tokens, tokens)
         if self._num_samples <= _FIRST_FITS or self._num_samples % _REFIT_EVERY == 0:
-            self._coefficients = _fit([_row(bucket) for bucket in self._buckets.values()])
+            self.coefficients = _fit([_row(bucket) for bucket in self._buckets.values()])
 
     def predict_s(self, *, tokens: int, attended: int) -> float:
-        """Return the expected duration of a step."""
-        a, b, c = self._coefficients
+        a, b, c = self.coefficients
         return a + b * tokens + c * attended
 
     def largest_chunk_tokens(self, *, tokens: int, attended: int, context: int, limit_s: float) -> int:
@@ -88,7 +83,7 @@ class StepTimeModel:
             context: Tokens before the chunk in its sequence.
             limit_s: Seconds that 90 % of such steps may take.
         """
-        a, b, c = self._coefficients
+        a, b, c = self.coefficients
         left_s = limit_s * _SAFETY / self._noise - (a + b * tokens + c * attended)
         if left_s <= 0:
             return 0

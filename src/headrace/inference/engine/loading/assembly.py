@@ -14,13 +14,12 @@ from headrace.core.progress import Progress, no_progress
 from headrace.core.sampling_defaults import recommended_sampling
 from headrace.inference.engine.config import EngineConfig, EngineLimits, ModelSource, fit_to_runner
 from headrace.inference.engine.core.observer import EngineObserver
-from headrace.inference.engine.loading.adapters import start_adapters
 from headrace.inference.engine.loading.plan import plan_engine
 from headrace.inference.engine.loading.pooling import Use, pooling_info, resolve_use
 from headrace.inference.engine.loading.smoothquant import smoothed_weights
-from headrace.inference.engine.loading.source import read_model
+from headrace.inference.engine.loading.source import read_model, start_adapters
 from headrace.inference.engine.service.async_engine import AsyncEngine, runner_engine
-from headrace.inference.engine.service.request_processor import TextParts
+from headrace.inference.engine.service.prompt_tokens import TextParts
 from headrace.inference.models.model import HfModel, Model
 from headrace.inference.models.peft_adapter import read_peft_adapter
 from headrace.inference.models.pooling import Pooler

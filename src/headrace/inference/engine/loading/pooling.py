@@ -38,17 +38,7 @@ class Use:
 
 
 def resolve_use(model: Model, *, task: str, pooling: str) -> Use:
-    """
-    Resolve the use of a model from its files and the settings.
-
-    Args:
-        model: The model.
-        task: The setting `task`.
-        pooling: The setting `pooling`.
-
-    Raises:
-        SettingsError: The model does not support this use.
-    """
+    """Resolve the use of a model from its files and these settings; raise `SettingsError` if it does not support it."""
     if task == "generate":
         if not model.generates:
             raise SettingsError(

@@ -46,15 +46,8 @@ def smoothed_weights(
     """
     Return the model's weights as smoothed W8A8, from the cache or computed now.
 
-    The weights of an int8 checkpoint are returned unchanged: they cannot be smoothed.
-
-    Args:
-        model: The model as stored.
-        alpha: The strength; None: searched.
-        cache_dir: The cache of packed weights.
-        available_bytes: Memory that may be used.
-        progress: Receives the progress by layers.
-        max_samples: Maximum number of calibration texts.
+    The weights of an int8 checkpoint are returned unchanged: they cannot be smoothed. Without `alpha`, the strength is
+    searched.
 
     Raises:
         UnsupportedModel: A layer is of a kind that cannot be quantized.
@@ -102,7 +95,7 @@ def _locked(folder: Path) -> Iterator[None]:
 def _make(
     model: Model, folder: Path, samples: Sequence[Sequence[int]], alphas: Sequence[float], progress: Progress
 ) -> None:
-    from headrace.inference.runner.quantized_folder import write_quantized
+    from headrace.inference.runner.quantize import write_quantized
 
     for unfinished in folder.parent.glob(f".{folder.name}.*"):
         shutil.rmtree(unfinished, ignore_errors=True)

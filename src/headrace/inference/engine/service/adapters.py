@@ -9,7 +9,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -23,17 +23,13 @@ _log = structlog.get_logger("headrace.engine")
 
 
 class AdapterContent(Protocol):
-    """The facts of a loaded adapter that the registry keeps."""
+    """The facts of a loaded adapter that the registry keeps: a hash of its content, the largest rank of a matrix."""
 
     @property
-    def identity(self) -> str:
-        """A hash of the content."""
-        ...
+    def identity(self) -> str: ...
 
     @property
-    def rank(self) -> int:
-        """The largest rank of a matrix."""
-        ...
+    def rank(self) -> int: ...
 
 
 FillSlot = Callable[[int, Path], AdapterContent]
@@ -54,28 +50,22 @@ class LoadedAdapter:
     """False once its name was removed."""
 
 
-@dataclass(slots=True)
-class _Books:
-    """The state that the event loop and the engine thread share."""
-
-    free: list[int]
-    by_name: dict[str, LoadedAdapter] = field(default_factory=dict)
-    loading: set[str] = field(default_factory=set)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-
 class AdapterRegistry:
     """The adapters of an engine by name: loading, use by requests, and unloading once the last request has ended."""
 
     def __init__(self, num_slots: int, fill: FillSlot) -> None:
         self._num_slots = num_slots
         self._fill = fill
-        self._books = _Books(free=list(range(num_slots)))
+        # What follows is shared by the event loop and the engine thread.
+        self._lock = threading.Lock()
+        self._free = list(range(num_slots))
+        self._by_name: dict[str, LoadedAdapter] = {}
+        self._loading: set[str] = set()
 
     @property
     def infos(self) -> tuple[AdapterInfo, ...]:
         """The adapters that requests may name, oldest first."""
-        return tuple(adapter.info for adapter in self._books.by_name.values())
+        return tuple(adapter.info for adapter in self._by_name.values())
 
     def acquire(self, name: str, count: int) -> LoadedAdapter:
         """
@@ -84,16 +74,14 @@ class AdapterRegistry:
         Raises:
             NotFound: no adapter has this name.
         """
-        with self._books.lock:
-            adapter = self._books.by_name.get(name)
-            if adapter is None:
-                raise NotFound(f"The adapter `{shortened(name)}` is not loaded. Loaded: {self._names()}.")
+        with self._lock:
+            adapter = self._find(name)
             adapter.num_uses += count
             return adapter
 
     def release(self, adapter: LoadedAdapter, count: int = 1) -> None:
         """End `count` uses of an adapter."""
-        with self._books.lock:
+        with self._lock:
             adapter.num_uses -= count
             self._free_if_unused(adapter)
 
@@ -112,15 +100,15 @@ class AdapterRegistry:
         try:
             adapter = await asyncio.to_thread(self._fill, slot, path)
         except BaseException:
-            with self._books.lock:
-                self._books.loading.discard(name)
-                self._books.free.append(slot)
+            with self._lock:
+                self._loading.discard(name)
+                self._free.append(slot)
             raise
         info = AdapterInfo(name=name, path=str(path), rank=adapter.rank, created_s=int(time.time()))
-        with self._books.lock:
-            self._books.loading.discard(name)
+        with self._lock:
+            self._loading.discard(name)
             self._delist(name)
-            self._books.by_name[name] = LoadedAdapter(info=info, slot=slot, identity=adapter.identity)
+            self._by_name[name] = LoadedAdapter(info=info, slot=slot, identity=adapter.identity)
         _log.info("adapter.loaded", name=name, path=str(path), rank=adapter.rank, slot=slot)
         return info
 
@@ -131,39 +119,43 @@ class AdapterRegistry:
         Raises:
             NotFound: no adapter has this name.
         """
-        with self._books.lock:
-            if name not in self._books.by_name:
-                raise NotFound(f"The adapter `{shortened(name)}` is not loaded. Loaded: {self._names()}.")
+        with self._lock:
+            self._find(name)
             self._delist(name)
         _log.info("adapter.unloaded", name=name)
 
+    def _find(self, name: str) -> LoadedAdapter:
+        adapter = self._by_name.get(name)
+        if adapter is None:
+            raise NotFound(f"The adapter `{shortened(name)}` is not loaded. Loaded: {self._names()}.")
+        return adapter
+
     def _reserve(self, name: str, *, replaces: bool) -> int:
-        books = self._books
-        with books.lock:
+        with self._lock:
             if not name:
                 raise InvalidRequest("The name of the adapter is empty; expected a name.", param="name")
-            if name in books.loading or (name in books.by_name and not replaces):
+            if name in self._loading or (name in self._by_name and not replaces):
                 raise InvalidRequest(
                     f"The adapter `{shortened(name)}` has already been loaded. Unload it first, or replace it.",
                     param="name",
                 )
-            if not books.free:
+            if not self._free:
                 raise InsufficientMemory(
                     f"All {self._num_slots} slots for adapters are taken ({self._names()}, and those that still finish "
                     "requests). Unload an adapter, or start the server with a larger max_loras."
                 )
-            books.loading.add(name)
-            return books.free.pop(0)
+            self._loading.add(name)
+            return self._free.pop(0)
 
     def _delist(self, name: str) -> None:
-        adapter = self._books.by_name.pop(name, None)
+        adapter = self._by_name.pop(name, None)
         if adapter is not None:
             adapter.is_listed = False
             self._free_if_unused(adapter)
 
     def _free_if_unused(self, adapter: LoadedAdapter) -> None:
         if not adapter.is_listed and adapter.num_uses == 0:
-            self._books.free.append(adapter.slot)
+            self._free.append(adapter.slot)
 
     def _names(self) -> str:
-        return ", ".join(shortened(name) for name in self._books.by_name) or "none"
+        return ", ".join(shortened(name) for name in self._by_name) or "none"

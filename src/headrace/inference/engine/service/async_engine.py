@@ -7,7 +7,8 @@ out).
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -24,14 +25,15 @@ from headrace.core.generation import (
     PoolingParams,
     SamplingParams,
     TextSpan,
+    Token,
 )
 from headrace.inference.engine.backend import Drain, Take, relay_chunks
 from headrace.inference.engine.config import EngineLimits, fit_to_runner
-from headrace.inference.engine.core.observer import EngineObserver, NoObserver
+from headrace.inference.engine.core.observer import EngineObserver
 from headrace.inference.engine.service.adapters import AdapterRegistry, LoadedAdapter
-from headrace.inference.engine.service.best_of import best_chunks
 from headrace.inference.engine.service.choice_engine import ChoiceEngine
-from headrace.inference.engine.service.request_processor import RequestProcessor, TextParts
+from headrace.inference.engine.service.prompt_tokens import TextParts
+from headrace.inference.engine.service.request_processor import RequestProcessor
 from headrace.inference.engine.service.stream import ChunkStream
 from headrace.inference.engine.service.thread import EngineThread, ReadAdapter
 from headrace.inference.engine.text.detokenizer import TokenTable
@@ -40,12 +42,13 @@ from headrace.inference.runner.step import Runner
 _WARM_UP_TOKENS = 64
 _WARM_UP_ANSWER_TOKENS = 4
 _MAX_RETRY_AFTER_S = 60.0
+_FAILURES = (FinishReason.ERROR, FinishReason.ABORT)
 _VOCABULARY_DELAY_S = 1.0
 """Seconds after the start before the vocabulary for grammars is built: requests may be waiting for this engine."""
 
 
 class AsyncEngine:
-    """A `Backend` with a `ChoiceEngine`, which it owns."""
+    """A `Backend` with a `ChoiceEngine`, which it owns; `Backend` describes the methods."""
 
     def __init__(
         self,
@@ -59,17 +62,11 @@ class AsyncEngine:
         start_adapters: Mapping[str, Path] = MappingProxyType({}),
     ) -> None:
         self.limits = limits
-        self._info = info
-        self._observer = observer or NoObserver()
+        self.info = info
+        self._observer = observer or EngineObserver()
         self._engine = engine
         self._processor = RequestProcessor(
-            parts,
-            table,
-            limits,
-            vocab_size=engine.vocab_size,
-            generates=info.generates,
-            pooling=info.pooling,
-            delays_grammars=engine.delays_grammars,
+            parts, table, limits, info, vocab_size=engine.vocab_size, delays_grammars=engine.delays_grammars
         )
         self._adapters = AdapterRegistry(engine.num_adapter_slots, engine.fill_adapter_slot)
         self._start_adapters = start_adapters
@@ -83,13 +80,7 @@ class AsyncEngine:
         self._freed_at_s = time.perf_counter()
 
     @property
-    def info(self) -> ModelInfo:
-        """The model that is served."""
-        return self._info
-
-    @property
     def is_healthy(self) -> bool:
-        """False once the engine has ended or its last steps all failed."""
         return self._engine.is_healthy
 
     async def start(self) -> None:
@@ -111,7 +102,7 @@ class AsyncEngine:
             await asyncio.to_thread(self._engine.stop)
             raise
         self._engine.begin_service(self._observer)
-        if self._info.generates:
+        if self.info.generates:
             self._preparing = asyncio.create_task(self._build_grammar_vocabulary())
 
     async def _warm_up(self) -> None:
@@ -120,7 +111,7 @@ class AsyncEngine:
         sampling = SamplingParams(max_new_tokens=_WARM_UP_ANSWER_TOKENS, ignore_eos=True)
         vocab_size = self._engine.vocab_size
         prompt = tuple(index % vocab_size for index in range(prompt_tokens))
-        pooling = None if self._info.generates else PoolingParams(task="embed_tokens", normalize=False)
+        pooling = None if self.info.generates else PoolingParams(task="embed_tokens", normalize=False)
         request = GenerationRequest(
             request_id="warm-up", prompt=prompt, sampling=sampling, pooling=pooling, cache_salt="warm-up"
         )
@@ -132,15 +123,14 @@ class AsyncEngine:
         """Build the vocabulary for grammars while there are no requests, so that neither the start nor streams wait."""
         await asyncio.sleep(_VOCABULARY_DELAY_S)
         await self._is_drained.wait()
-        await self._processor.build_grammar_vocabulary()
+        await self._processor.grammars.build_vocabulary()
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[Chunk, None]:
-        """Stream the answer; see `Backend.generate`."""
         stream = await self._submit(request)
         params = request.sampling
         try:
             if params.best_of is not None and params.best_of > params.n:
-                async for chunk in best_chunks(stream, count=params.n, shows_logprobs=params.logprobs is not None):
+                async for chunk in _best_chunks(stream, count=params.n, shows_logprobs=params.logprobs is not None):
                     yield chunk
             else:
                 while not stream.is_finished:
@@ -149,7 +139,6 @@ class AsyncEngine:
             self._leave(stream)
 
     async def relay(self, request: GenerationRequest, take: Take, drain: Drain) -> None:
-        """Push the answer; see `Backend.relay`."""
         if request.sampling.best_of is not None:
             await relay_chunks(self.generate(request), take, drain)
             return
@@ -162,38 +151,30 @@ class AsyncEngine:
 
     @property
     def tokenizer_config(self) -> Mapping[str, object]:
-        """The tokenizer's settings; see `Backend.tokenizer_config`."""
-        return self._processor.tokenizer_config
+        return self._processor.prompts.tokenizer_config
 
     def tokenize(
         self, prompt: str | ChatPrompt, *, add_special_tokens: bool | None = None
     ) -> tuple[str, tuple[TextSpan, ...]]:
-        """Return the text after the chat template, and its tokens; see `Backend.tokenize`."""
-        return self._processor.tokenize(prompt, add_special_tokens=add_special_tokens)
+        return self._processor.prompts.tokenize(prompt, add_special_tokens=add_special_tokens)
 
     def detokenize(self, token_ids: tuple[int, ...]) -> str:
-        """Return the text of tokens; see `Backend.detokenize`."""
-        return self._processor.detokenize(token_ids)
+        return self._processor.prompts.detokenize(token_ids)
 
     @property
     def adapters(self) -> tuple[AdapterInfo, ...]:
-        """The adapters that requests may name."""
         return self._adapters.infos
 
     async def load_adapter(self, name: str, path: Path, *, replaces: bool = False) -> AdapterInfo:
-        """Load an adapter while requests run; see `Backend.load_adapter`."""
         return await self._adapters.load(name, path, replaces=replaces)
 
     async def unload_adapter(self, name: str) -> None:
-        """Remove an adapter; see `Backend.unload_adapter`."""
         self._adapters.unload(name)
 
     def stats(self) -> EngineStats:
-        """Return the current load of the engine."""
         return self._engine.stats()
 
     async def close(self, *, deadline_s: float) -> None:
-        """Refuse new requests, let running ones finish until the deadline, then abort the rest. Idempotent."""
         self._is_accepting = False
         if self._closing is None:
             self._closing = asyncio.create_task(self._close(deadline_s))
@@ -274,7 +255,7 @@ class AsyncEngine:
         await asyncio.to_thread(self._engine.stop)
         if self._preparing is not None:
             self._preparing.cancel()
-        self._processor.close()
+        self._processor.grammars.close()
 
     async def _abort_all(self) -> None:
         """End the remaining choices with an ABORT chunk and give readers a moment to read it."""
@@ -285,6 +266,33 @@ class AsyncEngine:
             await asyncio.wait_for(self._is_drained.wait(), 1.0)
         except TimeoutError:
             return  # some readers have stopped reading
+
+
+async def _best_chunks(stream: ChunkStream, *, count: int, shows_logprobs: bool) -> AsyncIterator[Chunk]:
+    """
+    Wait for all candidates and yield the `count` with the best mean logprob, best first, one chunk each.
+
+    Logprobs are computed for the ranking; without `shows_logprobs` they are left out.
+    """
+    pieces: dict[int, list[Chunk]] = {choice.index: [] for choice in stream.choices}
+    while not stream.is_finished:
+        chunk = await stream.next()
+        pieces[chunk.index].append(chunk)
+    prompt = next((c.prompt for chunks in pieces.values() for c in chunks if c.prompt is not None), None)
+    endings = {index: chunks[-1].finish for index, chunks in pieces.items()}
+    failed = {index for index, end in endings.items() if end is not None and end.reason in _FAILURES}
+    ranked = sorted(stream.choices, key=lambda c: (c.index in failed, -c.mean_logprob, c.index))[:count]
+    for place, choice in enumerate(ranked):
+        yield _joined(pieces[choice.index], place, prompt if place == 0 else None, shows_logprobs=shows_logprobs)
+
+
+def _joined(chunks: list[Chunk], place: int, prompt: tuple[Token, ...] | None, *, shows_logprobs: bool) -> Chunk:
+    tokens = tuple(token for chunk in chunks for token in chunk.tokens)
+    if not shows_logprobs:
+        tokens = tuple(replace(token, logprob=None) for token in tokens)
+    text = "".join(chunk.text for chunk in chunks)
+    first, last = chunks[0], chunks[-1]
+    return Chunk(index=place, text=text, tokens=tokens, prompt=prompt, opening=first.opening, finish=last.finish)
 
 
 def runner_engine(

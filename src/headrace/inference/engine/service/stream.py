@@ -26,7 +26,6 @@ class ChunkStream:
         self._take: Take | None = None
 
     def open(self, choices: list[Choice]) -> None:
-        """Set the choices of the request."""
         self.choices = choices
         self._num_open = len(choices)
 
@@ -47,7 +46,6 @@ class ChunkStream:
             self._give(chunk, self._take, reader)
 
     async def next(self) -> Chunk:
-        """Wait for the next chunk."""
         while not self._chunks:
             await self._wait()
         return self._count(self._chunks.popleft())

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
 
 import structlog
 
@@ -29,85 +28,61 @@ _log = structlog.get_logger("headrace.engine")
 
 MAX_FAILURES_IN_ROW = 3
 
-
 ReadAdapter = Callable[[Path], Adapter]
 """Reads an adapter for the engine's model; blocks."""
 
 
 class EngineThread:
-    """A `ChoiceEngine`: our own engine on a `Runner`, which it owns."""
+    """Our own engine on a `Runner`, which it owns. `ChoiceEngine` describes its attributes and methods."""
+
+    delays_grammars = True
+    """Every mask is computed from the state of its choice."""
 
     def __init__(
         self, runner: Runner, table: TokenTable, limits: EngineLimits, *, read_adapter: ReadAdapter | None = None
     ) -> None:
+        self.vocab_size = runner.vocab_size
+        self.num_adapter_slots = runner.limits.max_adapters
+        self.crash: Exception | None = None
         self._runner = runner
         self._engine = Engine(runner, table, limits, clock=time.perf_counter)
-        self._read_adapter = read_adapter or _no_adapters
+        self._read_adapter = read_adapter
         self._wakeup = threading.Condition()
         self._arrivals: list[Choice] = []
         self._aborts: list[tuple[list[Choice], str]] = []
         self._is_stopping = False
-        self._crash: Exception | None = None
         self._open: set[Choice] = set()
         self._thread = threading.Thread(target=self._run, name="headrace-engine", daemon=True)
         self.num_rounds = 0
         """Iterations of the loop; constant while the engine is idle."""
 
     @property
-    def vocab_size(self) -> int:
-        """The number of token ids."""
-        return self._runner.vocab_size
-
-    @property
-    def num_adapter_slots(self) -> int:
-        """The number of adapters that may be loaded at the same time."""
-        return self._runner.limits.max_adapters
-
-    @property
-    def delays_grammars(self) -> bool:
-        """True: every mask is computed from the state of its choice."""
-        return True
-
-    @property
     def is_healthy(self) -> bool:
         """False after a crash, too many consecutive failed steps or the end of a process that the runner needs."""
-        is_running = self._crash is None and self._engine.num_failures_in_row < MAX_FAILURES_IN_ROW
+        is_running = self.crash is None and self._engine.num_failures_in_row < MAX_FAILURES_IN_ROW
         return is_running and self._runner.is_healthy
 
-    @property
-    def crash(self) -> Exception | None:
-        """The exception that ended the thread, if any."""
-        return self._crash
-
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def begin_service(self, observer: EngineObserver) -> None:
-        """Reset the totals after the warm-up and report to `observer` from now on."""
         self._engine.begin_service(observer)
 
     def add(self, choices: list[Choice]) -> None:
-        """
-        Queue choices for the next step.
-
-        Raises:
-            Unavailable: The thread has ended.
-        """
         with self._wakeup:
-            if self._is_stopping or self._crash is not None:
+            if self._is_stopping or self.crash is not None:
                 raise Unavailable("The engine has stopped. Send the request to another server or try again later.")
             self._arrivals += choices
             self._wakeup.notify()
 
     def abort(self, choices: Iterable[Choice], *, message: str) -> None:
-        """End choices before the next step."""
         with self._wakeup:
             self._aborts.append((list(choices), message))
             self._wakeup.notify()
 
     def fill_adapter_slot(self, slot: int, path: Path) -> Adapter:
-        """Read an adapter into a slot of the runner; blocks."""
+        if self._read_adapter is None:
+            raise SettingsError("Adapters are off. Start the server with --enable-lora.")
         adapter = self._read_adapter(path)
         self._runner.load_adapter(slot, adapter)
         return adapter
@@ -133,7 +108,7 @@ class EngineThread:
         except Exception as error:  # noqa: BLE001 - an edge: the engine's own state is broken, so it cannot continue
             _log.exception("engine.crashed")
             with self._wakeup:
-                self._crash = error
+                self.crash = error
                 lost = [*self._open, *self._arrivals]
             deliver([(choice, _crashed(choice, error)) for choice in lost])
 
@@ -165,10 +140,6 @@ class EngineThread:
         pool = self._engine.scheduler.pool
         if not self._engine.has_work and pool.num_free != pool.num_blocks:
             _log.error("engine.blocks_lost", num_blocks=pool.num_blocks, num_free_blocks=pool.num_free)
-
-
-def _no_adapters(_path: Path) -> NoReturn:
-    raise SettingsError("Adapters are off. Start the server with --enable-lora.")
 
 
 def _crashed(choice: Choice, error: Exception) -> Chunk:

@@ -93,15 +93,16 @@ def check_token_ids(token_ids: tuple[int, ...], *, vocab_size: int, param: str =
 
 
 def _check_numbers(params: SamplingParams) -> None:
-    positive = "a number above 0"
-    _require(_is_finite(params.temperature) and params.temperature >= 0, "temperature", params.temperature, "0 or more")
+    _require(
+        math.isfinite(params.temperature) and params.temperature >= 0, "temperature", params.temperature, "0 or more"
+    )
     _require(params.top_k >= 0, "top_k", params.top_k, "0 (off) or more")
     for name in ("top_p", "typical_p"):
         value = getattr(params, name)
         _require(0 < value <= 1, name, value, "above 0 and at most 1")
     _require(0 <= params.min_p <= 1, "min_p", params.min_p, "between 0 and 1")
     penalty = params.repetition_penalty
-    _require(_is_finite(penalty) and penalty > 0, "repetition_penalty", penalty, positive)
+    _require(math.isfinite(penalty) and penalty > 0, "repetition_penalty", penalty, "a number above 0")
     _require(params.temperature <= _MAX_FACTOR, "temperature", params.temperature, f"at most {_MAX_FACTOR:g}")
     expected = f"between {1 / _MAX_FACTOR:g} and {_MAX_FACTOR:g}"
     _require(1 / _MAX_FACTOR <= penalty <= _MAX_FACTOR, "repetition_penalty", penalty, expected)
@@ -110,13 +111,11 @@ def _check_numbers(params: SamplingParams) -> None:
         _require(-2 <= value <= 2, name, value, "between -2 and 2")
     if params.seed is not None:
         _require(_MIN_SEED <= params.seed <= _MAX_SEED, "seed", params.seed, "a 64-bit integer")
-    if params.max_new_tokens is not None:
-        _require(params.max_new_tokens >= 0, "max_new_tokens", params.max_new_tokens, "0 or more")
-        most = params.max_new_tokens
-        _require(
-            params.min_new_tokens <= most, "min_new_tokens", params.min_new_tokens, f"at most max_new_tokens ({most})"
-        )
-    _require(params.min_new_tokens >= 0, "min_new_tokens", params.min_new_tokens, "0 or more")
+    least, most = params.min_new_tokens, params.max_new_tokens
+    if most is not None:
+        _require(most >= 0, "max_new_tokens", most, "0 or more")
+        _require(least <= most, "min_new_tokens", least, f"at most max_new_tokens ({most})")
+    _require(least >= 0, "min_new_tokens", least, "0 or more")
 
 
 def _check_choices(params: SamplingParams, limits: RequestLimits) -> None:
@@ -146,10 +145,6 @@ def _check_repetition(rule: RepetitionDetection | None) -> None:
     ):
         value = getattr(rule, name)
         _require(low <= value <= high, f"repetition_detection.{name}", value, f"between {low} and {high}")
-
-
-def _is_finite(value: float) -> bool:
-    return math.isfinite(value)
 
 
 def _require(is_met: bool, name: str, value: object, expected: str) -> None:

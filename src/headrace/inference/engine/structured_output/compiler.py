@@ -19,9 +19,8 @@ from headrace.core.errors import Busy, InvalidRequest, Unavailable
 from headrace.core.generation import Grammar, GrammarKind
 from headrace.core.threads import at_low_priority
 from headrace.inference.engine.structured_output.json_names import NameIndex
-from headrace.inference.engine.structured_output.llguidance_errors import explain_error
 from headrace.inference.engine.structured_output.source import GrammarError, grammar_source, has_maps, pattern_sources
-from headrace.inference.engine.structured_output.state import GrammarState
+from headrace.inference.engine.structured_output.state import GrammarState, explain_error
 from headrace.inference.models.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -51,10 +50,6 @@ _NAMES: dict[GrammarKind, str] = {
 }
 
 
-class _TakesTooLong(Exception):
-    """A compilation has been abandoned."""
-
-
 class _Lane:
     """Compiles one grammar at a time on a thread, in the order of arrival, and abandons those that take too long."""
 
@@ -70,7 +65,7 @@ class _Lane:
         Run `work` on the thread; `on_start` is called when its turn has come.
 
         Raises:
-            _TakesTooLong: `work` did not end in time; it continues in the background.
+            TimeoutError: `work` did not end in time; it continues in the background.
             Busy: `_MAX_ABANDONED` abandoned compilations are still running.
         """
         async with self._turn:
@@ -84,8 +79,12 @@ class _Lane:
                 running.cancel()  # the thread would report its result to an event loop that may be closed
                 raise
             if not done:
-                self._abandon(running)
-                raise _TakesTooLong
+                # Its thread ends with it; the next compilation gets another one.
+                self._abandoned.add(running)
+                running.add_done_callback(self._note_end)
+                self._executor.shutdown(wait=False)
+                self._executor = self._new_executor()
+                raise TimeoutError
             return running.result()
 
     def close(self) -> None:
@@ -93,12 +92,6 @@ class _Lane:
         for running in self._abandoned:
             running.cancel()
         self._executor.shutdown(wait=False, cancel_futures=True)
-
-    def _abandon(self, running: "asyncio.Future[T]") -> None:
-        self._abandoned.add(running)
-        running.add_done_callback(self._note_end)
-        self._executor.shutdown(wait=False)
-        self._executor = self._new_executor()
 
     def _note_end(self, ended: "asyncio.Future[Any]") -> None:
         self._abandoned.discard(ended)
@@ -119,7 +112,6 @@ class _Compilation:
 
     @property
     def is_dropped(self) -> bool:
-        """True once the compilation was cancelled."""
         return self.task.cancelling() > 0
 
     async def result(self) -> GrammarState | str:
@@ -145,14 +137,7 @@ class GrammarCompiler:
     """
 
     def __init__(self, tokenizer: Tokenizer, *, vocab_size: int, timeout_s: float = 10.0) -> None:
-        """
-        Create a compiler with an empty cache.
-
-        Args:
-            tokenizer: The model's tokenizer.
-            vocab_size: Rows of the model's output.
-            timeout_s: Longest compilation of one grammar.
-        """
+        """Create an empty cache; `vocab_size` is the number of rows of the model's output."""
         self._tokenizer = tokenizer
         self._timeout_s = timeout_s
         self._vocab_size = vocab_size
@@ -178,7 +163,7 @@ class GrammarCompiler:
         self._kept.move_to_end(grammar)
         try:
             found = await compilation.result()
-        except _TakesTooLong:
+        except TimeoutError:
             found = f"Its compilation took more than {self._timeout_s:g} s (grammar_timeout_s). Use a smaller one."
         except asyncio.CancelledError:
             if not compilation.task.cancelled():  # the client has left
@@ -197,7 +182,7 @@ class GrammarCompiler:
         """
         try:
             await self._large.run(self._tokenizer.grammar_tokenizer)
-        except _TakesTooLong:
+        except TimeoutError:
             return  # the build continues in the background
         except Exception as error:  # noqa: BLE001 - an edge: requests without a grammar are served all the same
             _log.warning("engine.no_grammars", error=repr(error))
@@ -244,10 +229,12 @@ class GrammarCompiler:
             return explain_error(str(error))
         if matcher.is_error():
             return explain_error(matcher.get_error())
-        num_mask_bytes = -(-tokenizer.vocab_size // 32) * 4
-        names = self._name_index() if grammar.kind in _JSON_KINDS and has_maps(source) else None
         state = GrammarState(
-            matcher, num_mask_bytes=num_mask_bytes, vocab_size=self._vocab_size, names=names, source=source
+            matcher=matcher,
+            source=source,
+            num_mask_bytes=-(-tokenizer.vocab_size // 32) * 4,
+            num_words=-(-self._vocab_size // 32),
+            names=self._name_index() if grammar.kind in _JSON_KINDS and has_maps(source) else None,
         )
         # Some faults show only when the first mask is computed: refuse the request before it is queued.
         trial = state.fork()

@@ -45,7 +45,6 @@ BEGINNING: Final = JsonPlace()
 
 
 def follow(place: JsonPlace, data: bytes) -> JsonPlace:
-    """Return the place after more bytes."""
     frame, mode, name, expects_name = place.frame, place.mode, bytearray(place.name), place.expects_name
     is_escaped, num_repeats = place.is_escaped, place.num_repeats
     for byte in data:
@@ -84,7 +83,6 @@ class NameIndex:
     """An index of a vocabulary's tokens by their bytes."""
 
     def __init__(self, tokens: Sequence[bytes]) -> None:
-        """Index all tokens that have bytes."""
         self.tokens = tokens
         self._sorted_ids = sorted((index for index, token in enumerate(tokens) if token), key=tokens.__getitem__)
         self._sorted = [tokens[index] for index in self._sorted_ids]
@@ -116,13 +114,11 @@ class NameIndex:
 
 
 def is_allowed(words: npt.NDArray[np.uint32], tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Return which tokens a mask allows."""
     bits: npt.NDArray[np.uint32] = np.left_shift(1, tokens & 31).astype(np.uint32)
     found: npt.NDArray[np.bool_] = (words[tokens >> 5] & bits) != 0
     return found
 
 
 def clear(words: npt.NDArray[np.uint32], tokens: Iterable[int]) -> None:
-    """Forbid tokens in a mask."""
     for token in tokens:
         words[token >> 5] &= ~np.uint32(1 << (token & 31))

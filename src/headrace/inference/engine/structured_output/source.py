@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -41,26 +41,37 @@ def grammar_source(grammar: Grammar) -> str:
     if len(grammar.text) > limit:
         raise GrammarError(f"It has {len(grammar.text)} characters; expected at most {limit}.")
     try:
-        return _SOURCES[grammar.kind](grammar)
+        return _source(grammar)
     except SchemaError as error:
         raise GrammarError(str(error)) from error
     except RecursionError as error:
         raise GrammarError("It is nested too deeply.") from error
 
 
+def _source(grammar: Grammar) -> str:
+    from llguidance import LLMatcher  # imported by the first request with a grammar
+
+    if grammar.kind == "regex":
+        return LLMatcher.grammar_from_regex(grammar.text)
+    if grammar.kind in _LARK:
+        return LLMatcher.grammar_from_lark(_LARK[grammar.kind](grammar))
+    schema = grammar.text if grammar.kind == "json_schema" else '{"type": "object"}'
+    return LLMatcher.grammar_from_json_schema(json.dumps(normalise_schema(schema)), overrides=_json_options(grammar))
+
+
 def has_maps(source: str) -> bool:
     """Return whether a JSON grammar allows objects with property names that it does not list."""
-    pending: list[Any] = [json.loads(source)]
-    while pending:
-        part = pending.pop()
-        if isinstance(part, list):
-            pending += part
-        elif isinstance(part, dict):
-            is_open = "object" in part.get("type", ()) and "additionalProperties" not in part
-            if is_open or "patternProperties" in part or part.get("additionalProperties", False) is not False:
-                return True
-            pending += part.values()
-    return False
+    return any(
+        (_says_object(part.get("type")) and "additionalProperties" not in part)
+        or "patternProperties" in part
+        or part.get("additionalProperties", False) is not False
+        for part in _objects(json.loads(source))
+    )
+
+
+def _says_object(types: object) -> bool:
+    # Of a property that is called `type`, or in a constant, this may be anything.
+    return types == "object" or (isinstance(types, list) and "object" in types)
 
 
 def pattern_sources(source: str) -> list[str]:
@@ -73,31 +84,24 @@ def pattern_sources(source: str) -> list[str]:
     from llguidance import LLMatcher
 
     found: dict[str, None] = {}
-    pending = [grammar.get("json_schema") for grammar in json.loads(source).get("grammars", ())]
+    schemas = [grammar.get("json_schema") for grammar in json.loads(source).get("grammars", ())]
+    for part in _objects(schemas, skipped=("const", "enum")):
+        if isinstance(part.get("pattern"), str) and "{" in part["pattern"]:
+            bounds = {key: part[key] for key in ("pattern", "minLength", "maxLength") if key in part}
+            found[json.dumps({"type": "string", **bounds})] = None
+    return [LLMatcher.grammar_from_json_schema(schema) for schema in found]
+
+
+def _objects(root: object, *, skipped: tuple[str, ...] = ()) -> Iterator[dict[str, Any]]:
+    """Yield all objects of a JSON value, but for those below the keys in `skipped`."""
+    pending = [root]
     while pending:
         part = pending.pop()
         if isinstance(part, list):
             pending += part
         elif isinstance(part, dict):
-            if isinstance(part.get("pattern"), str) and "{" in part["pattern"]:
-                bounds = {key: part[key] for key in ("pattern", "minLength", "maxLength") if key in part}
-                found[json.dumps({"type": "string", **bounds})] = None
-            pending += [value for key, value in part.items() if key not in ("const", "enum")]
-    return [str(LLMatcher.grammar_from_json_schema(schema)) for schema in found]
-
-
-def _json_schema(grammar: Grammar) -> str:
-    return _json_source(grammar, json.dumps(normalise_schema(grammar.text)))
-
-
-def _json_object(grammar: Grammar) -> str:
-    return _json_source(grammar, json.dumps(normalise_schema('{"type": "object"}')))
-
-
-def _json_source(grammar: Grammar, schema: str) -> str:
-    from llguidance import LLMatcher
-
-    return str(LLMatcher.grammar_from_json_schema(schema, overrides=_json_options(grammar)))
+            yield part
+            pending += [value for key, value in part.items() if key not in skipped]
 
 
 def _json_options(grammar: Grammar) -> "JsonCompileOptions":
@@ -105,15 +109,7 @@ def _json_options(grammar: Grammar) -> "JsonCompileOptions":
     return {"whitespace_pattern": spacing, "json_allowed_escapes": _ESCAPES}
 
 
-def _regex(grammar: Grammar) -> str:
-    from llguidance import LLMatcher
-
-    return str(LLMatcher.grammar_from_regex(grammar.text))
-
-
-def _choice(grammar: Grammar) -> str:
-    from llguidance import LLMatcher
-
+def _choice_lark(grammar: Grammar) -> str:
     try:
         choices = msgspec.json.decode(grammar.text, type=list[str])
     except msgspec.DecodeError as error:
@@ -121,44 +117,37 @@ def _choice(grammar: Grammar) -> str:
     if not any(choices) or len(choices) > _MAX_CHOICES:
         raise GrammarError(f"It has {len(choices)} choices; expected 1 to {_MAX_CHOICES} that are not empty.")
     alternatives = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
-    return str(LLMatcher.grammar_from_lark(f"start: CHOICE\nCHOICE: {alternatives}"))
+    return f"start: CHOICE\nCHOICE: {alternatives}"
 
 
-def _lark(grammar: Grammar) -> str:
-    from llguidance import LLMatcher
-
-    return str(LLMatcher.grammar_from_lark(_TREE_MARKS.sub("", grammar.text)))
+def _plain_lark(grammar: Grammar) -> str:
+    return _TREE_MARKS.sub("", grammar.text)
 
 
-def _ebnf(grammar: Grammar) -> str:
-    from llguidance import LLMatcher
+def _ebnf_lark(grammar: Grammar) -> str:
     from llguidance.gbnf_to_lark import any_to_lark
 
     try:
-        return str(LLMatcher.grammar_from_lark(any_to_lark(_TREE_MARKS.sub("", grammar.text))))
+        return any_to_lark(_plain_lark(grammar))
     except RecursionError:
         raise
     except Exception as error:  # the converter raises Exception itself
         raise GrammarError(f"{error}.") from error
 
 
-def _structural_tag(grammar: Grammar) -> str:
-    from llguidance import LLMatcher
-
+def _tag_lark(grammar: Grammar) -> str:
     def schema_text(schema: object) -> str:
         normalised = normalise_schema(json.dumps(schema))
         wrapped: dict[str, Any] = normalised if isinstance(normalised, dict) else {"allOf": [normalised]}
         return json.dumps({**wrapped, "x-guidance": _json_options(grammar)})
 
-    return str(LLMatcher.grammar_from_lark(structural_tag_lark(grammar.text, schema_text)))
+    return structural_tag_lark(grammar.text, schema_text)
 
 
-_SOURCES: dict[GrammarKind, Callable[[Grammar], str]] = {
-    "json_schema": _json_schema,
-    "json_object": _json_object,
-    "regex": _regex,
-    "choice": _choice,
-    "lark": _lark,
-    "ebnf": _ebnf,
-    "structural_tag": _structural_tag,
+_LARK: dict[GrammarKind, Callable[[Grammar], str]] = {
+    "choice": _choice_lark,
+    "lark": _plain_lark,
+    "ebnf": _ebnf_lark,
+    "structural_tag": _tag_lark,
 }
+"""The kinds that become a Lark grammar."""

@@ -62,7 +62,7 @@ class _Writer:
         self._formats: dict[str, Callable[[dict[str, Any], str], str]] = {
             "const_string": lambda value, place: _literal(value.get("value"), f"{place}.value"),
             "json_schema": lambda value, _: self._rule(f"%json {schema_text(value.get('json_schema'))}"),
-            "regex": lambda value, place: self._rule(_regex(value.get("pattern"), f"{place}.pattern")),
+            "regex": self._regex,
             "any_text": lambda _, __: self._rule(_TEXT),
             "sequence": lambda value, place: self._group(" ", value, place),
             "or": lambda value, place: self._group(" | ", value, place),
@@ -92,9 +92,10 @@ class _Writer:
                 )
             lead = self._rule(f"{_TEXT} {_literal(trigger, place)}", options="[lazy]")
             tags.append(f"{lead} {self._tag(tag, f'{place}.tags[{index}]', after=trigger)}")
-        repeat = ("" if value.get("at_least_one") else "?") if value.get("stop_after_first") else _repeat(value)
-        rest = "" if value.get("stop_after_first") else f" {self._rule(_TEXT)}"
-        return f"({' | '.join(tags)}){repeat}{rest}"
+        once, several = ("", "+") if value.get("at_least_one") else ("?", "*")
+        if value.get("stop_after_first"):
+            return f"({' | '.join(tags)}){once}"
+        return f"({' | '.join(tags)}){several} {self._rule(_TEXT)}"
 
     def _separated(self, value: dict[str, Any], place: str) -> str:
         tags = [
@@ -124,28 +125,24 @@ class _Writer:
         parts = [self.format(element, f"{place}.elements[{index}]") for index, element in enumerate(elements)]
         return f"({joint.join(parts)})"
 
+    def _regex(self, value: dict[str, Any], place: str) -> str:
+        from llguidance import regex_to_lark
+
+        pattern = value.get("pattern")
+        if not isinstance(pattern, str):
+            raise SchemaError(f"`{place}.pattern` is {show(pattern)}; expected a regular expression.")
+        return self._rule(f"/{regex_to_lark(pattern, '')}/")
+
     def _rule(self, body: str, *, options: str = "") -> str:
         name = f"r{len(self.rules)}"
         self.rules.append(f"{name}{options}: {body}")
         return name
 
 
-def _repeat(value: dict[str, Any]) -> str:
-    return "+" if value.get("at_least_one") else "*"
-
-
 def _literal(value: object, place: str) -> str:
     if not isinstance(value, str):
         raise SchemaError(f"`{place}` is {show(value)}; expected a string.")
     return json.dumps(value, ensure_ascii=False)
-
-
-def _regex(value: object, place: str) -> str:
-    from llguidance import regex_to_lark
-
-    if not isinstance(value, str):
-        raise SchemaError(f"`{place}` is {show(value)}; expected a regular expression.")
-    return f"/{regex_to_lark(value, '')}/"
 
 
 def _strings(value: object, place: str) -> list[str]:

@@ -1,9 +1,10 @@
-"""The keywords of JSON Schema: valid values, implied types, and keywords that cannot be enforced."""
+"""The keywords of JSON Schema: their valid values, the types that they imply, and the form that llguidance reads."""
 
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any, Final
 
-from headrace.inference.engine.structured_output.schema.document import SchemaError, show
+from headrace.inference.engine.structured_output.schema.document import Member, Schema, SchemaError, show
 
 TYPES: Final = ("null", "boolean", "integer", "number", "string", "array", "object")
 
@@ -58,6 +59,13 @@ _UNENFORCED_FORMATS: Final = (
 """The specification's other formats; further names (`password`, `int64`) are notes to the reader, as it says."""
 
 
+MAX_NUMBER = 10**18
+MAP_NAME_PATTERN = "(?s:^.{0,64}$)"
+"""Bounded, so that names in maps end."""
+_STEP = 1e-9
+"""Fractions have at most 9 digits: small models continue 0.3333 until `max_tokens`."""
+
+
 def check_keywords(schema: dict[str, Any], place: str) -> None:
     """
     Check the values of all known keywords of one schema.
@@ -77,6 +85,10 @@ def check_keywords(schema: dict[str, Any], place: str) -> None:
             f"`format` at {place} is {show(schema['format'])}, which is not supported; expected one of {supported}. "
             "Or use `pattern`."
         )
+
+
+def implied_types(schema: dict[str, Any]) -> list[str]:
+    return [name for name, keywords in IMPLIED_TYPES.items() if any(keyword in schema for keyword in keywords)]
 
 
 def _is_schema(value: object) -> bool:
@@ -99,57 +111,112 @@ def _is_type(value: object) -> bool:
     return isinstance(value, str) and value in TYPES
 
 
-def _is_types(value: object) -> bool:
-    return _is_type(value) or (isinstance(value, list) and bool(value) and all(map(_is_type, value)))
+def _is_list(value: object, is_item: Callable[[object], bool]) -> bool:
+    return isinstance(value, list) and all(map(is_item, value))
 
 
-def _is_schemas(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and all(map(_is_schema, value))
-
-
-def _is_schema_map(value: object) -> bool:
-    return isinstance(value, dict) and all(map(_is_schema, value.values()))
-
-
-def _is_names(value: object) -> bool:
-    return isinstance(value, list) and all(map(_is_text, value))
-
-
-Check = tuple[Callable[[object], bool], str]
-_SCHEMA: Check = (_is_schema, "a schema")
-_SCHEMAS: Check = (_is_schemas, "a list of at least one schema")
-_SCHEMA_MAP: Check = (_is_schema_map, "an object of schemas")
-_COUNT: Check = (_is_count, "a whole number of 0 or more")
-_NUMBER: Check = (_is_number, "a number")
-_BOUND: Check = (lambda value: _is_number(value) or isinstance(value, bool), "a number")
-_VALUES: Final[dict[str, Check]] = {
-    "type": (_is_types, f"one of {', '.join(TYPES)}, or a list of them"),
+_Check = tuple[Callable[[object], bool], str]
+_SCHEMA: _Check = (_is_schema, "a schema")
+_COUNT: _Check = (_is_count, "a whole number of 0 or more")
+_VALUES: Final[dict[str, _Check]] = {
+    "type": (
+        lambda value: _is_type(value) or (value != [] and _is_list(value, _is_type)),
+        f"one of {', '.join(TYPES)}, or a list of them",
+    ),
     "enum": (lambda value: isinstance(value, list) and bool(value), "a list of at least one value"),
-    "anyOf": _SCHEMAS,
-    "oneOf": _SCHEMAS,
-    "allOf": _SCHEMAS,
-    "$defs": _SCHEMA_MAP,
-    "definitions": _SCHEMA_MAP,
-    "properties": _SCHEMA_MAP,
-    "patternProperties": _SCHEMA_MAP,
-    "additionalProperties": _SCHEMA,
-    "unevaluatedProperties": _SCHEMA,
-    "propertyNames": _SCHEMA,
-    "required": (_is_names, "a list of strings"),
-    "minProperties": _COUNT,
-    "maxProperties": _COUNT,
-    "items": (lambda value: _is_schema(value) or value == [] or _is_schemas(value), "a schema"),
-    "prefixItems": (lambda value: value == [] or _is_schemas(value), "a list of schemas"),
+    **dict.fromkeys(
+        ("anyOf", "oneOf", "allOf"),
+        (lambda value: value != [] and _is_list(value, _is_schema), "a list of at least one schema"),
+    ),
+    **dict.fromkeys(
+        ("$defs", "definitions", "properties", "patternProperties"),
+        (lambda value: isinstance(value, dict) and all(map(_is_schema, value.values())), "an object of schemas"),
+    ),
+    **dict.fromkeys(("additionalProperties", "unevaluatedProperties", "propertyNames"), _SCHEMA),
+    "required": (lambda value: _is_list(value, _is_text), "a list of strings"),
+    **dict.fromkeys(("minProperties", "maxProperties"), _COUNT),
+    "items": (lambda value: _is_schema(value) or _is_list(value, _is_schema), "a schema"),
+    "prefixItems": (lambda value: _is_list(value, _is_schema), "a list of schemas"),
     "additionalItems": _SCHEMA,
-    "minItems": _COUNT,
-    "maxItems": _COUNT,
-    "minLength": _COUNT,
-    "maxLength": _COUNT,
+    **dict.fromkeys(("minItems", "maxItems", "minLength", "maxLength"), _COUNT),
     "pattern": (_is_text, "a regular expression"),
     "format": (_is_text, "a string"),
-    "minimum": _NUMBER,
-    "maximum": _NUMBER,
-    "exclusiveMinimum": _BOUND,
-    "exclusiveMaximum": _BOUND,
+    **dict.fromkeys(("minimum", "maximum"), (_is_number, "a number")),
+    **dict.fromkeys(
+        ("exclusiveMinimum", "exclusiveMaximum"),
+        (lambda value: _is_number(value) or isinstance(value, bool), "a number"),
+    ),
     "multipleOf": (lambda value: _is_number(value) and value > 0, "a number above 0"),  # type: ignore[operator]
 }
+"""By keyword: the check of its value, and what is expected."""
+
+
+def any_value(reference: str) -> dict[str, Any]:
+    """Return the schema of any JSON value; `reference` points to it."""
+    return {
+        "anyOf": [
+            {"type": ["null", "boolean", "string"]},
+            {"type": "number", **number_keywords({"type": "number"}, has_type=False)},
+            {"type": "array", "items": {"$ref": reference}},
+            {
+                "type": "object",
+                "patternProperties": {MAP_NAME_PATTERN: {"$ref": reference}},
+                "additionalProperties": False,
+            },
+        ]
+    }
+
+
+def number_keywords(schema: dict[str, Any], *, has_type: bool) -> dict[str, Any]:
+    """Return the bounds of a number, limited to what llguidance supports."""
+    result: dict[str, Any] = {key: schema[key] for key in ("minimum", "maximum", "multipleOf") if key in schema}
+    for keyword, inclusive in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
+        bound = schema.get(keyword)
+        if bound is True and inclusive in result:  # draft 4
+            result[keyword] = result.pop(inclusive)
+        elif bound is not None and not isinstance(bound, bool):
+            result[keyword] = bound
+    types = schema.get("type", [])
+    types = [types] if isinstance(types, str) else types
+    if "number" in types or "integer" in types or (result and not types and not has_type):
+        if result.get("exclusiveMinimum", -MAX_NUMBER) <= -MAX_NUMBER:
+            result["minimum"] = max(result.get("minimum", -MAX_NUMBER), -MAX_NUMBER)
+            result.pop("exclusiveMinimum", None)
+        if result.get("exclusiveMaximum", MAX_NUMBER) >= MAX_NUMBER:
+            result["maximum"] = min(result.get("maximum", MAX_NUMBER), MAX_NUMBER)
+            result.pop("exclusiveMaximum", None)
+        if "integer" not in types or "number" in types:
+            result.setdefault("multipleOf", _STEP)
+    return result
+
+
+def step_digits(step: float) -> int:
+    """Return the digits of a `multipleOf` without the point: 25 for 2.5 and 0.25."""
+    number = Decimal(repr(step)) if isinstance(step, float) else Decimal(step)
+    return int(number.scaleb(max(0, -int(number.normalize().as_tuple().exponent))))
+
+
+def array_keywords(member: Member, child: Callable[..., Schema], *, closes: bool) -> dict[str, Any]:
+    """Return the keywords of an array in the form of draft 2020-12; a tuple is closed unless it says otherwise."""
+    schema = member.schema
+    result: dict[str, Any] = {key: int(schema[key]) for key in ("minItems", "maxItems") if key in schema}
+    items = schema.get("items")
+    prefix, rest = ("items", "additionalItems") if isinstance(items, list) else ("prefixItems", "items")
+    if schema.get(prefix):
+        result["prefixItems"] = [child(member, prefix, index) for index in range(len(schema[prefix]))]
+    num_fixed = len(result.get("prefixItems", ()))
+    if rest in schema:
+        result["items"] = child(member, rest)
+    elif closes and num_fixed and "unevaluatedItems" not in schema and schema.get("minItems", 0) <= num_fixed:
+        result["items"] = False
+    return result
+
+
+def object_limits(schema: dict[str, Any], properties: dict[str, Schema], *, is_closed: bool) -> dict[str, int]:
+    """Return `minProperties` and `maxProperties` where other keywords do not imply them."""
+    result: dict[str, int] = {}
+    if schema.get("minProperties", 0) > len(set(schema.get("required", ()))):
+        result["minProperties"] = int(schema["minProperties"])
+    if "maxProperties" in schema and not (is_closed and len(properties) <= schema["maxProperties"]):
+        result["maxProperties"] = int(schema["maxProperties"])
+    return result

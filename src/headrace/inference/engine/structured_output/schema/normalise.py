@@ -8,6 +8,7 @@ keyword: its docs/json_schema.md and parser/src/json, version 1.9.
 
 import math
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 from headrace.inference.engine.structured_output.schema.document import (
@@ -23,6 +24,7 @@ from headrace.inference.engine.structured_output.schema.group import (
     Group,
     GroupReader,
     branches,
+    check_one_of,
     is_made_up,
     own,
     union,
@@ -30,14 +32,12 @@ from headrace.inference.engine.structured_output.schema.group import (
 from headrace.inference.engine.structured_output.schema.keywords import (
     FORMAT_PATTERNS,
     IMPLIED_TYPES,
-    NATIVE_FORMATS,
-    check_keywords,
-)
-from headrace.inference.engine.structured_output.schema.overlap import check_one_of
-from headrace.inference.engine.structured_output.schema.values import (
     MAP_NAME_PATTERN,
+    NATIVE_FORMATS,
     any_value,
     array_keywords,
+    check_keywords,
+    implied_types,
     number_keywords,
     object_limits,
     step_digits,
@@ -47,6 +47,12 @@ _MAX_NAMES = 200_000
 """Property names in the result: a closed branch of `anyOf` repeats those of the enclosing schema."""
 _MAX_STEPS = 100_000
 """0.2 s to compile; 100 million run for minutes."""
+_COMBINING = ("$ref", "allOf", "anyOf")
+_BESIDE_REF = (
+    *(keyword for keywords in IMPLIED_TYPES.values() for keyword in keywords),
+    *("type", "enum", "const", "format", "allOf", *LISTS),
+)
+"""Keywords beside `$ref` that constrain the value too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +91,7 @@ class _Normaliser:
         self._definitions: dict[str, Schema] = {}
         self._definition_names: dict[tuple[str, _Around], str] = {}
         self._any_name: str | None = None
-        self._num_definitions = 0
+        self._new_names = map("d{}".format, count(1))
         self._steps: set[int] = set()
         self._num_subschemas = 0
         self._num_names = 0
@@ -99,9 +105,7 @@ class _Normaliser:
         return result
 
     def _schema(self, member: Member, around: _Around) -> Schema:
-        schema = member.schema
-        if schema is True:
-            schema = {}
+        schema = {} if member.schema is True else member.schema
         if schema is False:
             return False
         if not isinstance(schema, dict):
@@ -109,7 +113,7 @@ class _Normaliser:
         self._count(1, 0)
         check_keywords(schema, member.place)
         member = Member(schema, member.place)
-        if "$ref" in schema and not _constrains_beside_ref(schema):
+        if "$ref" in schema and not any(keyword in schema for keyword in _BESIDE_REF):
             return self._reference(member, around)
         return self._made_up(member, around)
 
@@ -127,7 +131,7 @@ class _Normaliser:
         key = (target.place, around)
         name = self._definition_names.get(key)
         if name is None:
-            name = self._new_name()
+            name = next(self._new_names)
             self._definition_names[key] = name
             self._definitions[name] = self._schema(target, around)
         return {"$ref": f"#/$defs/{name}"}
@@ -139,12 +143,19 @@ class _Normaliser:
         conjuncts = [self._groups.whole(conjunct) for conjunct in self._groups.conjuncts(member)]
         lists = {keyword: self._groups.lists(member, keyword) for keyword in LISTS if keyword in schema}
         whole = union(mine, *conjuncts, *lists.values())
+        # One schema closes the object: two closed parts of an `allOf` would forbid each other's properties. With lists,
+        # each branch closes itself; otherwise the own keywords do, over the names of all parts.
         closes = around.closes and not mine.is_explicit and not any(group.is_explicit for group in conjuncts)
         has_lists = bool(lists) or any(group.has_lists for group in conjuncts)
         result = self._own_keywords(member, closing=whole if closes and not has_lists else None, around=around)
-        implied = _implied_types(schema) if not (around.has_type or whole.says_type) else []
+        # Keywords imply a type, unless another schema for the same value says one.
+        implied: list[str] = []
+        if not (around.has_type or whole.says_type):
+            has_format = schema.get("format") in (*FORMAT_PATTERNS, *NATIVE_FORMATS)
+            implied = implied_types(schema) or ["string"] * has_format
         if implied:
             result = {"type": implied[0] if len(implied) == 1 else implied, **result}
+        # Each part is normalised with the names of all others around it, which a branch that closes itself must allow.
         shared = _Around(around.names, around.patterns, closes, around.has_type or mine.says_type or bool(implied))
         for number, conjunct in enumerate(branches(member, "allOf"), len(conjuncts) - len(schema.get("allOf", ()))):
             others = union(mine, *conjuncts[:number], *conjuncts[number + 1 :], *lists.values())
@@ -178,7 +189,13 @@ class _Normaliser:
                 result[keyword] = int(schema[keyword])
         if "pattern" in schema:
             result["pattern"] = schema["pattern"]
-        self._add_format(result, schema)
+        if schema.get("format") in NATIVE_FORMATS:
+            result["format"] = schema["format"]
+        elif (pattern := FORMAT_PATTERNS.get(schema.get("format", ""))) is not None:
+            # A value has one pattern: the client's own one moves the format's into `allOf`.
+            result |= (
+                {"allOf": [{"type": "string", "pattern": pattern}]} if "pattern" in result else {"pattern": pattern}
+            )
         self._count_step(member)
         result |= number_keywords(schema, has_type=around.has_type)
         result |= array_keywords(member, self._child, closes=around == _ALONE and not is_made_up(schema))
@@ -204,24 +221,9 @@ class _Normaliser:
     def _any_value(self) -> str:
         """Return the reference to a definition of any JSON value."""
         if self._any_name is None:
-            self._any_name = self._new_name()
+            self._any_name = next(self._new_names)
             self._definitions[self._any_name] = any_value(f"#/$defs/{self._any_name}")
         return f"#/$defs/{self._any_name}"
-
-    def _new_name(self) -> str:
-        self._num_definitions += 1
-        return f"d{self._num_definitions}"
-
-    def _add_format(self, result: dict[str, Any], schema: dict[str, Any]) -> None:
-        name = schema.get("format")
-        if name in NATIVE_FORMATS:
-            result["format"] = name
-        elif name in FORMAT_PATTERNS:
-            pattern = FORMAT_PATTERNS[name]
-            if "pattern" in result:
-                result["allOf"] = [{"type": "string", "pattern": pattern}]
-            else:
-                result["pattern"] = pattern
 
     def _add_properties(self, result: dict[str, Any], member: Member, closing: Group | None, around: _Around) -> None:
         schema = member.schema
@@ -289,18 +291,6 @@ class _Normaliser:
         return False
 
 
-def _constrains_beside_ref(schema: dict[str, Any]) -> bool:
-    """Return whether a schema with `$ref` has other relevant keywords."""
-    return any(keyword in schema for keyword in _BESIDE_REF)
-
-
-_COMBINING = ("$ref", "allOf", "anyOf")
-_BESIDE_REF = (
-    *(keyword for keywords in IMPLIED_TYPES.values() for keyword in keywords),
-    *("type", "enum", "const", "format", "allOf", *LISTS),
-)
-
-
 def _beside(shared: _Around, others: Group, *, has_lists: bool) -> _Around:
     """Return the context of a schema beside others that apply to the same value."""
     has_type = shared.has_type or others.says_type
@@ -312,13 +302,6 @@ def _beside(shared: _Around, others: Group, *, has_lists: bool) -> _Around:
         closes=True,
         has_type=has_type,
     )
-
-
-def _implied_types(schema: dict[str, Any]) -> list[str]:
-    implied = [name for name, keywords in IMPLIED_TYPES.items() if any(keyword in schema for keyword in keywords)]
-    if not implied and schema.get("format") in (*FORMAT_PATTERNS, *NATIVE_FORMATS):
-        return ["string"]
-    return implied
 
 
 def _in_order_of(schema: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:

@@ -1,11 +1,20 @@
-"""The event loop renders only what takes milliseconds."""
+"""The event loop renders only what takes milliseconds; long inputs are truncated on the side that a request names."""
 
 import asyncio
 import threading
 
-from headrace.inference.engine.service.encoding_threads import INLINE_CHARS, encode_prompt
-from headrace.inference.engine.service.pooled_inputs import InputTokens
+import pytest
+
+from headrace.inference.engine.service.prompt_tokens import (
+    INLINE_CHARS,
+    InputTokens,
+    Side,
+    cut,
+    encode_input,
+    encode_prompt,
+)
 from headrace.inference.models.render_limits import FULL_LIMITS, INLINE_LIMITS, RenderingTooLong, RenderLimits
+from tests.inference.engine.support import byte_tokenizer
 from tests.waiting import WAIT_S
 
 TOKENS = InputTokens([1])
@@ -14,7 +23,7 @@ TOKENS = InputTokens([1])
 async def test_a_short_prompt_is_encoded_at_once() -> None:
     threads = []
 
-    def encode(*, limits: RenderLimits) -> InputTokens:
+    def encode(limits: RenderLimits) -> InputTokens:
         threads.append((threading.current_thread(), limits))
         return TOKENS
 
@@ -26,7 +35,7 @@ async def test_the_event_loop_turns_while_a_slow_template_renders() -> None:
     has_turned = threading.Event()
     used = []
 
-    def encode(*, limits: RenderLimits) -> InputTokens:
+    def encode(limits: RenderLimits) -> InputTokens:
         used.append(limits)
         if limits is INLINE_LIMITS:
             asyncio.get_running_loop().call_soon(has_turned.set)
@@ -41,9 +50,30 @@ async def test_the_event_loop_turns_while_a_slow_template_renders() -> None:
 async def test_a_long_prompt_is_encoded_on_another_thread_only() -> None:
     threads = []
 
-    def encode(*, limits: RenderLimits) -> InputTokens:
+    def encode(limits: RenderLimits) -> InputTokens:
         threads.append((threading.current_thread() is threading.main_thread(), limits))
         return TOKENS
 
     assert await encode_prompt(encode, INLINE_CHARS + 1) == TOKENS
     assert threads == [(False, FULL_LIMITS)]
+
+
+@pytest.mark.parametrize(
+    ("most", "side", "expected"),
+    [
+        (2, "right", (1, 2)),
+        (2, "left", (2, 3)),
+        (0, "right", ()),
+        (0, "left", ()),
+        (3, "left", (1, 2, 3)),
+        (2, None, (1, 2, 3)),
+    ],
+)
+def test_tokens_are_cut_on_one_side(most: int, side: Side | None, expected: tuple[int, ...]) -> None:
+    assert cut((1, 2, 3), most, side) == expected
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_document_without_room_beside_its_query_is_left_out(side: Side) -> None:
+    tokens = encode_input(byte_tokenizer(), "query", "document", "{query}: {document}.", most=8, side=side)
+    assert bytes(tokens.ids) == b"query: ."
