@@ -8,7 +8,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from headrace.inference.models.adapter import is_adaptable
-from headrace.inference.models.families.registry import family_named
+from headrace.inference.models.families.registry import family_of
 from headrace.inference.models.places import folder_places
 from headrace.inference.models.spec import ModelSpec
 
@@ -27,7 +27,7 @@ def random_tensors(
 ) -> dict[str, np.ndarray]:
     """Return the tensors of an adapter of these parts in all layers, with PEFT's names."""
     rng = np.random.default_rng(seed)
-    places = folder_places(family_named(spec.family), spec)
+    places = folder_places(family_of(spec), spec)
     tensors: dict[str, np.ndarray] = {}
     for name, place in places.items():
         if not is_adaptable(name) or name.rpartition(".")[2] not in parts:

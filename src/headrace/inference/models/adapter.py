@@ -28,7 +28,6 @@ class LowRank:
 
     @property
     def rank(self) -> int:
-        """The number of inner values."""
         return len(self.shrink)
 
 
@@ -43,7 +42,6 @@ class Adapter:
 
     @property
     def rank(self) -> int:
-        """The largest rank of a matrix."""
         return max(matrix.rank for matrix in self.matrices.values())
 
 

@@ -34,7 +34,6 @@ class Alias:
 
     @property
     def stored_bytes(self) -> int:
-        """The size of the model on the disk."""
         return self.unpacked_bytes or self.num_bytes
 
 

@@ -24,16 +24,10 @@ def calibration_samples(
     model: Model, file: Path | None, *, max_samples: int, max_sample_tokens: int
 ) -> list[list[int]]:
     """
-    Return the token ids of the calibration samples; plain text is split into consecutive samples.
+    Return the token ids of at most `max_samples` samples, cut to `max_sample_tokens` and to the model's context.
 
-    Args:
-        model: provides tokenizer and chat template; without a template messages are joined as text.
-        file: a file of the user; None for the built-in texts.
-        max_samples: further samples are dropped.
-        max_sample_tokens: samples are cut to this, and to the model's context.
-
-    Raises:
-        SettingsError: the file cannot be read or has no text; the message names the line.
+    They are those of a file of the user, or the built-in texts (None). Plain text is split into consecutive samples.
+    Without a chat template messages are joined as text. Raises `SettingsError`, which names the line.
     """
     length = min(max_sample_tokens, model.spec.max_positions)
     samples = [ids for ids in _samples(model, file, length) if ids][:max_samples]
@@ -47,19 +41,15 @@ def _samples(model: Model, file: Path | None, length: int) -> Iterator[list[int]
         text = resources.files("headrace.inference.models").joinpath(_BUILT_IN).read_text(encoding="utf-8")
         yield from _of_lines(model, text.splitlines(), "the built-in texts", length)
         return
-    text = _read(file)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise SettingsError(f"The calibration file {file} cannot be read: {exc}.", path=str(file)) from exc
     if file.suffix == ".jsonl":
         yield from _of_lines(model, text.splitlines(), str(file), length)
         return
     ids = model.tokenizer.encode(text)
     yield from (ids[start : start + length] for start in range(0, len(ids), length))
-
-
-def _read(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as exc:
-        raise SettingsError(f"The calibration file {file} cannot be read: {exc}.", path=str(file)) from exc
 
 
 def _of_lines(model: Model, lines: Iterable[str], source: str, length: int) -> Iterator[list[int]]:

@@ -5,7 +5,7 @@ Templates are untrusted, so they run in a sandbox. The conventions (trimmed bloc
 `strftime_now`, `tojson`, loop controls, `{% generation %}`) are those of transformers' `apply_chat_template`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -47,12 +47,9 @@ class ChatTemplate:
         source: str = "the checkpoint",
     ) -> None:
         """
-        Wrap templates without compiling them yet.
+        Wrap Jinja sources, one or several by name (`default`, `tool_use`), without compiling them yet.
 
-        Args:
-            templates: Jinja source, or several by name (`default`, `tool_use`).
-            special_names: `bos_token` and the other special tokens, as variables of the template.
-            source: the origin of the template, for error messages.
+        `special_names` are `bos_token` and the other special tokens, which are variables of the template.
         """
         self.templates = {"default": templates} if isinstance(templates, str) else dict(templates)
         self.source = source
@@ -178,8 +175,7 @@ def override_template(configured: str, special_names: Mapping[str, str]) -> Chat
     """
     Return the template that a user configured: a built-in name, the path of a file, or Jinja source.
 
-    Raises:
-        SettingsError: it is none of these, or does not parse.
+    Raises `SettingsError` if it is none of these, or does not parse.
     """
     text, source = BUILT_IN_TEMPLATES.get(configured), f"the built-in chat template {configured}"
     if text is None and "{" in configured:
@@ -257,7 +253,11 @@ def _render(template: "jinja2.Template", values: Mapping[str, object], limits: R
 
     try:
         with rendering(limits) as write:
-            return "".join(_counted(template.generate(values), write))
+            pieces = []
+            for piece in template.generate(values):  # may go on without end
+                write(len(piece))
+                pieces.append(piece)
+            return "".join(pieces)
     except RenderingTooLong:
         raise
     except jinja2.TemplateError as exc:
@@ -267,10 +267,3 @@ def _render(template: "jinja2.Template", values: Mapping[str, object], limits: R
         raise InvalidRequest(
             f"The chat template failed on these messages: {type(exc).__name__}: {exc}.", param="messages"
         ) from exc
-
-
-def _counted(pieces: Iterable[str], write: Callable[[int], None]) -> Iterator[str]:
-    """Yield the pieces, and stop a template that writes without end."""
-    for piece in pieces:
-        write(len(piece))
-        yield piece

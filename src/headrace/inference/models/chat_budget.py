@@ -68,13 +68,11 @@ class _Budget:
             raise too_long(f"{self._limits.max_seconds:g} s")
 
     def write(self, num_characters: int) -> None:
-        """Count characters of the prompt; raises `RenderingTooLong` if none are left."""
         self._num_characters -= num_characters
         if self._num_characters < 0:
             raise too_long(f"{self._limits.max_characters} characters")
 
     def take(self, num_bytes: int) -> None:
-        """Count memory of values; raises `RenderingTooLong` if none is left."""
         self.reserve(num_bytes)
         self._num_bytes -= num_bytes
 
@@ -112,7 +110,6 @@ def keep(value: object) -> None:
 
 
 def counted_loop(items: Any) -> Any:
-    """Count the iterations of a loop over `items`."""
     if isinstance(items, Iterator):
         return _counted(items)
     return _CountedItems(items) if isinstance(items, Sized) else items
@@ -162,8 +159,6 @@ def counted_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any
 
 
 def counted_test(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a test that counts its work."""
-
     @wraps(function)
     def counted(*args: Any) -> Any:
         _spend_on(map(measure, args))
@@ -173,7 +168,6 @@ def counted_test(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def counted_call(call: Callable[..., Any], function: Any, *args: Any, **kwargs: Any) -> Any:
-    """Run a call, and count its work."""
     method = getattr(function, "__wrapped__", function)
     owner = getattr(method, "__self__", None)
     if args:

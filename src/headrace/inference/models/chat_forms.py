@@ -75,13 +75,14 @@ def as_parts(message: Mapping[str, object], roles: frozenset[str]) -> Mapping[st
 
 
 def find_content_forms(render: Render) -> ContentForms:
-    """Return the forms of content that a template reads."""
     shown: set[str] = set()
     in_parts: frozenset[str] = frozenset()
     try:
         for role in _CHATS:
             forms = (in_parts, in_parts | {role})
-            found = next((form for form in forms if _shows(render, role, form)), None)
+            chats = {form: [as_parts(message, form) for message in _CHATS[role]] for form in forms}
+            shows = (form for form, chat in chats.items() if _TEXTS[role] in (_rendered(render, chat, None) or ""))
+            found = next(shows, None)
             if found is None and role == "user":
                 break  # nor will it show the others
             if found is not None:
@@ -93,7 +94,6 @@ def find_content_forms(render: Render) -> ContentForms:
 
 
 def shows_tools(render: Render) -> bool:
-    """Return whether a template shows the tools of a request to the model."""
     try:
         for chat in (_CHATS["user"], _CHATS["system"]):
             if _rendered(render, chat, None) is not None:
@@ -101,11 +101,6 @@ def shows_tools(render: Render) -> bool:
     except RenderingTooLong:
         return True
     return True  # it needs a chat of another kind, and may use tools there
-
-
-def _shows(render: Render, role: str, in_parts: frozenset[str]) -> bool:
-    messages = [as_parts(message, in_parts) for message in _CHATS[role]]
-    return _TEXTS[role] in (_rendered(render, messages, None) or "")
 
 
 def _rendered(render: Render, messages: Messages, tools: Messages | None) -> str | None:
@@ -188,9 +183,7 @@ def with_tools_as_text(prompt: ChatPrompt, *, reads_system: bool) -> ChatPrompt:
     """
     Return a chat that needs no support for tools from its template.
 
-    Args:
-        prompt: the chat.
-        reads_system: the template shows system messages; otherwise their text begins the user's first message.
+    If that does not show system messages (`reads_system`), their text begins the user's first message.
     """
     messages = [*_without_tool_roles(prompt.messages)]
     if prompt.tools:

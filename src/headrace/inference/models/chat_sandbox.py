@@ -42,12 +42,9 @@ COUNTERS: Final = MappingProxyType(
 _Body = TypeVar("_Body", nodes.For, nodes.Macro, nodes.CallBlock)
 
 
-def count_template(template: nodes.Template) -> None:
-    """Put counting filters around the parts of a template."""
-    _Rewriting().visit(template)
-
-
 class _Rewriting(NodeTransformer):
+    """Puts counting filters around the parts of a template."""
+
     def visit(self, node: nodes.Node, *args: Any, **kwargs: Any) -> nodes.Node:
         self.generic_visit(node, *args, **kwargs)
         rewrite = _REWRITES.get(type(node))
@@ -183,7 +180,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         template = super()._parse(source, name, filename)
-        count_template(template)
+        _Rewriting().visit(template)
         return template
 
     def call_binop(self, context: Context, operator: str, left: object, right: object) -> object:

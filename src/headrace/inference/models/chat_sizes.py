@@ -63,7 +63,6 @@ class Extent(NamedTuple):
 
 
 def refuse_above(size: int, limit: int) -> None:
-    """Raise `SecurityError` if a value is larger than a limit."""
     if size > limit:
         raise SecurityError(
             f"The chat template builds a value of {size} characters, items or bits; expected at most {limit}."
@@ -82,7 +81,6 @@ def measure(value: object) -> Extent:
 
 
 def shallow(value: object) -> Extent:
-    """Return the size of a value without that of the values in it."""
     if isinstance(value, str):
         return measure(value)
     return Extent(len(value), 0) if isinstance(value, list | tuple | dict) else Extent(1, 0)
@@ -155,7 +153,6 @@ def _width(arguments: tuple[Any, ...]) -> int:
 
 
 def _padded(_value: Any, arguments: tuple[Any, ...], extent: Extent) -> int:
-    """Bound the size after padding to a width."""
     return _width(arguments) + extent.num_printed
 
 

@@ -34,11 +34,9 @@ class Fields:
         return Fields({**others, **self.values}, self.source)
 
     def without(self, *keys: str) -> "Fields":
-        """Return the values without some keys."""
         return Fields({key: value for key, value in self.values.items() if key not in keys}, self.source)
 
     def has(self, key: str) -> bool:
-        """Return whether the key is present and not None."""
         return self.values.get(key) is not None
 
     def whole(self, key: str, default: int | None = None, *, minimum: int = 1) -> int:
@@ -60,7 +58,6 @@ class Fields:
         return float(value)
 
     def positive(self, key: str, default: float | None = None) -> float:
-        """Return a finite number above zero."""
         value = self.number(key, default)
         if value < _LEAST_POSITIVE:
             raise self._wrong(
@@ -69,14 +66,12 @@ class Fields:
         return value
 
     def flag(self, key: str, default: bool | None = None) -> bool:
-        """Return a boolean."""
         value = self._get(key, default)
         if not isinstance(value, bool):
             raise self._wrong(key, value, "true or false")
         return value
 
     def text(self, key: str, default: str | None = None) -> str:
-        """Return a string."""
         value = self._get(key, default)
         if not isinstance(value, str):
             raise self._wrong(key, value, "a string")

@@ -36,7 +36,6 @@ _E4M3: Final = _e4m3_table()
 
 
 def e4m3_values(codes: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-    """Return the values of bytes in e4m3fn."""
     return _E4M3[codes]
 
 

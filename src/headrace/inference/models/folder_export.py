@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import Final
 
 from headrace.core.errors import BrokenModel, SettingsError, UnsupportedModel
-from headrace.inference.models.families.family import Family
-from headrace.inference.models.families.registry import FAMILIES, NESTED, from_config, text_part
+from headrace.inference.models.families.registry import NESTED, family_of, from_config, text_part
 from headrace.inference.models.fields import Fields
 from headrace.inference.models.model import Model
-from headrace.inference.models.spec import ModelSpec, RopeSpec
+from headrace.inference.models.spec import ModelSpec
 from headrace_handler.stray_files import is_stray, listed
 
 _COPIED: Final = (
@@ -57,8 +56,7 @@ def new_folder(target: Path) -> Iterator[Path]:
     """
     Yield an empty folder that becomes `target` when the block succeeds and is deleted when it fails.
 
-    Raises:
-        SettingsError: `target` exists and is not an empty folder.
+    Raises `SettingsError` if `target` exists and is not an empty folder.
     """
     check_is_free(target)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -90,7 +88,11 @@ def export_files(model: Model, folder: Path, changes: Mapping[str, object]) -> N
     """
     if model.path.is_dir():
         config = _text_config(model)
-        _copy_files(model.path, folder)
+        for path in listed(model.path, _COPIED):
+            if path.is_dir():
+                shutil.copytree(path, folder / path.name, ignore=lambda _, names: filter(is_stray, names))
+            else:
+                shutil.copyfile(path, folder / path.name)
     else:
         config = config_from_spec(model.spec) | _token_ids(model)
         _write_tokenizer(model, folder)
@@ -108,14 +110,6 @@ def _text_config(model: Model) -> dict[str, object]:
     if architecture is None:
         return config_from_spec(model.spec) | _token_ids(model)
     return {**part.values, "architectures": [architecture]}
-
-
-def _copy_files(source: Path, folder: Path) -> None:
-    for path in listed(source, _COPIED):
-        if path.is_dir():
-            shutil.copytree(path, folder / path.name, ignore=lambda _, names: filter(is_stray, names))
-        else:
-            shutil.copyfile(path, folder / path.name)
 
 
 def _write_tokenizer(model: Model, folder: Path) -> None:
@@ -156,26 +150,8 @@ _ARCHITECTURES: Final = {
 }
 
 
-def family_of(spec: ModelSpec) -> Family:
-    """
-    Return the family that read a spec.
-
-    Raises:
-        UnsupportedModel: the spec belongs to no family.
-    """
-    for family in FAMILIES:
-        if family.name == spec.family:
-            return family.variant_of(spec)
-    raise UnsupportedModel(f"No family is called {spec.family!r}.", family=spec.family)
-
-
 def config_from_spec(spec: ModelSpec) -> dict[str, object]:
-    """
-    Return the config of a network.
-
-    Raises:
-        UnsupportedModel: a config.json cannot describe this network.
-    """
+    """Return the config of a network; raises `UnsupportedModel` if a config.json cannot describe it."""
     family = family_of(spec)
     config = {"architectures": [_ARCHITECTURES.get(spec.family, "")], "model_type": family.model_types[0]}
     values: dict[str, object] = config | _sizes(spec) | _rope(spec) | _windows(spec)
@@ -213,21 +189,17 @@ def _sizes(spec: ModelSpec) -> dict[str, object]:
 def _rope(spec: ModelSpec) -> dict[str, object]:
     rope, *local = spec.ropes
     values: dict[str, object] = {"rope_theta": rope.theta}
-    if rope.kind != "default":
-        values["rope_scaling"] = _scaling(rope)
-    if local:
-        values["rope_local_base_freq"] = local[0].theta
-    return values
-
-
-def _scaling(rope: RopeSpec) -> dict[str, object]:
-    values: dict[str, object] = {"rope_type": rope.kind, "factor": rope.factor}
+    scaling: dict[str, object] = {"rope_type": rope.kind, "factor": rope.factor}
     if rope.kind == "llama3":
-        values |= {
+        scaling |= {
             "low_freq_factor": rope.low_freq_factor,
             "high_freq_factor": rope.high_freq_factor,
             "original_max_position_embeddings": rope.original_max_positions,
         }
+    if rope.kind != "default":
+        values["rope_scaling"] = scaling
+    if local:
+        values["rope_local_base_freq"] = local[0].theta
     return values
 
 

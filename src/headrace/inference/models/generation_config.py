@@ -11,7 +11,6 @@ of their origin, and SmolLM2 has none with sampling values.
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from headrace.core.errors import BrokenModel
@@ -36,7 +35,6 @@ _WHOLE: Final = ("top_k", "max_new_tokens")
 
 
 def read_sampling(fields: Fields, source: str) -> SamplingDefaults:
-    """Return the sampling values of a file, without those that are off or unusable."""
     values = {name: value for name in _RANGES if (value := _value(fields, name)) is not None}
     whole = {name: int(values.pop(name)) for name in _WHOLE if name in values}
     return SamplingDefaults(**values, **whole, source=source)  # type: ignore[arg-type]  # by name, checked above
@@ -81,60 +79,46 @@ def _tell(fields: Fields, name: str, expected: str) -> None:
     get_logger().warning("model.default_ignored", message=message)
 
 
-@dataclass(frozen=True, slots=True)
-class _ModelCard:
-    pattern: str
-    """Matches a Hub id, or `basename-size-finetune` of a GGUF file, in lower case."""
-    sampling: SamplingDefaults
-
-
 _SIZE: Final = r"[0-9.]+[bm](-a[0-9.]+b)?"
 _SMOLLM2_FINETUNE: Final = r"(instruct|8k-lc100k-mix1-ep2)"
 """The second is what the converter made of the name of the Instruct model's training run."""
 
-_CARDS: Final = (
+_CARDS: Final[Mapping[str, SamplingDefaults]] = {
     # https://huggingface.co/HuggingFaceTB/SmolLM2-135M-Instruct; the penalty is our own: benchmarks/first_answer
-    _ModelCard(
-        rf"(huggingfacetb/)?smollm2-(135|360)m-{_SMOLLM2_FINETUNE}",
-        SamplingDefaults(
-            temperature=0.2,
-            top_p=0.9,
-            repetition_penalty=SMALL_MODEL_REPETITION_PENALTY,
-            source="SmolLM2's model card, with a penalty for its size",
-        ),
+    rf"(huggingfacetb/)?smollm2-(135|360)m-{_SMOLLM2_FINETUNE}": SamplingDefaults(
+        temperature=0.2,
+        top_p=0.9,
+        repetition_penalty=SMALL_MODEL_REPETITION_PENALTY,
+        source="SmolLM2's model card, with a penalty for its size",
     ),
-    _ModelCard(
-        rf"(huggingfacetb/)?smollm2-1\.7b-{_SMOLLM2_FINETUNE}",
-        SamplingDefaults(temperature=0.2, top_p=0.9, source="SmolLM2's model card"),
+    rf"(huggingfacetb/)?smollm2-1\.7b-{_SMOLLM2_FINETUNE}": SamplingDefaults(
+        temperature=0.2, top_p=0.9, source="SmolLM2's model card"
     ),
     # https://huggingface.co/HuggingFaceTB/SmolLM3-3B
-    _ModelCard("smollm3-3b", SamplingDefaults(temperature=0.6, top_p=0.95, source="SmolLM3's model card")),
+    "smollm3-3b": SamplingDefaults(temperature=0.6, top_p=0.95, source="SmolLM3's model card"),
     # generation_config.json of https://huggingface.co/google/gemma-3-270m and its larger siblings, base and tuned
-    _ModelCard(
-        rf"gemma-?3-{_SIZE}(-.*)?",
-        SamplingDefaults(temperature=1.0, top_p=0.95, top_k=64, source="Gemma 3's generation_config.json"),
+    rf"gemma-?3-{_SIZE}(-.*)?": SamplingDefaults(
+        temperature=1.0, top_p=0.95, top_k=64, source="Gemma 3's generation_config.json"
     ),
     # https://huggingface.co/Qwen/Qwen3-0.6B, "Best Practices": with thinking, the default of its chat template
-    _ModelCard(
-        rf"qwen3-{_SIZE}(-thinking)?",
-        SamplingDefaults(temperature=0.6, top_p=0.95, top_k=20, min_p=0.0, source="Qwen3's model card"),
+    rf"qwen3-{_SIZE}(-thinking)?": SamplingDefaults(
+        temperature=0.6, top_p=0.95, top_k=20, min_p=0.0, source="Qwen3's model card"
     ),
     # https://huggingface.co/Qwen/Qwen3-4B-Instruct-2507, "Best Practices"
-    _ModelCard(
-        rf"qwen3-{_SIZE}-instruct(-.*)?",
-        SamplingDefaults(temperature=0.7, top_p=0.8, top_k=20, min_p=0.0, source="Qwen3's model card"),
+    rf"qwen3-{_SIZE}-instruct(-.*)?": SamplingDefaults(
+        temperature=0.7, top_p=0.8, top_k=20, min_p=0.0, source="Qwen3's model card"
     ),
     # generation_config.json of https://huggingface.co/meta-llama/Llama-3.1-8B-Instruct, Llama 3, 3.2 and 3.3
-    _ModelCard(
-        rf"(meta-)?llama-3(\.[123])?-{_SIZE}-instruct",
-        SamplingDefaults(temperature=0.6, top_p=0.9, source="Llama 3's generation_config.json"),
+    rf"(meta-)?llama-3(\.[123])?-{_SIZE}-instruct": SamplingDefaults(
+        temperature=0.6, top_p=0.9, source="Llama 3's generation_config.json"
     ),
-)
+}
+"""Sampling by model card, with patterns of a Hub id, or of `basename-size-finetune` of a GGUF file, in lower case."""
 
 
 def recommended_by_card(name: str) -> SamplingDefaults:
     """Return the recommendations for a Hub id or for the name of a GGUF file (`gguf_card_name`); empty if unknown."""
-    found = (card.sampling for card in _CARDS if re.fullmatch(card.pattern, name.lower()))
+    found = (sampling for pattern, sampling in _CARDS.items() if re.fullmatch(pattern, name.lower()))
     return next(found, SamplingDefaults())
 
 

@@ -54,8 +54,7 @@ def dequantize(rows: npt.NDArray[np.uint8], type_id: int) -> Values:
     """
     Return rows of blocks as float32.
 
-    Raises:
-        NotImplementedError, ValueError: neither this module nor the `gguf` package decodes the type.
+    Raises NotImplementedError or ValueError if neither this module nor the `gguf` package decodes the type.
     """
     num_numbers, num_bytes = BLOCKS[type_id]
     blocks = np.ascontiguousarray(rows).reshape(-1, num_bytes)
@@ -105,7 +104,6 @@ def _decode_by_gguf(type_id: int, blocks: Blocks) -> Values:
 
 
 def q4_k_as_q4_1(rows: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """Return rows of Q4_K blocks as rows of Q4_1 blocks."""
     blocks = np.ascontiguousarray(rows).reshape(-1, BLOCK_BYTES)
     halves = _halves(blocks[:, :4])
     scales, minima = _six_bits(blocks[:, 4:16])

@@ -72,17 +72,17 @@ class GgufFile:
 
 
 def open_gguf(path: Path) -> GgufFile:
-    """
-    Read the header of a GGUF file and map the rest.
-
-    Raises:
-        BrokenModel: the file is not GGUF, truncated or malformed; the message says where.
-        UnsupportedModel: the version or the type of a tensor is unknown.
-    """
+    """Read the header of a GGUF file and map the rest; raises `BrokenModel` or `UnsupportedModel`."""
     content = _map(path)
     cursor = _Cursor(path, content)
     try:
-        version, num_tensors, num_values = _preamble(cursor)
+        (version,) = cursor.unpack("<I")
+        if version not in VERSIONS:
+            raise UnsupportedModel(
+                f"{path} is GGUF version {version}; expected one of {VERSIONS}, in little-endian order.",
+                version=version,
+            )
+        num_tensors, num_values = cursor.unpack("<QQ")
         metadata = cursor.table(num_values)
         entries = cursor.directory(num_tensors)
     except (struct.error, OverflowError) as exc:
@@ -110,17 +110,6 @@ def _map(path: Path) -> mmap.mmap:
     except OSError as exc:
         raise BrokenModel(f"{path} cannot be read: {exc.strerror or exc}.", path=str(path)) from exc
     raise BrokenModel(f"{path} is not a GGUF file (its first bytes are not 'GGUF').", path=str(path))
-
-
-def _preamble(cursor: "_Cursor") -> tuple[int, int, int]:
-    (version,) = cursor.unpack("<I")
-    if version not in VERSIONS:
-        raise UnsupportedModel(
-            f"{cursor.path} is GGUF version {version}; expected one of {VERSIONS}, in little-endian order.",
-            version=version,
-        )
-    num_tensors, num_values = cursor.unpack("<QQ")
-    return version, num_tensors, num_values
 
 
 def _place(path: Path, content: npt.NDArray[np.uint8], start: int, name: str, entry: _Entry) -> GgufTensor:
@@ -161,7 +150,6 @@ class _Cursor:
         return values
 
     def table(self, num_values: int) -> dict[str, object]:
-        """Read the metadata: key, type, value."""
         self._expect(num_values, 12)
         values: dict[str, object] = {}
         for _ in range(num_values):
@@ -173,7 +161,6 @@ class _Cursor:
         return values
 
     def directory(self, num_tensors: int) -> dict[str, _Entry]:
-        """Read the tensor infos: name, shape, type, offset."""
         self._expect(num_tensors, 24)
         entries: dict[str, _Entry] = {}
         for _ in range(num_tensors):
@@ -266,13 +253,7 @@ def split_parts(path: Path) -> list[Path]:
 
 
 def open_all_parts(path: Path) -> GgufFile:
-    """
-    Open a GGUF file, with all other parts if it is one of several.
-
-    Raises:
-        BrokenModel: A part is missing, malformed or of another file; the message names it.
-        UnsupportedModel: The version or the type of a tensor is unknown.
-    """
+    """Open a GGUF file, with all other parts if it is one of several; raises as `open_gguf`, also if one is missing."""
     file = open_gguf(path)
     count = Fields(file.metadata, str(path)).whole(_COUNT, 1, minimum=0)
     if count <= 1:

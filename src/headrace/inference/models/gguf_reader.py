@@ -5,7 +5,6 @@ Formats of weights that runners support are returned unchanged, Q4_K and ternary
 scales; others are dequantized to F32.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from math import prod
 from pathlib import Path
@@ -29,7 +28,7 @@ from headrace.inference.models.places import Place, gguf_places
 from headrace.inference.models.pooling import Pooler
 from headrace.inference.models.shapes import expected_shapes
 from headrace.inference.models.spec import ModelSpec
-from headrace.inference.models.weights import STORED_BITS, Encoding, RawTensor
+from headrace.inference.models.weights import STORED_BITS, Encoding, RawTensor, dominant
 
 RAW_TYPES: Final = {
     0: Encoding.F32,
@@ -71,7 +70,6 @@ _POOLING: Final[Mapping[int, PoolingMethod | None]] = {0: None, 1: "mean", 2: "c
 
 
 def read_gguf_spec(file: GgufFile) -> tuple[Family, ModelSpec]:
-    """Return the family and the spec of a GGUF file."""
     source = str(file.path)
     architecture = Fields(file.metadata, source).text("general.architecture")
     prefix = f"{architecture}."
@@ -95,38 +93,27 @@ class GgufWeights:
 
     @property
     def fingerprint(self) -> str:
-        """Hash the size, the modification time and the header of the file."""
         return self._file.fingerprint
 
     @property
     def dominant_encoding(self) -> Encoding:
-        """Return the encoding of most of the weights in layers, after conversion."""
-        numbers: Counter[Encoding] = Counter()
-        for name in self._tensors:
-            if name.startswith("layers."):
-                numbers[self.encoding(name)] += prod(self._shapes[name])
-        return max(numbers, key=numbers.__getitem__)
+        return dominant(self.encoding, self._shapes)
 
     def stored_bits(self, name: str) -> int:
-        """Return the bits of the tensor's type."""
         type_id = self._tensors[name].type_id
         return STORED_BITS[RAW_TYPES[type_id]] if type_id in RAW_TYPES else _BITS.get(type_id, 32)
 
     def stored_format(self, name: str) -> str:
-        """Return the name of the tensor's type, as llama.cpp has it."""
         type_id = self._tensors[name].type_id
         return _NAMES.get(type_id, f"type {type_id}")
 
     def encoding(self, name: str) -> Encoding:
-        """Return the encoding of a tensor after conversion."""
         return _handed_out(self._tensors[name].type_id)
 
     def names(self) -> Iterable[str]:
-        """Return the names that the spec requires; the constructor has checked that they exist."""
         return self._tensors.keys()
 
     def load(self, name: str) -> RawTensor:
-        """Return a tensor, or its rows of a fused tensor."""
         if name not in self._tensors:
             raise BrokenModel(f"{self._file.path} has no weight {name}.", name=name)
         tensor, place = self._tensors[name], self._places[name]
@@ -177,7 +164,14 @@ def _converted(
         return Encoding.Q4_1, q4_k_as_q4_1(data)
     if tensor.type_id == _MXFP4 and (fp4 := mxfp4_as_fp4(data.reshape(-1, _MXFP4_BYTES))) is not None:
         return Encoding.FP4, fp4.reshape(len(data), -1)
-    values = _dequantized(file, tensor, data)
+    try:
+        values = dequantize(data, tensor.type_id)
+    except (NotImplementedError, ValueError) as exc:
+        raise UnsupportedModel(
+            f"{file.path}: tensor {tensor.name} has type {tensor.type_id}, which is not supported. "
+            "Expected F32, F16, BF16, Q4_0 to Q8_0, K-quants, IQ types, TQ types, Q1_0, MXFP4 or NVFP4.",
+            tensor=tensor.name,
+        ) from exc
     blocks = ternary_as_q4_1(values) if tensor.type_id in TERNARY else None
     return (Encoding.F32, values.view(np.uint8)) if blocks is None else (Encoding.Q4_1, blocks)
 
@@ -190,25 +184,8 @@ def _rope_tensors(file: GgufFile) -> dict[str, tuple[float, ...]]:
     return {tensor.name: tuple(tensor.rows.view("<f4").ravel().tolist()) for tensor in found}
 
 
-def _dequantized(file: GgufFile, tensor: GgufTensor, data: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-    try:
-        return dequantize(data, tensor.type_id)
-    except (NotImplementedError, ValueError) as exc:
-        raise UnsupportedModel(
-            f"{file.path}: tensor {tensor.name} has type {tensor.type_id}, which is not supported. "
-            "Expected F32, F16, BF16, Q4_0 to Q8_0, K-quants, IQ types, TQ types, Q1_0, MXFP4 or NVFP4.",
-            tensor=tensor.name,
-        ) from exc
-
-
 def read_gguf_checkpoint(path: Path) -> Checkpoint:
-    """
-    Read everything but the weights.
-
-    Raises:
-        BrokenModel: the file or a part of it is missing, truncated or malformed; the message says where.
-        UnsupportedModel: a part is not supported; the message names it.
-    """
+    """Read everything but the weights; raises `BrokenModel` or `UnsupportedModel`."""
     file = open_all_parts(path)
     family, spec = read_gguf_spec(file)
     tokenizer = read_gguf_tokenizer(file, spec.vocab_size)
@@ -217,13 +194,18 @@ def read_gguf_checkpoint(path: Path) -> Checkpoint:
         for key, value in file.metadata.items()
         if key.startswith(_TEMPLATE) and isinstance(value, str)
     }
+    # llama.cpp's converter copies the recommended sampling from `generation_config.json`.
+    sampling = {name: file.metadata.get(f"general.sampling.{key}") for name, key in _SAMPLING.items()}
+    source = "the GGUF file's metadata"
     return Checkpoint(
         spec=spec,
         weights=GgufWeights(file, family, spec),
         text=CheckpointText(
             tokenizer=tokenizer,
             templates=templates,
-            defaults=_read_defaults(file.metadata, tokenizer.eos_token_ids),
+            defaults=GenerationDefaults(
+                eos_token_ids=tokenizer.eos_token_ids, sampling=read_sampling(Fields(sampling, source), source)
+            ),
             card_name=gguf_card_name(file.metadata),
         ),
         pooler=_read_pooler(Fields(file.metadata, str(path))),
@@ -241,10 +223,3 @@ def _read_pooler(metadata: Fields) -> Pooler | None:
         )
     method = _POOLING[kind]
     return None if method is None else Pooler(method=method)
-
-
-def _read_defaults(metadata: Mapping[str, object], eos_token_ids: frozenset[int]) -> GenerationDefaults:
-    """Return the recommended sampling, which llama.cpp's converter copies from `generation_config.json`."""
-    values = {name: metadata.get(f"general.sampling.{key}") for name, key in _SAMPLING.items()}
-    source = "the GGUF file's metadata"
-    return GenerationDefaults(eos_token_ids=eos_token_ids, sampling=read_sampling(Fields(values, source), source))

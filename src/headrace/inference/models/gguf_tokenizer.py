@@ -13,7 +13,7 @@ from headrace.core.errors import BrokenModel, UnsupportedModel
 from headrace.core.telemetry import get_logger
 from headrace.inference.models.fields import Fields
 from headrace.inference.models.gguf_file import GgufFile
-from headrace.inference.models.panics import is_panic
+from headrace.inference.models.panics import broken_if_refused
 from headrace.inference.models.pretokenizers import PRE_TOKENIZERS, byte_level_parts
 from headrace.inference.models.sentencepiece import CONTROL, NORMAL, Pieces, add_special_pieces, bpe_model, set_spaces
 from headrace.inference.models.tokenizer import SPACE_MARK, Tokenizer
@@ -47,13 +47,7 @@ _SPECIAL_NAMES: Final = {
 
 
 def read_gguf_tokenizer(file: GgufFile, vocab_size: int) -> Tokenizer:
-    """
-    Return the tokenizer of a GGUF file.
-
-    Raises:
-        BrokenModel: the file has no vocabulary, or an inconsistent one.
-        UnsupportedModel: the kind of vocabulary or pre-tokenizer is unknown; the message names it.
-    """
+    """Return the tokenizer of a GGUF file; raises `BrokenModel` or `UnsupportedModel`."""
     source = str(file.path)
     values = {key.removeprefix(_PREFIX): value for key, value in file.metadata.items() if key.startswith(_PREFIX)}
     fields = Fields(values, f"{source}, {_PREFIX[:-1]}")
@@ -82,23 +76,20 @@ def read_gguf_tokenizer(file: GgufFile, vocab_size: int) -> Tokenizer:
 
 
 def _backend(fields: Fields, tokens: list[str], types: list[float]) -> "tokenizers.Tokenizer":
-    model = fields.text("model")
-    try:
+    from tokenizers import Tokenizer as Backend
+
+    model, unknown_id = fields.text("model"), _token_id(fields, "unknown_token_id", len(tokens))
+    unknown = None if unknown_id is None else tokens[unknown_id]
+    with broken_if_refused(f"{fields.source}: the vocabulary is inconsistent"):
         if model == "gpt2":
             return _byte_level_bpe(fields, tokens)
         if model == "llama":
             scores = _numbers(fields, "scores", len(tokens), default=0.0)
-            return _sentencepiece_bpe(fields, Pieces(tokens, scores, types))
+            backend = Backend(bpe_model(Pieces(tokens, scores, types), unknown=unknown))
+            set_spaces(backend, adds_space=fields.flag("add_space_prefix", default=True))
+            return backend
         if model == "bert":
-            unknown = _token_id(fields, "unknown_token_id", len(tokens))
-            return wordpiece(tokens, types, "[UNK]" if unknown is None else tokens[unknown])
-    except (BrokenModel, UnsupportedModel):
-        raise
-    except BaseException as exc:
-        # `tokenizers` raises nothing more specific.
-        if not isinstance(exc, Exception) and not is_panic(exc):
-            raise
-        raise BrokenModel(f"{fields.source}: the vocabulary is inconsistent: {exc}.") from exc
+            return wordpiece(tokens, types, "[UNK]" if unknown is None else unknown)
     raise UnsupportedModel(
         f"{fields.source}: the vocabulary has type {model!r}; expected gpt2, llama or bert.", tokenizer=model
     )
@@ -127,15 +118,6 @@ def _byte_level_bpe(fields: Fields, tokens: list[str]) -> "tokenizers.Tokenizer"
     return backend
 
 
-def _sentencepiece_bpe(fields: Fields, pieces: Pieces) -> "tokenizers.Tokenizer":
-    from tokenizers import Tokenizer as Backend
-
-    unknown = _token_id(fields, "unknown_token_id", len(pieces.texts))
-    backend = Backend(bpe_model(pieces, unknown=None if unknown is None else pieces.texts[unknown]))
-    set_spaces(backend, adds_space=fields.flag("add_space_prefix", default=True))
-    return backend
-
-
 def _set_ends(
     backend: "tokenizers.Tokenizer", fields: Fields, tokens: list[str], bos: int | None, eos: Iterable[int]
 ) -> None:
@@ -147,17 +129,12 @@ def _set_ends(
         return
     sentencepiece = fields.text("model") == "llama"
     by_default = sentencepiece or PRE_TOKENIZERS[fields.text("pre", "default")].add_bos
-    template, names = ["$A"], []
-    if bos is not None and fields.flag("add_bos_token", default=by_default):
-        template.insert(0, "$BOS")
-        names.append(("$BOS", bos))
-    last = next(iter(eos), None)
-    if last is not None and fields.flag("add_eos_token", default=False):
-        template.append("$EOS")
-        names.append(("$EOS", last))
-    single = [tokens[dict(names)[part]] if part in dict(names) else part for part in template]
-    if names:
-        special = [(tokens[index], index) for _, index in names]
+    first = [bos] if bos is not None and fields.flag("add_bos_token", default=by_default) else []
+    end = next(iter(eos), None)
+    last = [end] if end is not None and fields.flag("add_eos_token", default=False) else []
+    special = [(tokens[index], index) for index in (*first, *last)]
+    single = [*(tokens[index] for index in first), "$A", *(tokens[index] for index in last)]
+    if special:
         try:
             backend.post_processor = processors.TemplateProcessing(single=single, special_tokens=special)
         except ValueError as exc:  # the text of a token is a template itself

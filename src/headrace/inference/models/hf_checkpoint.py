@@ -54,13 +54,7 @@ def read_hf_checkpoint(folder: Path) -> Checkpoint:
 
 
 def read_text_parts(folder: Path, config: Fields, *, vocab_size: int) -> CheckpointText:
-    """
-    Read the tokenizer, the chat templates and `generation_config.json`, which do not depend on the network.
-
-    Raises:
-        BrokenModel: a file is missing, truncated or malformed; the message names it.
-        UnsupportedModel: the vocabulary is of a kind that is not supported.
-    """
+    """Read the tokenizer, the chat templates and `generation_config.json`; raises as `read_hf_checkpoint`."""
     generation = _read_json(folder / GENERATION_CONFIG)
     settings = _read_settings(folder)
     tokenizer = read_hf_tokenizer(
@@ -77,24 +71,13 @@ def read_text_parts(folder: Path, config: Fields, *, vocab_size: int) -> Checkpo
 
 
 def read_generation_config(folder: Path) -> SamplingDefaults:
-    """
-    Read the sampling of the `generation_config.json` of a folder.
-
-    Raises:
-        BrokenModel: the file is missing or malformed.
-    """
+    """Read the sampling of a folder's `generation_config.json`; raises `BrokenModel` if it is missing or malformed."""
     path = folder / GENERATION_CONFIG
     return read_sampling(_read_json(path, required=True), str(path))
 
 
 def read_hf_weights(folder: Path) -> SafetensorsWeights:
-    """
-    Open the weights alone.
-
-    Raises:
-        BrokenModel: a file is missing, truncated or malformed; the message names it.
-        UnsupportedModel: a part is not supported; the message names it.
-    """
+    """Open the weights alone; raises as `read_hf_checkpoint`."""
     config = read_config(folder)
     family, spec = _spec(config)
     return SafetensorsWeights(folder, family, spec, config.sub("quantization_config"))

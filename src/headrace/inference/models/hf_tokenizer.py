@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from headrace.core.errors import BrokenModel, HeadraceError
+from headrace.core.errors import BrokenModel
 from headrace.inference.models.fields import Fields
 from headrace.inference.models.generation_config import token_ids
 from headrace.inference.models.hf_vocabulary import VOCAB_JSON, VOCAB_TXT, Vocabulary, hf_vocabulary, token_text
-from headrace.inference.models.panics import is_panic
+from headrace.inference.models.panics import broken_if_refused
 from headrace.inference.models.sentencepiece import parse_sentencepiece, sentencepiece_backend
 from headrace.inference.models.tiktoken_file import is_tiktoken, parse_tekken, parse_tiktoken, tiktoken_backend
 from headrace.inference.models.tokenizer import Tokenizer
@@ -44,24 +44,20 @@ def read_hf_tokenizer(
     folder: Path, *, settings: Fields, config: Fields, generation: Fields, vocab_size: int
 ) -> Tokenizer:
     """
-    Return the tokenizer of a folder.
+    Return the tokenizer of a folder, given its `tokenizer_config.json`, `config.json` and `generation_config.json`.
 
-    Args:
-        folder: the folder with `tokenizer.json`, or with a vocabulary of another library.
-        settings: `tokenizer_config.json`.
-        config: `config.json`.
-        generation: `generation_config.json`.
-        vocab_size: rows of the embedding.
-
-    Raises:
-        BrokenModel: there is no tokenizer, or it cannot be read.
-        UnsupportedModel: the vocabulary is of a kind that is not supported; the message names it.
+    `vocab_size` is the number of rows of the embedding. Raises `BrokenModel` or `UnsupportedModel`.
     """
     files = listed(folder, (TOKENIZER, *_VOCABULARIES))
     if not files:
         raise BrokenModel(f"{folder} has no tokenizer: {TOKENIZER} does not exist, nor do {', '.join(_VOCABULARIES)}.")
     file = files[0]
-    found = _read(file, settings, config)
+    if (num_bytes := file.stat().st_size) > _MAX_BYTES:
+        raise BrokenModel(f"{file} has {num_bytes} bytes; expected at most {_MAX_BYTES}.", path=str(file))
+    with broken_if_refused(f"{file} cannot be read", " Download it again.", path=str(file)):
+        found = _build(file, file.read_bytes(), settings, config)
+        with suppress(Exception):  # a vocabulary need not express the sample
+            found.backend.encode(_SAMPLE)
     backend = found.backend
     _add_tokens(backend, settings)
     names = {name: text for name in _NAMES if (text := token_text(settings.values.get(name))) is not None}
@@ -82,23 +78,6 @@ def read_hf_tokenizer(
         special_names=names,
         source=str(file),
     )
-
-
-def _read(file: Path, settings: Fields, config: Fields) -> Vocabulary:
-    if file.stat().st_size > _MAX_BYTES:
-        raise BrokenModel(f"{file} has {file.stat().st_size} bytes; expected at most {_MAX_BYTES}.", path=str(file))
-    try:
-        found = _build(file, file.read_bytes(), settings, config)
-        with suppress(Exception):  # a vocabulary need not express the sample
-            found.backend.encode(_SAMPLE)
-    except HeadraceError:
-        raise
-    except BaseException as exc:
-        # `tokenizers` raises nothing more specific.
-        if not isinstance(exc, Exception) and not is_panic(exc):
-            raise
-        raise BrokenModel(f"{file} cannot be read: {exc}. Download it again.", path=str(file)) from exc
-    return found
 
 
 def _build(file: Path, content: bytes, settings: Fields, config: Fields) -> Vocabulary:

@@ -101,13 +101,7 @@ _BY_MODEL_TYPE: Final = {
 
 
 def hf_vocabulary(file: Path, content: bytes, settings: Fields, config: Fields) -> Vocabulary:
-    """
-    Return the tokenizer of a `vocab.json` or `vocab.txt`.
-
-    Raises:
-        BrokenModel: a file is missing or malformed.
-        UnsupportedModel: the class of the tokenizer is not supported; the message names it.
-    """
+    """Return the tokenizer of a `vocab.json` or `vocab.txt`; raises `BrokenModel` or `UnsupportedModel`."""
     kind = _class_of(file, settings, config)
     names = {**kind.names, **{name: text for name in kind.names if (text := token_text(settings.values.get(name)))}}
     if file.name == VOCAB_TXT:
@@ -115,7 +109,10 @@ def hf_vocabulary(file: Path, content: bytes, settings: Fields, config: Fields) 
         vocab = {token: index for index, token in enumerate(lines)}  # of equal tokens the last counts
         backend = _wordpiece(vocab, names, settings)
     else:
-        vocab = _read_vocab(content, str(file))
+        try:
+            vocab = msgspec.json.decode(content, type=_Vocab)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+            raise BrokenModel(f"{file} cannot be read: {exc}. Expected the id of each token.", path=str(file)) from exc
         backend = _byte_level(vocab, _read_merges(file.with_name(MERGES)), kind, settings)
     if "cls_token" in kind.names:
         _set_ends(backend, vocab, names, str(file), is_bert=kind is _BERT)
@@ -142,13 +139,6 @@ def _class_of(file: Path, settings: Fields, config: Fields) -> _Class:
         "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) of transformers writes a tokenizer.json.",
         tokenizer=name,
     )
-
-
-def _read_vocab(content: bytes, source: str) -> dict[str, int]:
-    try:
-        return msgspec.json.decode(content, type=_Vocab)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise BrokenModel(f"{source} cannot be read: {exc}. Expected the id of each token.", path=source) from exc
 
 
 def _read_merges(file: Path) -> list[tuple[str, str]]:

@@ -61,8 +61,7 @@ def fetch_from_hub(ref: HubRef, revision: str | None, progress: Progress) -> Pat
     """
     Return the folder (or GGUF file) of a model in the Hub's cache, downloading it if needed.
 
-    Raises:
-        ModelNotFound: there is no such model, no permission or no network; the message says how to fix it.
+    Raises `ModelNotFound` without such a model, a permission or a network; the message says how to fix it.
     """
     from huggingface_hub import HfApi, hf_hub_download, snapshot_download
 
@@ -156,7 +155,6 @@ def _translated(repo_id: str, revision: str | None) -> Iterator[None]:
 
 
 def translate(exc: Exception, repo_id: str, revision: str | None) -> HeadraceError:
-    """Translate an error of `huggingface_hub` to a Headrace error that says how to fix it."""
     from huggingface_hub import constants, errors
 
     missing = (
@@ -184,7 +182,6 @@ def translate(exc: Exception, repo_id: str, revision: str | None) -> HeadraceErr
 
 
 def cached_models() -> "list[CachedRepoInfo]":
-    """Return the models in the cache of the Hub."""
     cache = _scan()
     repos = [] if cache is None else [repo for repo in cache.repos if repo.repo_type == "model"]
     return sorted(repos, key=lambda repo: repo.repo_id)

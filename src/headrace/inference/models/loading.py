@@ -98,13 +98,7 @@ def load_hf_model(
     """
     Find a model whose network another library builds, and read its config, tokenizer and chat template.
 
-    The arguments are those of `load_model`.
-
-    Raises:
-        ModelNotFound: there is no such model, or it cannot be fetched.
-        UnsupportedModel: it is a GGUF file, or the vocabulary is of a kind that is not supported.
-        BrokenModel: a file is missing, truncated or malformed; the message names it.
-        SettingsError: `chat_template` or `generation_config` is invalid.
+    Arguments and errors are those of `load_model`; a GGUF file is refused.
     """
     home = cache_dir if cache_dir is not None else home_folder(os.environ)
     located = locate(ref, revision=revision, home=home, progress=progress)

@@ -22,43 +22,40 @@ class GenerationDefaults:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
-    """Everything about one checkpoint. Weights are memory-mapped, not yet read."""
+class _Located:
+    """What every model that was found and read has."""
 
     name: str
     """The short name: alias, Hub id, name of the folder or file."""
     path: Path
     """The folder, or the `.gguf` file."""
     revision: str | None
-    spec: ModelSpec
-    weights: WeightSource
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
     defaults: GenerationDefaults
-    pooler: Pooler | None = None
-    """The pooling that its files describe; None: they describe none."""
-    generates: bool = True
-    """False without an LM head."""
-    is_smoothed: bool = False
-    """See `Checkpoint`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HfModel:
+class Model(_Located):
+    """Everything about one checkpoint. Weights are memory-mapped, not yet read."""
+
+    spec: ModelSpec
+    weights: WeightSource
+    pooler: Pooler | None = None
+    """See `Checkpoint`, also for what follows."""
+    generates: bool = True
+    is_smoothed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HfModel(_Located):
     """A Hugging Face folder whose network another library builds: its config and what turns text into tokens."""
 
-    name: str
-    """The short name: alias, Hub id or name of the folder."""
-    path: Path
-    revision: str | None
     config: Mapping[str, object]
     """`config.json`."""
     vocab_size: int
     max_positions: int | None
     """The longest context in the config; None: it names none."""
-    tokenizer: Tokenizer
-    chat_template: ChatTemplate | None
-    defaults: GenerationDefaults
 
     @property
     def architecture(self) -> str:

@@ -20,7 +20,7 @@ import numpy as np
 
 from headrace.core.errors import BrokenModel, UnsupportedModel
 from headrace.inference.models.adapter import Adapter, Float32, LowRank, is_adaptable
-from headrace.inference.models.families.registry import family_named
+from headrace.inference.models.families.registry import family_of
 from headrace.inference.models.fields import Fields, json_fields
 from headrace.inference.models.places import Place, folder_places
 from headrace.inference.models.spec import ModelSpec
@@ -56,19 +56,12 @@ class PeftConfig:
         return int(_matched(self.rank_pattern, module, self.rank))
 
     def scale_of(self, module: str) -> float:
-        """Return the factor of a module's product."""
         rank, alpha = self.rank_of(module), _matched(self.alpha_pattern, module, self.alpha)
         return alpha / (math.sqrt(rank) if self.divides_by_root else rank)
 
 
 def read_peft_config(config: Fields) -> PeftConfig:
-    """
-    Read a config and refuse what Headrace does not apply.
-
-    Raises:
-        BrokenModel: A value is missing or malformed; the message names it.
-        UnsupportedModel: The adapter is not plain LoRA; the message names the part.
-    """
+    """Read a config and refuse what Headrace does not apply; raises `BrokenModel` or `UnsupportedModel`."""
     kind = config.text("peft_type")
     if kind != "LORA":
         raise UnsupportedModel(f"{config.source}: peft_type is {kind!r:.100}; expected LORA.", peft_type=kind)
@@ -157,11 +150,15 @@ def read_peft_adapter(folder: Path, spec: ModelSpec, *, max_rank: int) -> Adapte
     """
     Read an adapter for a network.
 
-    Raises:
-        BrokenModel: A file is missing, truncated or malformed, or the adapter was made for another network.
-        UnsupportedModel: It needs more than low-rank additions to the matrices of attention and MLP, or more rank.
+    Raises `BrokenModel`, also if it was made for another network, and `UnsupportedModel` if it needs more than low-rank
+    additions to the matrices of attention and MLP, or more rank.
     """
-    modules = _modules(spec)
+    # The canonical weights that each module holds, by its name below the network.
+    modules: dict[str, list[tuple[str, Place]]] = {}
+    for name, place in folder_places(family_of(spec), spec).items():
+        if is_adaptable(name):
+            module = place.stored.removesuffix(".weight").removeprefix("model.")
+            modules.setdefault(module, []).append((name, place))
     shapes = {module: places[0][1].shape for module, places in modules.items()}
     matrices: dict[str, LowRank] = {}
     for module, low_rank in _modules_of(folder, shapes, _below_network, max_rank=max_rank).items():
@@ -191,8 +188,12 @@ def _modules_of(
 ) -> dict[str, LowRank]:
     """Return the scaled factors of each adapted module by its name in `shapes`; `find` maps PEFT's names to those."""
     config = read_peft_config(_read_config(folder))
+    file = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
+    if file is None:
+        raise BrokenModel(f"{folder} has no {' or '.join(WEIGHTS)}.", path=str(folder))
+    tensors, _ = open_files([file])
     matrices: dict[str, LowRank] = {}
-    for module, (shrink, expand) in _pairs(_tensors(folder), shapes, find, config).items():
+    for module, (shrink, expand) in _pairs(tensors, shapes, find, config).items():
         if len(shrink) > max_rank:
             raise UnsupportedModel(
                 f"{folder}: {module} has rank {len(shrink)}; expected at most {max_rank}. Raise max_lora_rank."
@@ -209,7 +210,6 @@ def _modules_of(
 
 
 def is_peft_folder(folder: Path) -> bool:
-    """Return whether a folder has the config of an adapter."""
     return (folder / CONFIG).is_file()
 
 
@@ -224,24 +224,6 @@ def _read_config(folder: Path) -> Fields:
             f"{path} cannot be read: {exc.strerror or exc}. Expected a folder that PEFT's save_pretrained wrote."
         ) from exc
     return json_fields(content, str(path))
-
-
-def _tensors(folder: Path) -> TensorFiles:
-    file = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
-    if file is None:
-        raise BrokenModel(f"{folder} has no {' or '.join(WEIGHTS)}.", path=str(folder))
-    tensors, _ = open_files([file])
-    return tensors
-
-
-def _modules(spec: ModelSpec) -> dict[str, list[tuple[str, Place]]]:
-    """Return the canonical weights that each module of the network holds, by the module's name below the network."""
-    modules: dict[str, list[tuple[str, Place]]] = {}
-    for name, place in folder_places(family_named(spec.family), spec).items():
-        if is_adaptable(name):
-            module = place.stored.removesuffix(".weight").removeprefix("model.")
-            modules.setdefault(module, []).append((name, place))
-    return modules
 
 
 def _pairs(

@@ -98,18 +98,17 @@ def run_pickle(program: bytes, source: str) -> object:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of `pickletools`, for backslashes in names
-            return _run(_Machine(source), program, source)
+            machine = _Machine(source)
+            for count, (opcode, argument, _) in enumerate(pickletools.genops(program)):
+                if count >= _MAX_OPCODES:
+                    raise UnsupportedModel(
+                        f"{source} has more than {_MAX_OPCODES} opcodes; expected a dict of tensors."
+                    )
+                if opcode.name == "STOP":
+                    return machine.stack.pop()
+                machine.step(opcode.name, argument)
     except (ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError) as exc:
         raise BrokenModel(f"{source} is not a valid pickle: {exc!r:.200}. Download it again.") from exc
-
-
-def _run(machine: "_Machine", program: bytes, source: str) -> object:
-    for count, (opcode, argument, _) in enumerate(pickletools.genops(program)):
-        if count >= _MAX_OPCODES:
-            raise UnsupportedModel(f"{source} has more than {_MAX_OPCODES} opcodes; expected a dict of tensors.")
-        if opcode.name == "STOP":
-            return machine.stack.pop()
-        machine.step(opcode.name, argument)
     raise BrokenModel(f"{source} ends without its STOP opcode. Download it again.")
 
 
@@ -123,7 +122,6 @@ class _Machine:
         self._memo: dict[int, object] = {}
 
     def step(self, opcode: str, argument: object) -> None:
-        """Carry out one opcode."""
         if opcode in _IMMEDIATE:
             self.stack.append(argument)
         elif opcode in _CONSTANTS:
@@ -283,13 +281,14 @@ def read_pickled_tensor(file: Path, content: mmap.mmap, name: str) -> tuple[Stor
 
 
 def _opened(file: Path, content: mmap.mmap) -> tuple[Entries, bytes]:
-    """Return the entries of a file and the program that describes its tensors."""
     entries = _entries(file, content)
     start, length = entries[_PROGRAM]
     if length > _MAX_PROGRAM_BYTES:
         raise UnsupportedModel(f"{file}: {_PROGRAM} has {length} bytes; expected at most {_MAX_PROGRAM_BYTES}.")
-    if "byteorder" in entries and _bytes(content, entries["byteorder"]) != b"little":
-        raise UnsupportedModel(f"{file} is not in little-endian order, which is not supported.")
+    if "byteorder" in entries:
+        first, size = entries["byteorder"]
+        if content[first : first + min(size, 16)] != b"little":
+            raise UnsupportedModel(f"{file} is not in little-endian order, which is not supported.")
     return entries, content[start : start + length]
 
 
@@ -332,11 +331,6 @@ def _locate(file: Path, content: mmap.mmap, entry: zipfile.ZipInfo) -> tuple[int
     ):
         raise BrokenModel(f"{file} is truncated or malformed at {entry.filename!r:.200}. Download it again.")
     return start, entry.file_size
-
-
-def _bytes(content: mmap.mmap, entry: tuple[int, int]) -> bytes:
-    start, length = entry
-    return content[start : start + min(length, 16)]
 
 
 def _place(file: Path, content: mmap.mmap, entries: Entries, name: str, tensor: PickledTensor) -> StoredTensor:

@@ -46,7 +46,6 @@ class Place:
 
     @property
     def is_matrix(self) -> bool:
-        """Return True if the stored tensor has more than one row."""
         return self.shape[0] > 1
 
     def cut(self, data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
@@ -54,7 +53,6 @@ class Place:
         return data if self.rows is None else data[self.rows]
 
     def select(self, tensor: RawTensor) -> RawTensor:
-        """Return the weight, given the stored tensor."""
         if self.factor != 1.0:
             values = as_float32(tensor.data, tensor.encoding) * np.float32(self.factor)
             tensor = RawTensor(Encoding.F32, tensor.num_rows, tensor.num_columns, values.view(np.uint8).reshape(1, -1))
@@ -79,7 +77,6 @@ def merge(parts: Iterable[tuple[Place, Float32]]) -> Float32:
 
 
 def folder_places(family: Family, spec: ModelSpec) -> dict[str, Place]:
-    """Return the places in a Hugging Face folder, with the names that its checkpoints have."""
     groups = spec.num_kv_heads if family.qkv_by_kv_head else 1
     places = _places(
         spec, lambda name: stored_name(name, family.tensors), interleaved=family.interleaved_rope, qkv_groups=groups
@@ -117,7 +114,6 @@ def gguf_places(family: Family, spec: ModelSpec, stored: Collection[str]) -> dic
 
 
 def stored_name(name: str, tensors: Mapping[str, str]) -> str:
-    """Return the name that Hugging Face checkpoints use for a canonical name."""
     layer, part, expert = split_name(name)
     if part in tensors or not part.endswith("_bias"):
         stored = tensors[part]
@@ -128,7 +124,6 @@ def stored_name(name: str, tensors: Mapping[str, str]) -> str:
 
 
 def gguf_name(name: str, tensors: Mapping[str, str] = GGUF_TENSORS) -> str:
-    """Return the name that GGUF files use for a canonical name."""
     return stored_name(name, tensors)
 
 

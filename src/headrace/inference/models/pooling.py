@@ -14,7 +14,6 @@ Float32 = npt.NDArray[np.float32]
 
 
 def gelu(x: Float32) -> Float32:
-    """Apply GELU with erf from the standard library."""
     scaled = (x * math.sqrt(0.5)).tolist()
     activated: Float32 = 0.5 * x * (1 + np.array([math.erf(value) for value in scaled], np.float32))
     return activated
@@ -39,7 +38,6 @@ class DenseLayer:
     activation: str = "identity"
 
     def apply(self, x: Float32) -> Float32:
-        """Return the outputs for one vector."""
         y = self.weight @ x
         return ACTIVATIONS[self.activation](y if self.bias is None else y + self.bias)
 
@@ -54,7 +52,6 @@ class NormLayer:
     eps: float = 1e-5
 
     def apply(self, x: Float32) -> Float32:
-        """Return the outputs for one vector."""
         centred = x - x.mean()
         y: Float32 = centred / np.sqrt((centred * centred).mean() + np.float32(self.eps)) * self.weight
         return y if self.bias is None else y + self.bias
@@ -83,11 +80,9 @@ class Pooler:
     """The text of a pair for a reranker that is a decoder, with `{query}` and `{document}`; empty: two segments."""
 
     def size(self, hidden_size: int) -> int:
-        """Return the length of a pooled vector."""
         return len(self.layers[-1].weight) if self.layers else hidden_size
 
     def project(self, vector: Float32) -> Float32:
-        """Apply the layers."""
         for layer in self.layers:
             vector = layer.apply(vector)
         return vector

@@ -146,7 +146,6 @@ PRE_TOKENIZERS: Final = MappingProxyType({name: rules for names, rules in _GROUP
 def byte_level_parts(
     rules: PreTokenizer,
 ) -> "tuple[normalizers.Normalizer | None, pre_tokenizers.PreTokenizer]":
-    """Return the normalizer and the pre-tokenizer of a byte-level vocabulary."""
     from tokenizers import Regex, normalizers, pre_tokenizers
 
     splits = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in rules.patterns]

@@ -29,7 +29,6 @@ class RenderingTooLong(InvalidRequest):
 
 
 def too_long(limit: str) -> RenderingTooLong:
-    """Return the error of a template that exceeds a limit."""
     return RenderingTooLong(
         f"The chat template needs more than {limit} for these messages. Send fewer, or correct the template.",
         param="messages",

@@ -81,7 +81,6 @@ def longrope_attention_factor(factor: float, original_max_positions: int) -> flo
 
 
 def _divisors(rope: RopeSpec, rotary_dim: int) -> Float64 | float:
-    """Return the divisors of the frequencies of a resolved rope."""
     match rope.kind:
         case "linear" | "proportional":
             return rope.factor

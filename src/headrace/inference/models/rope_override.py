@@ -25,9 +25,7 @@ def override_rope(spec: ModelSpec, values: Mapping[str, object]) -> ModelSpec:
 
     Another `rope_type` replaces the scaling of the checkpoint; its theta and the size of its heads stay. A network with
     a rotary embedding for each type of layer takes an object for each: `{"full_attention": {...}}`.
-
-    Raises:
-        SettingsError: a value is unknown or malformed, or does not fit the network; the message names it.
+    Raises `SettingsError` for a value that is unknown, malformed or does not fit the network.
     """
     by_type = ropes_by_layer_type(spec)
     for index, layer_type, part in _parts(spec, values, by_type):

@@ -6,9 +6,10 @@ stack takes gigabytes in float32, so it is converted one expert at a time.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import count as count_up
+from itertools import takewhile
 from math import prod
 from pathlib import Path
 from typing import Final
@@ -28,7 +29,7 @@ from headrace.inference.models.shapes import Shape, expected_shapes
 from headrace.inference.models.spec import ModelSpec
 from headrace.inference.models.stored_tensor import PLAIN, StoredTensor, TensorFiles
 from headrace.inference.models.weight_files import open_folder
-from headrace.inference.models.weights import STORED_BITS, Encoding, RawTensor, as_float32
+from headrace.inference.models.weights import STORED_BITS, Encoding, RawTensor, as_float32, dominant
 
 _PREFIXES: Final = (
     "model.",
@@ -62,44 +63,39 @@ class SafetensorsWeights:
         self._norm_offset = family.norm_offset
         self._quantization = quantization or Fields({}, str(folder))
         tensors, self._fingerprint = open_folder(folder)
-        prefix = _network_prefix(tensors, family)
+        # Names of the bare network (`AutoModel`) have no prefix.
+        embed = family.tensors["embed"].removeprefix("model.")
+        prefix = next((prefix for prefix in _PREFIXES if prefix + embed in tensors), "model.")
         self._shapes = expected_shapes(spec)
         self._places = folder_places(family, spec)
         stored = {name: _prefixed(place.stored, prefix, tensors) for name, place in self._places.items()}
         tensors = tensors | _joined_heads(tensors, stored.values())
         self._weights = {name: self._find(tensors, stored[name], place) for name, place in self._places.items()}
         _refuse_unknown_biases(tensors, set(stored.values()))
-        _log_losses(folder, self._weights.values())
+        # Matrices that lose precision beyond their format, by the reason.
+        for loss, count in Counter(weight.loss for weight in self._weights.values() if weight.loss).items():
+            message = f"{folder.name}: 4 bits round {count} matrices again: {loss}."
+            get_logger().warning("weights.rounded_again", message=message)
 
     @property
     def fingerprint(self) -> str:
-        """Hash the sizes, modification times and headers of the files."""
         return self._fingerprint
 
     def stored_bits(self, name: str) -> int:
-        """Return the bits of the tensor's type, or of its quantized format."""
         return self._weights[name].bits
 
     def stored_format(self, name: str) -> str:
-        """Return the tensor's type, or its quantized format."""
         weight = self._weights[name]
         return weight.format or f"{weight.bits} bits"
 
     @property
     def dominant_encoding(self) -> Encoding:
-        """Return the encoding of most of the weights in layers."""
-        numbers: Counter[Encoding] = Counter()
-        for name, shape in self._shapes.items():
-            if name.startswith("layers."):
-                numbers[self._weights[name].encoding] += prod(shape)
-        return max(numbers, key=numbers.__getitem__)
+        return dominant(self.encoding, self._shapes)
 
     def encoding(self, name: str) -> Encoding:
-        """Return the encoding of a tensor after conversion."""
         return self._weights[name].encoding
 
     def names(self) -> Iterable[str]:
-        """Return the names that the spec requires; the constructor has checked that they exist."""
         return self._weights.keys()
 
     def load(self, name: str) -> RawTensor:
@@ -109,14 +105,11 @@ class SafetensorsWeights:
         weight, place = self._weights[name], self._places[name]
         if weight.load_rows is not None and place.rows is not None:
             return weight.load_rows(place.rows)
-        return place.select(self._load_stored(name))
-
-    def _load_stored(self, name: str) -> RawTensor:
-        tensor = self._weights[name].load()
+        tensor = weight.load()
         if self._norm_offset and name.rpartition(".")[2] in _NORMS:
             values = as_float32(tensor.data.ravel(), tensor.encoding) + np.float32(self._norm_offset)
-            return float_tensor(values.reshape(tensor.num_rows, -1))
-        return tensor
+            tensor = float_tensor(values.reshape(tensor.num_rows, -1))
+        return place.select(tensor)
 
     def _find(self, tensors: TensorFiles, stored: str, place: Place) -> StoredWeight:
         shape = place.shape
@@ -156,35 +149,24 @@ def _plain(tensor: StoredTensor, shape: Shape, *, transposed: bool) -> StoredWei
         if tensor.dtype == "F64":
             values = tensor.floats()
             return float_tensor(np.ascontiguousarray(values.T) if transposed else values.reshape(shape))
-        return RawTensor(encoding, *shape, _transposed(data, shape) if transposed else data)
+        if not transposed:
+            return RawTensor(encoding, *shape, data)
+        numbers = data.reshape(shape[1], shape[0], -1).transpose(1, 0, 2)
+        return RawTensor(encoding, *shape, np.ascontiguousarray(numbers).reshape(shape[0], -1))
 
     return StoredWeight(encoding, STORED_BITS[encoding], load, format=tensor.dtype)
-
-
-def _transposed(data: npt.NDArray[np.uint8], shape: Shape) -> npt.NDArray[np.uint8]:
-    """Return the bytes of a matrix of `shape` that is stored with its inputs as rows."""
-    num_rows, num_columns = shape
-    numbers = data.reshape(num_columns, num_rows, -1).transpose(1, 0, 2)
-    return np.ascontiguousarray(numbers).reshape(num_rows, -1)
 
 
 def _joined_heads(tensors: TensorFiles, names: Iterable[str]) -> dict[str, StoredTensor]:
     """Return the vectors that are stored in a tensor for each head, each joined to one."""
     joined = {}
     for name in names:
-        parts = [tensors[found] for found in _heads(name, tensors)] if HEAD_INDEX in name else []
+        heads = (name.replace(HEAD_INDEX, str(head)) for head in count_up()) if HEAD_INDEX in name else ()
+        parts = [tensors[found] for found in takewhile(tensors.__contains__, heads)]
         if len({part.dtype for part in parts}) == 1:
             data = np.concatenate([part.data for part in parts])
             joined[name] = replace(parts[0], name=name, shape=(sum(prod(part.shape) for part in parts),), data=data)
     return joined
-
-
-def _heads(name: str, tensors: TensorFiles) -> Iterator[str]:
-    for head in count_up():
-        found = name.replace(HEAD_INDEX, str(head))
-        if found not in tensors:
-            return
-        yield found
 
 
 def _refuse_unknown_biases(tensors: TensorFiles, known: set[str]) -> None:
@@ -195,20 +177,6 @@ def _refuse_unknown_biases(tensors: TensorFiles, known: set[str]) -> None:
             raise UnsupportedModel(
                 f"{tensors[bias].file}: tensor {bias} is not zero, but this network has no such bias.", tensor=bias
             )
-
-
-def _log_losses(folder: Path, weights: Iterable[StoredWeight]) -> None:
-    """Log how many matrices lose precision beyond their format, and why."""
-    for loss, count in Counter(weight.loss for weight in weights if weight.loss).items():
-        get_logger().warning(
-            "weights.rounded_again", message=f"{folder.name}: 4 bits round {count} matrices again: {loss}."
-        )
-
-
-def _network_prefix(tensors: Mapping[str, StoredTensor], family: Family) -> str:
-    """Return the prefix of the network's names; those of the bare network (`AutoModel`) have no `model.`."""
-    embed = family.tensors["embed"].removeprefix("model.")
-    return next((prefix for prefix in _PREFIXES if prefix + embed in tensors), "model.")
 
 
 def _prefixed(stored: str, prefix: str, tensors: Mapping[str, StoredTensor]) -> str:
@@ -223,8 +191,7 @@ def find_experts(tensors: TensorFiles, name: str, shape: Shape, num_experts: int
     """
     Return a stack whose matrices together have a shape, or None if there is no such tensor.
 
-    Raises:
-        BrokenModel: A tensor has the wrong type or shape; the message names it.
+    Raises `BrokenModel` if a tensor has the wrong type or shape.
     """
     rows, columns = shape[0] // num_experts, shape[1]
     blocks, scales = tensors.get(f"{name}_blocks"), tensors.get(f"{name}_scales")

@@ -26,13 +26,7 @@ class SafetensorsWriter:
     """
 
     def __init__(self, path: Path, plan: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
-        """
-        Open the file and write its header.
-
-        Args:
-            path: the new file.
-            plan: dtype (`F32`, `BF16`, `I8` …) and shape of every tensor, in the order of writing.
-        """
+        """Open the file and write its header: dtype (`F32`, `I8` …) and shape of each tensor, in their order."""
         header: dict[str, object] = {"__metadata__": {"format": "pt"}}
         self._sizes: dict[str, int] = {}
         end = 0
@@ -47,7 +41,6 @@ class SafetensorsWriter:
         self._file.write(len(text).to_bytes(_ALIGNMENT, "little") + text)
 
     def write(self, name: str, data: npt.NDArray[np.uint8]) -> None:
-        """Add the bytes of the next tensor."""
         assert next(self._pending) == (name, data.size), f"{name} is not the next tensor, or has another size"
         self._file.write(np.ascontiguousarray(data).data)
 

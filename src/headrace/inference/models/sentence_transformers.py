@@ -38,13 +38,7 @@ _MODERNBERT_HEAD: Final = ("head.dense", "head.norm", "classifier")
 
 
 def read_pooler(folder: Path, config: Fields) -> Pooler | None:
-    """
-    Return the pooling that the files of a folder describe; None if they describe none.
-
-    Raises:
-        BrokenModel: a file is missing or malformed; the message names it.
-        UnsupportedModel: a part is not supported; the message names it.
-    """
+    """Return the pooling that a folder's files describe, or None; raises `BrokenModel` or `UnsupportedModel`."""
     if (folder / "modules.json").is_file():
         return _read_modules(folder)
     if any(name.endswith(_HEAD) for name in config.texts("architectures")):

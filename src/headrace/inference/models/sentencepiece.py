@@ -60,9 +60,7 @@ def parse_sentencepiece(content: bytes, source: str) -> SentencePieceModel:
     """
     Return the model in a file.
 
-    Raises:
-        BrokenModel: The file is truncated or malformed.
-        UnsupportedModel: It is neither BPE nor Unigram, or marks spaces in another way.
+    Raises `BrokenModel`, or `UnsupportedModel` if it is neither BPE nor Unigram or marks spaces in another way.
     """
     try:
         pieces, trainer, normalizer = _sections(content)
@@ -173,7 +171,6 @@ class Pieces:
 
 
 def bpe_model(pieces: Pieces, *, unknown: str | None, byte_fallback: bool = True) -> "models.BPE":
-    """Return the BPE model of pieces with scores."""
     from tokenizers import models
 
     vocab = {text: index for index, text in enumerate(pieces.texts)}

@@ -7,7 +7,6 @@ Shape = tuple[int, int]
 
 
 def expected_shapes(spec: ModelSpec) -> dict[str, Shape]:
-    """Return the required shape of every weight of `spec` by canonical name."""
     shapes: dict[str, Shape] = {
         "embed": (spec.vocab_size, spec.hidden_size),
     }

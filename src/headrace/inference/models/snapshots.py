@@ -28,14 +28,9 @@ _SECOND_COPY: Final = "consolidated"
 
 def choose_files(names: Iterable[str], source: str) -> list[str]:
     """
-    Return the files of a model: a GGUF file with its parts, or a Hugging Face folder.
+    Return the files of a model among POSIX paths below its folder: a GGUF file with its parts, or those of a folder.
 
-    Args:
-        names: POSIX paths below the model's folder; only those in `is_wanted_folder` or at the top count.
-        source: the name of the model in errors.
-
-    Raises:
-        ModelNotFound: There is neither, or more than one GGUF file; the message names them.
+    Raises `ModelNotFound` if there is neither, or more than one GGUF file; `source` is the model's name in errors.
     """
     shown = sorted(name for name in names if all(part and not is_hidden(part) for part in name.split("/")))
     if PARAMS in shown and "config.json" not in shown:

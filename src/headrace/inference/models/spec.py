@@ -210,7 +210,6 @@ class ModelSpec:
 
     @property
     def scale(self) -> float:
-        """Factor of the attention scores."""
         return self.attention_scale or self.head_dim**-0.5
 
     @property
@@ -220,7 +219,6 @@ class ModelSpec:
         return min([self.max_positions, *long])
 
     def rope(self, layer: int) -> RopeSpec | None:
-        """Return the rotary embedding of a layer, or None."""
         index = self.rope_of_layer[layer] if self.rope_of_layer else 0
         return None if index < 0 else self.ropes[index]
 
@@ -237,9 +235,6 @@ class ModelSpec:
         """Number of weights in the matrices, without norms and biases; of all experts."""
         attention = self.hidden_size * self.head_dim * (2 * self.num_heads + 2 * self.num_kv_heads)
         embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_embeddings else 2)
-        mlps = sum(self._mlp_width(layer) for layer in range(self.num_layers))
+        moes = [self.experts(layer) for layer in range(self.num_layers)]
+        mlps = sum(m.num_experts * m.expert_size + m.shared_size if m else self.intermediate_size for m in moes)
         return self.num_layers * attention + (3 if self.mlp == "gated" else 2) * self.hidden_size * mlps + embeddings
-
-    def _mlp_width(self, layer: int) -> int:
-        moe = self.experts(layer)
-        return self.intermediate_size if moe is None else moe.num_experts * moe.expert_size + moe.shared_size

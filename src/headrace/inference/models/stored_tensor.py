@@ -71,7 +71,6 @@ class StoredTensor:
         return self
 
     def broken(self, problem: str) -> BrokenModel:
-        """Return an error that names the tensor, its type and its shape."""
         return BrokenModel(
             f"{self.file}: tensor {self.name} is {self.dtype} {list(self.shape)}; {problem}.", tensor=self.name
         )

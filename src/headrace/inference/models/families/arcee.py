@@ -8,7 +8,6 @@ ARCEE: Final = Family(
     name="arcee",
     models="Arcee AFM",
     verified=("transformers", "GGUF twin"),
-    model_types=("arcee",),
     # Source: transformers `ArceeConfig`.
     defaults={"hidden_act": "relu2", "max_position_embeddings": 4096, "rms_norm_eps": 1e-5},
     activation="relu2",

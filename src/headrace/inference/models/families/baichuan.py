@@ -3,22 +3,13 @@
 from typing import Final
 
 from headrace.core.errors import UnsupportedModel
-from headrace.inference.models.families.family import LLAMA_TENSORS, QKV, Family, GgufHeader
+from headrace.inference.models.families.family import LLAMA_TENSORS, QKV, Family
 from headrace.inference.models.families.reading import config_spec, gguf_spec
-from headrace.inference.models.fields import Fields
 from headrace.inference.models.spec import ModelSpec
 
 LAYERS_OF_7B: Final = 32
 """Larger networks have alibi in place of a rotary embedding. Source: llama.cpp."""
 VOCAB_SIZE_OF_2: Final = 125_696
-
-
-def _from_config(family: Family, config: Fields) -> ModelSpec:
-    return _checked(config_spec(family, config), config.source)
-
-
-def _from_gguf(family: Family, header: GgufHeader) -> ModelSpec:
-    return _checked(gguf_spec(family, header), header.fields.source)
 
 
 def _checked(spec: ModelSpec, source: str) -> ModelSpec:
@@ -34,10 +25,9 @@ BAICHUAN: Final = Family(
     name="baichuan",
     models="Baichuan 7B (not Baichuan 2)",
     verified=("layout", "GGUF twin"),
-    model_types=("baichuan",),
-    spec_from_config=_from_config,
+    spec_from_config=lambda family, config: _checked(config_spec(family, config), config.source),
     gguf_architectures=("baichuan",),
-    spec_from_gguf=_from_gguf,
+    spec_from_gguf=lambda family, header: _checked(gguf_spec(family, header), header.fields.source),
     tensors={**LLAMA_TENSORS, **dict.fromkeys(QKV, "self_attn.W_pack.weight")},
     interleaved_gguf_rope=True,
 )

@@ -16,7 +16,7 @@ from headrace.inference.models.families.reading import config_spec, gguf_spec, w
 from headrace.inference.models.fields import Fields
 from headrace.inference.models.spec import ModelSpec
 
-_DEFAULTS: Final[Mapping[str, object]] = {
+DEFAULTS: Final[Mapping[str, object]] = {
     "vocab_size": 30_522,
     "hidden_size": 768,
     "num_hidden_layers": 12,
@@ -54,10 +54,6 @@ GGUF_ENCODER_TENSORS: Final = {
 }
 
 
-def _bert_from_config(family: Family, config: Fields) -> ModelSpec:
-    return _encoder(config_spec(family, config), config, offset=0)
-
-
 def _bert_from_gguf(family: Family, header: GgufHeader) -> ModelSpec:
     """Read GGUF metadata; the position table starts with the row of the first token."""
     header.fields.refuse("attention.causal", "an encoder as a decoder", unless=(False,))
@@ -86,8 +82,7 @@ BERT: Final = Family(
     name="bert",
     models="BERT encoders: MiniLM, bge, e5, gte (embeddings)",
     verified=("transformers", "GGUF twin", "real model"),
-    model_types=("bert",),
-    defaults=_DEFAULTS,
+    defaults=DEFAULTS,
     keys={"rms_norm_eps": "layer_norm_eps"},
     refused={
         "position_embedding_type": ("absolute", "relative positions"),
@@ -97,7 +92,7 @@ BERT: Final = Family(
     activation="gelu_erf",
     reads_activation=True,
     parts={**ENCODER_PARTS, **GPT_PARTS, **ALL_BIASED, "norms": "stream"},
-    spec_from_config=_bert_from_config,
+    spec_from_config=lambda family, config: _encoder(config_spec(family, config), config, offset=0),
     gguf_architectures=("bert",),
     spec_from_gguf=_bert_from_gguf,
     tensors=_TENSORS,
@@ -109,7 +104,7 @@ ROBERTA: Final = replace(
     models="RoBERTa and XLM-RoBERTa encoders: bge-m3, multilingual e5, bge-reranker",
     verified=("transformers",),
     model_types=("roberta", "xlm-roberta"),
-    defaults={**_DEFAULTS, "vocab_size": 50_265, "pad_token_id": 1},
+    defaults={**DEFAULTS, "vocab_size": 50_265, "pad_token_id": 1},
     spec_from_config=_roberta_from_config,
     gguf_architectures=(),
     position_offset=_POSITION_OFFSET,

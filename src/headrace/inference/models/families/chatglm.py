@@ -25,7 +25,6 @@ CHATGLM: Final = Family(
     name="chatglm",
     models="ChatGLM 2 and 3, GLM-4-9B as first published",
     verified=("layout", "GGUF twin"),
-    model_types=("chatglm",),
     keys={
         "num_hidden_layers": "num_layers",
         "vocab_size": "padded_vocab_size",

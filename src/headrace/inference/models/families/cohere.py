@@ -58,7 +58,6 @@ COHERE: Final = Family(
     name="cohere",
     models="Command-R, Command-R+, Aya",
     verified=("transformers", "GGUF twin"),
-    model_types=("cohere",),
     # Source: transformers `CohereConfig` and `Cohere2Config`.
     defaults={
         "max_position_embeddings": 8192,

@@ -8,7 +8,6 @@ ERNIE4_5: Final = Family(
     name="ernie4_5",
     models="ERNIE 4.5, dense",
     verified=("transformers", "GGUF twin"),
-    model_types=("ernie4_5",),
     # Source: transformers `Ernie4_5Config`.
     defaults={
         "head_dim": 128,

@@ -2,26 +2,20 @@
 
 from typing import Final
 
-from headrace.inference.models.families.family import LLAMA_TENSORS, Family
+from headrace.inference.models.families.family import GPT_TENSORS, Family
 
 EXAONE: Final = Family(
     name="exaone",
     models="EXAONE 3 and 3.5",
     verified=("layout",),
-    model_types=("exaone",),
     keys={"num_hidden_layers": "num_layers", "rms_norm_eps": "layer_norm_epsilon", "hidden_act": "activation_function"},
     gguf_architectures=("exaone",),
     tensors={
-        **LLAMA_TENSORS,
-        "layers": "model.h",
-        "embed": "model.wte.weight",
-        "final_norm": "model.ln_f.weight",
-        "attn_norm": "ln_1.weight",
+        **GPT_TENSORS,
         "q": "attn.attention.q_proj.weight",
         "k": "attn.attention.k_proj.weight",
         "v": "attn.attention.v_proj.weight",
         "o": "attn.attention.out_proj.weight",
-        "mlp_norm": "ln_2.weight",
         "gate": "mlp.c_fc_0.weight",
         "up": "mlp.c_fc_1.weight",
         "down": "mlp.c_proj.weight",

@@ -39,7 +39,6 @@ EXAONE4: Final = Family(
     name="exaone4",
     models="EXAONE 4",
     verified=("transformers", "GGUF twin"),
-    model_types=("exaone4",),
     # Source: transformers `Exaone4Config`.
     defaults={"num_key_value_heads": 32, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5},
     parts={"norms": "post", "qk_norm": "head"},

@@ -10,7 +10,6 @@ from headrace.inference.models.families.family import (
     LLAMA_TENSORS,
     QKV,
     Family,
-    GgufHeader,
 )
 from headrace.inference.models.families.reading import config_spec, gguf_spec
 from headrace.inference.models.fields import Fields
@@ -26,11 +25,6 @@ def _from_config(family: Family, config: Fields) -> ModelSpec:
     }
     spec = config_spec(family, Fields({**config.values, **derived}, config.source))
     return replace(spec, parallel=_parallel(config))
-
-
-def _from_gguf(family: Family, header: GgufHeader) -> ModelSpec:
-    has_two_norms = "blk.0.attn_norm_2.weight" in header.tensor_shapes
-    return replace(gguf_spec(family, header), parallel="two" if has_two_norms else "one")
 
 
 def _parallel(config: Fields) -> Literal["one", "two"] | None:
@@ -54,7 +48,6 @@ FALCON: Final = Family(
     name="falcon",
     models="Falcon 7B, 40B and 180B, Falcon 2 (without alibi)",
     verified=("transformers", "GGUF twin"),
-    model_types=("falcon",),
     # Source: transformers `FalconConfig`.
     defaults={
         "max_position_embeddings": 2048,
@@ -75,7 +68,9 @@ FALCON: Final = Family(
     parts=GPT_PARTS,
     spec_from_config=_from_config,
     gguf_architectures=("falcon",),
-    spec_from_gguf=_from_gguf,
+    spec_from_gguf=lambda family, header: replace(
+        gguf_spec(family, header), parallel="two" if "blk.0.attn_norm_2.weight" in header.tensor_shapes else "one"
+    ),
     tensors={
         **LLAMA_TENSORS,
         "layers": "model.h",

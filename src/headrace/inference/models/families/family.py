@@ -31,6 +31,17 @@ LLAMA_TENSORS: Final[Mapping[str, str]] = MappingProxyType(
 Names in Hugging Face checkpoints; those of a layer follow `layers` and its number. A bias without an entry has the name
 of its weight with another suffix. `model.` stands for the prefix of the network, whatever it is in a checkpoint.
 """
+GPT_TENSORS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        **LLAMA_TENSORS,
+        "layers": "model.h",
+        "embed": "model.wte.weight",
+        "final_norm": "model.ln_f.weight",
+        "attn_norm": "ln_1.weight",
+        "mlp_norm": "ln_2.weight",
+    }
+)
+"""Names of families after GPT-2."""
 POST_NORM_TENSORS: Final[Mapping[str, str]] = MappingProxyType(
     {
         **LLAMA_TENSORS,
@@ -143,8 +154,8 @@ class Family:
     verified: tuple[Verification, ...] = ()
     """References that the family was compared with, for the docs; `tests/parity` checks them."""
 
-    model_types: tuple[str, ...]
-    """`model_type` in config.json."""
+    model_types: tuple[str, ...] = ()
+    """`model_type` in config.json; empty: the name of the family."""
     defaults: Mapping[str, object] = field(default_factory=dict)
     """Values of keys that a config.json may omit, by their names in the file."""
     keys: Mapping[str, str] = field(default_factory=dict)
@@ -193,8 +204,11 @@ class Family:
     interleaved_gguf_rope: bool = False
     """GGUF files interleave the rows of q and k."""
 
+    def __post_init__(self) -> None:
+        if not self.model_types:
+            object.__setattr__(self, "model_types", (self.name,))
+
     def variant_of(self, spec: ModelSpec) -> "Family":
-        """Return the family with the names of a network."""
         return self.variant(self, spec) if self.variant else self
 
 

@@ -36,10 +36,6 @@ def _gemma_from_config(family: Family, config: Fields) -> ModelSpec:
     return _scaled(config_spec(family, config))
 
 
-def _gemma_from_gguf(family: Family, header: GgufHeader) -> ModelSpec:
-    return _scaled(gguf_spec(family, header))
-
-
 def _scaled(spec: ModelSpec) -> ModelSpec:
     return replace(spec, embedding_scale=math.sqrt(spec.hidden_size))
 
@@ -86,7 +82,6 @@ GEMMA: Final = Family(
     name="gemma",
     models="Gemma 1",
     verified=("transformers", "GGUF twin"),
-    model_types=("gemma",),
     # Source: transformers `GemmaConfig`.
     defaults={
         "head_dim": 256,
@@ -100,7 +95,7 @@ GEMMA: Final = Family(
     activation_key="hidden_activation",
     spec_from_config=_gemma_from_config,
     gguf_architectures=("gemma",),
-    spec_from_gguf=_gemma_from_gguf,
+    spec_from_gguf=lambda family, header: _scaled(gguf_spec(family, header)),
     norm_offset=1.0,
 )
 GEMMA3: Final = replace(

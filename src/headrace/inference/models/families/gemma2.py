@@ -4,8 +4,16 @@ import math
 from dataclasses import replace
 from typing import Final
 
-from headrace.inference.models.families.family import LLAMA_TENSORS, POST_NORM_TENSORS, Family, GgufHeader
-from headrace.inference.models.families.reading import config_spec, gguf_spec, is_null, layer_windows
+from headrace.inference.models.families.family import LLAMA_TENSORS, Family, GgufHeader
+from headrace.inference.models.families.gemma import GEMMA3
+from headrace.inference.models.families.reading import (
+    config_spec,
+    gguf_spec,
+    is_null,
+    layer_windows,
+    pattern_windows,
+    sliding_layers,
+)
 from headrace.inference.models.fields import Fields
 from headrace.inference.models.spec import ModelSpec
 
@@ -19,7 +27,7 @@ def _from_config(family: Family, config: Fields) -> ModelSpec:
     spec = config_spec(family, config.without(*SOFTCAPS))
     caps = [0.0 if is_null(config, key) else config.positive(key, default) for key, default in SOFTCAPS.items()]
     spec = _scaled(spec, *caps, scalar=config.positive("query_pre_attn_scalar"))
-    return layer_windows(config, spec, config.whole("sliding_window"), _even(spec))
+    return layer_windows(config, spec, config.whole("sliding_window"), sliding_layers(spec.num_layers, 2))
 
 
 def _from_gguf(family: Family, header: GgufHeader) -> ModelSpec:
@@ -29,8 +37,7 @@ def _from_gguf(family: Family, header: GgufHeader) -> ModelSpec:
     caps = [fields.number(key, default) for key, default in SOFTCAPS.items()]
     scalar = spec.hidden_size // spec.num_heads if spec.num_layers == LAYERS_OF_27B else spec.head_dim
     spec = _scaled(spec, *caps, scalar=scalar)
-    window = fields.whole("attention.sliding_window", 4096)
-    return replace(spec, windows=tuple(window if slides else 0 for slides in _even(spec)))
+    return pattern_windows(spec, fields.whole("attention.sliding_window", 4096), 2)
 
 
 def _scaled(spec: ModelSpec, attention_cap: float, logit_cap: float, *, scalar: float) -> ModelSpec:
@@ -43,38 +50,18 @@ def _scaled(spec: ModelSpec, attention_cap: float, logit_cap: float, *, scalar: 
     )
 
 
-def _even(spec: ModelSpec) -> tuple[bool, ...]:
-    return tuple(layer % 2 == 0 for layer in range(spec.num_layers))
-
-
-GEMMA2: Final = Family(
+GEMMA2: Final = replace(
+    GEMMA3,
     name="gemma2",
     models="Gemma 2",
     verified=("transformers", "GGUF twin"),
     model_types=("gemma2",),
     # Source: transformers `Gemma2Config` and `VaultGemmaConfig`.
-    defaults={
-        "vocab_size": 256_000,
-        "hidden_size": 2304,
-        "intermediate_size": 9216,
-        "num_hidden_layers": 26,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-        "head_dim": 256,
-        "query_pre_attn_scalar": 256,
-        "sliding_window": 4096,
-        "max_position_embeddings": 8192,
-        "tie_word_embeddings": True,
-    },
-    refused={"attention_bias": (False, "biases in attention")},
-    activation="gelu_tanh",
-    activation_key="hidden_activation",
+    defaults={**GEMMA3.defaults, "vocab_size": 256_000, "max_position_embeddings": 8192},
     parts={"norms": "both"},
     spec_from_config=_from_config,
     gguf_architectures=("gemma2",),
     spec_from_gguf=_from_gguf,
-    tensors=POST_NORM_TENSORS,
-    norm_offset=1.0,
 )
 VAULTGEMMA: Final = replace(
     GEMMA2,

@@ -12,7 +12,6 @@ GLM: Final = Family(
     name="glm",
     models="GLM-4-9B in the format of transformers",
     verified=("transformers",),
-    model_types=("glm",),
     # Source: transformers `GlmConfig` and `Glm4Config`.
     defaults={
         "head_dim": 128,

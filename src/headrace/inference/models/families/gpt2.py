@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Final
 
-from headrace.inference.models.families.family import ALL_BIASED, GGUF_FUSED_QKV, GPT_PARTS, QKV, Family, GgufHeader
+from headrace.inference.models.families.family import ALL_BIASED, GGUF_FUSED_QKV, GPT_PARTS, GPT_TENSORS, QKV, Family
 from headrace.inference.models.families.reading import config_spec, gguf_spec, without_positions
 from headrace.inference.models.fields import Fields
 from headrace.inference.models.spec import ModelSpec
@@ -14,10 +14,6 @@ def _from_config(family: Family, config: Fields) -> ModelSpec:
     return _learned(config_spec(family, Fields({**config.values, "intermediate_size": inner}, config.source)))
 
 
-def _from_gguf(family: Family, header: GgufHeader) -> ModelSpec:
-    return _learned(gguf_spec(family, header))
-
-
 def _learned(spec: ModelSpec) -> ModelSpec:
     return replace(without_positions(spec), learned_positions=spec.max_positions)
 
@@ -26,7 +22,6 @@ GPT2: Final = Family(
     name="gpt2",
     models="GPT-2",
     verified=("transformers", "GGUF twin"),
-    model_types=("gpt2",),
     # Source: transformers `GPT2Config`.
     defaults={
         "n_embd": 768,
@@ -56,17 +51,12 @@ GPT2: Final = Family(
     parts={**GPT_PARTS, **ALL_BIASED},
     spec_from_config=_from_config,
     gguf_architectures=("gpt2",),
-    spec_from_gguf=_from_gguf,
+    spec_from_gguf=lambda family, header: _learned(gguf_spec(family, header)),
     tensors={
-        "layers": "model.h",
-        "embed": "model.wte.weight",
+        **GPT_TENSORS,
         "positions": "model.wpe.weight",
-        "final_norm": "model.ln_f.weight",
-        "lm_head": "lm_head.weight",
-        "attn_norm": "ln_1.weight",
         **dict.fromkeys(QKV, "attn.c_attn.weight"),
         "o": "attn.c_proj.weight",
-        "mlp_norm": "ln_2.weight",
         "up": "mlp.c_fc.weight",
         "down": "mlp.c_proj.weight",
     },

@@ -10,19 +10,10 @@ from headrace.inference.models.families.family import (
     LLAMA_TENSORS,
     QKV,
     Family,
-    GgufHeader,
 )
 from headrace.inference.models.families.reading import config_spec, gguf_spec
 from headrace.inference.models.fields import Fields
 from headrace.inference.models.spec import ModelSpec
-
-
-def _from_config(family: Family, config: Fields) -> ModelSpec:
-    return _parallel(config_spec(family, config), config)
-
-
-def _from_gguf(family: Family, header: GgufHeader) -> ModelSpec:
-    return replace(_parallel(gguf_spec(family, header), header.fields), qkv_bias=True, o_bias=True)
 
 
 def _parallel(spec: ModelSpec, fields: Fields) -> ModelSpec:
@@ -33,7 +24,6 @@ GPT_NEOX: Final = Family(
     name="gpt_neox",
     models="GPT-NeoX, Pythia",
     verified=("transformers", "GGUF twin"),
-    model_types=("gpt_neox",),
     # Source: transformers `GPTNeoXConfig`.
     defaults={
         "hidden_act": "gelu",
@@ -51,9 +41,10 @@ GPT_NEOX: Final = Family(
     bias_flags=ATTENTION_BIAS,
     rotary_fraction=0.25,
     parts={**GPT_PARTS, "mlp_bias": True},
-    spec_from_config=_from_config,
+    spec_from_config=lambda family, config: _parallel(config_spec(family, config), config),
     gguf_architectures=("gptneox",),
-    spec_from_gguf=_from_gguf,
+    gguf_biases=("qkv_bias", "o_bias"),
+    spec_from_gguf=lambda family, header: _parallel(gguf_spec(family, header), header.fields),
     tensors={
         **LLAMA_TENSORS,
         "embed": "model.embed_in.weight",

@@ -10,6 +10,7 @@ from headrace.inference.models.families.reading import (
     gguf_experts,
     gguf_spec,
     layer_windows,
+    sliding_layers,
 )
 from headrace.inference.models.fields import Fields
 from headrace.inference.models.spec import ModelSpec
@@ -39,20 +40,18 @@ def _from_gguf(family: Family, header: GgufHeader) -> ModelSpec:
     moe = replace(gguf_experts(header, renormalize=True), router_bias=True, expert_bias=True)
     spec = gguf_spec(family, header, moe=moe)
     ropes = tuple(replace(rope, truncate=rope.kind != "yarn") for rope in spec.ropes)
-    spec = replace(spec, ropes=ropes, qkv_bias=True, o_bias=True, swiglu_limit=_LIMIT)
+    spec = replace(spec, ropes=ropes, swiglu_limit=_LIMIT)
     return _windowed(spec, header.fields, "attention.sliding_window")
 
 
 def _windowed(spec: ModelSpec, fields: Fields, key: str) -> ModelSpec:
-    even = tuple(layer % 2 == 0 for layer in range(spec.num_layers))
-    return layer_windows(fields, spec, fields.whole(key, 128, minimum=0), even)
+    return layer_windows(fields, spec, fields.whole(key, 128, minimum=0), sliding_layers(spec.num_layers, 2))
 
 
 GPT_OSS: Final = Family(
     name="gpt_oss",
     models="gpt-oss",
     verified=("transformers", "GGUF twin"),
-    model_types=("gpt_oss",),
     # Source: transformers `GptOssConfig`.
     defaults={
         "rope_theta": 150000.0,
@@ -67,6 +66,7 @@ GPT_OSS: Final = Family(
     parts={"sinks": True, "activation": "clamped_swiglu"},  # which configs call silu
     spec_from_config=_from_config,
     gguf_architectures=("gpt-oss",),
+    gguf_biases=("qkv_bias", "o_bias"),
     spec_from_gguf=_from_gguf,
     tensors={
         **LLAMA_TENSORS,

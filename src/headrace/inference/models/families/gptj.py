@@ -22,7 +22,6 @@ GPTJ: Final = Family(
     name="gptj",
     models="GPT-J",
     verified=("transformers",),
-    model_types=("gptj",),
     # Source: transformers `GPTJConfig`.
     defaults={
         "n_embd": 4096,

@@ -53,10 +53,6 @@ def _from_gguf(family: Family, header: GgufHeader, moe: MoeSpec | None = None) -
     return with_multipliers(spec, **{name: header.fields.positive(key, 1.0) for name, (_, key) in _SCALES.items()})
 
 
-def _experts_from_gguf(family: Family, header: GgufHeader) -> ModelSpec:
-    return _from_gguf(family, header, gguf_experts(header, renormalize=True))
-
-
 def with_multipliers(
     spec: ModelSpec, *, attention: float, embedding: float, residual: float, logits: float
 ) -> ModelSpec:
@@ -78,7 +74,6 @@ GRANITE: Final = Family(
     name="granite",
     models="Granite 3, dense",
     verified=("transformers", "GGUF twin"),
-    model_types=("granite",),
     bias_flags=ATTENTION_BIAS,
     spec_from_config=_from_config,
     gguf_architectures=("granite",),
@@ -104,7 +99,7 @@ GRANITE_MOE: Final = replace(
     model_types=("granitemoe", "granitemoeshared"),
     spec_from_config=_experts_from_config,
     gguf_architectures=("granitemoe",),
-    spec_from_gguf=_experts_from_gguf,
+    spec_from_gguf=lambda family, header: _from_gguf(family, header, gguf_experts(header, renormalize=True)),
     tensors={
         **LLAMA_TENSORS,
         "router": "block_sparse_moe.router.layer.weight",

@@ -4,20 +4,11 @@ from typing import Final
 
 from headrace.inference.models.families.family import LLAMA_TENSORS, QKV, Family
 from headrace.inference.models.families.reading import config_spec
-from headrace.inference.models.fields import Fields
-from headrace.inference.models.spec import ModelSpec
-
-
-def _internlm3_from_config(family: Family, config: Fields) -> ModelSpec:
-    """Read an `internlm3` config: `qkv_bias` where the checkpoint was published, `attention_bias` in transformers."""
-    return config_spec(family, config.with_defaults({"qkv_bias": config.flag("attention_bias", default=False)}))
-
 
 INTERNLM2: Final = Family(
     name="internlm2",
     models="InternLM 2 and 2.5",
     verified=("layout", "GGUF twin"),
-    model_types=("internlm2",),
     refused={"bias": (False, "biases in all matrices")},
     gguf_architectures=("internlm2",),
     tensors={
@@ -39,10 +30,12 @@ INTERNLM3: Final = Family(
     name="internlm3",
     models="InternLM 3",
     verified=("layout",),
-    model_types=("internlm3",),
     # Source: transformers `InternLM3Config`.
     defaults={"head_dim": 128, "max_position_embeddings": 32_768, "rms_norm_eps": 1e-5},
     refused={"bias": (False, "biases in the MLP")},
+    # Where the checkpoint was published the first is `qkv_bias`, in transformers `attention_bias`.
     bias_flags={"qkv_bias": "qkv_bias", "o_bias": "attention_bias"},
-    spec_from_config=_internlm3_from_config,
+    spec_from_config=lambda family, config: config_spec(
+        family, config.with_defaults({"qkv_bias": config.flag("attention_bias", default=False)})
+    ),
 )

@@ -22,7 +22,6 @@ LLAMA: Final = Family(
         "in GGUF files also Mistral, Mixtral and InternLM 3"
     ),
     verified=("transformers", "GGUF twin", "real model"),
-    model_types=("llama",),
     bias_flags={**ATTENTION_BIAS, "mlp_bias": "mlp_bias"},
     gguf_architectures=("llama",),
     gguf_biases=("qkv_bias", "o_bias"),

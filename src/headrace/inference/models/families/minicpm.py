@@ -40,7 +40,6 @@ MINICPM: Final = Family(
     name="minicpm",
     models="MiniCPM 1, 2 and 4",
     verified=("layout", "GGUF twin"),
-    model_types=("minicpm",),
     defaults={"tie_word_embeddings": True},  # source: `MiniCPMConfig`, which comes with the checkpoints
     refused={"attention_bias": (False, "biases in attention")},
     spec_from_config=_from_config,

@@ -11,11 +11,6 @@ from headrace.inference.models.spec import ModelSpec
 DEFAULT_WINDOW_TOKENS: Final = 4096
 
 
-def _mistral_from_config(family: Family, config: Fields) -> ModelSpec:
-    config.refuse("layer_types", "a window on some layers only")
-    return uniform_window(config_spec(family, config), _window(config))
-
-
 def _ministral_from_config(family: Family, config: Fields) -> ModelSpec:
     """Read a `ministral` config, whose `layer_types` say which layers have the window."""
     spec = config_spec(family, config)
@@ -47,21 +42,19 @@ MISTRAL: Final = Family(
     name="mistral",
     models="Mistral, with its sliding window; the text part of Mistral Small 3",
     verified=("transformers",),
-    model_types=("mistral",),
-    spec_from_config=_mistral_from_config,
+    refused={"layer_types": (None, "a window on some layers only")},
+    spec_from_config=lambda family, config: uniform_window(config_spec(family, config), _window(config)),
 )
 MINISTRAL: Final = Family(
     name="ministral",
     models="Ministral, with windows on some layers",
     verified=("transformers",),
-    model_types=("ministral",),
     spec_from_config=_ministral_from_config,
 )
 MINISTRAL3: Final = Family(
     name="ministral3",
     models="Ministral 3, up to its original context (16,384)",
     verified=("transformers",),
-    model_types=("ministral3",),
     # Source: transformers `Ministral3Config`.
     defaults={
         "head_dim": 128,

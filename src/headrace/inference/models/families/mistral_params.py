@@ -35,8 +35,7 @@ def config_of_params(params: Fields) -> Fields:
     """
     Return the values of a `params.json` under the names of a `config.json`.
 
-    Raises:
-        UnsupportedModel: It is Meta's, or another network's; the message names the part.
+    Raises `UnsupportedModel` if it is Meta's, or another network's.
     """
     if params.has("multiple_of"):
         raise UnsupportedModel(
@@ -106,7 +105,6 @@ MISTRAL_PARAMS: Final = Family(
     name=MODEL_TYPE,
     models="Mistral and Mixtral in Mistral's own folders (`params.json`)",
     verified=("layout",),
-    model_types=(MODEL_TYPE,),
     spec_from_config=_from_config,
     tensors={
         "layers": "layers",

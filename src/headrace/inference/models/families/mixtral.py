@@ -19,7 +19,6 @@ MIXTRAL_TENSORS: Final = {
 
 def _from_config(family: Family, config: Fields) -> ModelSpec:
     """Read a Mixtral config; unlike Mistral it has no window unless the config names one."""
-    config.refuse("layer_types", "a window on some layers only")
     spec = config_spec(family, config, moe=config_experts(config, num_experts=8, top_k=2))
     return uniform_window(spec, config.whole("sliding_window") if config.has("sliding_window") else 0)
 
@@ -28,7 +27,7 @@ MIXTRAL: Final = Family(
     name="mixtral",
     models="Mixtral",
     verified=("transformers",),
-    model_types=("mixtral",),
+    refused={"layer_types": (None, "a window on some layers only")},
     spec_from_config=_from_config,
     tensors=MIXTRAL_TENSORS,
 )

@@ -70,7 +70,6 @@ MODERNBERT: Final = Family(
     name="modernbert",
     models="ModernBERT encoders: gte-modernbert, modernbert-embed, granite-embedding r2, and their rerankers",
     verified=("transformers",),
-    model_types=("modernbert",),
     defaults=_DEFAULTS,
     keys={"rms_norm_eps": "norm_eps"},
     activation_key="hidden_activation",

@@ -8,7 +8,6 @@ NEMOTRON: Final = Family(
     name="nemotron",
     models="Nemotron, Minitron",
     verified=("transformers", "GGUF twin"),
-    model_types=("nemotron",),
     # Source: transformers `NemotronConfig`.
     defaults={"hidden_act": "relu2", "max_position_embeddings": 4096, "norm_eps": 1e-5},
     keys={"rms_norm_eps": "norm_eps"},

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
+from headrace.inference.models.families.bert import DEFAULTS as BERT_DEFAULTS
 from headrace.inference.models.families.bert import GGUF_ENCODER_TENSORS
 from headrace.inference.models.families.family import ENCODER_PARTS, QKV, Family, GgufHeader
 from headrace.inference.models.families.reading import config_spec, gguf_spec
@@ -11,15 +12,10 @@ from headrace.inference.models.fields import Fields
 from headrace.inference.models.spec import ModelSpec
 
 _DEFAULTS: Final[Mapping[str, object]] = {
+    **BERT_DEFAULTS,
     "vocab_size": 30_528,
-    "hidden_size": 768,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "intermediate_size": 3072,
     "hidden_act": "silu",
     "max_position_embeddings": 2048,
-    "type_vocab_size": 2,
-    "layer_norm_eps": 1e-12,
     "rope_theta": 1000.0,
 }
 """Source: transformers `NomicBertConfig`."""
@@ -69,7 +65,6 @@ NOMIC_BERT: Final = Family(
     name="nomic_bert",
     models="Nomic BERT encoders: nomic-embed-text, arctic-embed-m-long",
     verified=("transformers", "GGUF twin"),
-    model_types=("nomic_bert",),
     refused={
         "activation_function": ("swiglu", "an MLP without a silu gate"),
         "prenorm": (False, "norms before attention"),

@@ -36,10 +36,6 @@ def _olmo_from_config(family: Family, config: Fields) -> ModelSpec:
     return replace(spec, qkv_clip=config.positive("clip_qkv") if config.has("clip_qkv") else 0.0)
 
 
-def _olmo_from_gguf(family: Family, header: GgufHeader) -> ModelSpec:
-    return replace(gguf_spec(family, header), qkv_clip=header.fields.number("attention.clamp_kqv", 0.0))
-
-
 def _olmo3_from_config(family: Family, config: Fields) -> ModelSpec:
     """Read an `olmo3` config: three layers with a window, then one without, which alone has the scaled rope."""
     spec = config_spec(family, config.without("rope_parameters", "rope_scaling"))
@@ -85,13 +81,14 @@ OLMO: Final = Family(
     name="olmo",
     models="OLMo 1",
     verified=("transformers", "GGUF twin"),
-    model_types=("olmo",),
     defaults={"max_position_embeddings": 2048, "rms_norm_eps": 1e-5},  # source: transformers `OlmoLayerNorm`
     bias_flags=ATTENTION_BIAS,
     parts={"norm": "layer"},
     spec_from_config=_olmo_from_config,
     gguf_architectures=("olmo",),
-    spec_from_gguf=_olmo_from_gguf,
+    spec_from_gguf=lambda family, header: replace(
+        gguf_spec(family, header), qkv_clip=header.fields.number("attention.clamp_kqv", 0.0)
+    ),
     tensors={**LLAMA_TENSORS, **_NORMS_OF_ONES},
     gguf_tensors={**GGUF_TENSORS, **_NORMS_OF_ONES},
     interleaved_gguf_rope=True,
@@ -100,7 +97,6 @@ OLMO2: Final = Family(
     name="olmo2",
     models="OLMo 2; in GGUF files also OLMo 3",
     verified=("transformers", "GGUF twin"),
-    model_types=("olmo2",),
     # Source: transformers `Olmo2Config` and `Olmo3Config`.
     defaults={"rms_norm_eps": 1e-5, "max_position_embeddings": 2048},
     bias_flags=ATTENTION_BIAS,

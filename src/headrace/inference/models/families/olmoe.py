@@ -33,7 +33,6 @@ OLMOE: Final = Family(
     name="olmoe",
     models="OLMoE",
     verified=("transformers", "GGUF twin"),
-    model_types=("olmoe",),
     defaults={"rms_norm_eps": 1e-5, "max_position_embeddings": 4096},  # source: transformers `OlmoeConfig`
     bias_flags=ATTENTION_BIAS,
     parts={"qk_norm": "full"},

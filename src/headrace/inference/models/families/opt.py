@@ -19,7 +19,6 @@ OPT: Final = Family(
     name="opt",
     models="OPT (not 350M)",
     verified=("transformers",),
-    model_types=("opt",),
     # Source: transformers `OPTConfig`; the epsilon is PyTorch's.
     defaults={
         "hidden_size": 768,

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from headrace.inference.models.families.family import GGUF_FUSED_QKV, LLAMA_TENSORS, QKV, Family, GgufHeader
+from headrace.inference.models.families.family import GGUF_FUSED_QKV, LLAMA_TENSORS, QKV, Family
 from headrace.inference.models.families.reading import config_spec, gguf_spec, uniform_window
 from headrace.inference.models.fields import Fields
 from headrace.inference.models.spec import ModelSpec
@@ -19,16 +19,10 @@ def _from_config(family: Family, config: Fields) -> ModelSpec:
     return uniform_window(spec, config.whole("sliding_window", 0, minimum=0))
 
 
-def _from_gguf(family: Family, header: GgufHeader) -> ModelSpec:
-    window = header.fields.whole("attention.sliding_window", 0, minimum=0)
-    return uniform_window(gguf_spec(family, header), window)
-
-
 PHI3: Final = Family(
     name="phi3",
     models="Phi-3, Phi-3.5-mini, Phi-4, Phi-4-mini",
     verified=("transformers", "GGUF twin"),
-    model_types=("phi3",),
     # Source: transformers `Phi3Config`.
     defaults={
         "rms_norm_eps": 1e-5,
@@ -38,7 +32,9 @@ PHI3: Final = Family(
     rotary_fraction=1.0,
     spec_from_config=_from_config,
     gguf_architectures=("phi3",),
-    spec_from_gguf=_from_gguf,
+    spec_from_gguf=lambda family, header: uniform_window(
+        gguf_spec(family, header), header.fields.whole("attention.sliding_window", 0, minimum=0)
+    ),
     tensors={
         **LLAMA_TENSORS,
         **dict.fromkeys(QKV, "self_attn.qkv_proj.weight"),

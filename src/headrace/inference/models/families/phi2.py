@@ -8,7 +8,6 @@ PHI: Final = Family(
     name="phi",
     models="Phi-1, Phi-1.5, Phi-2",
     verified=("transformers", "GGUF twin"),
-    model_types=("phi",),
     # Source: transformers `PhiConfig`.
     defaults={"hidden_act": "gelu_new", "max_position_embeddings": 2048, "layer_norm_eps": 1e-5},
     keys={"rms_norm_eps": "layer_norm_eps"},

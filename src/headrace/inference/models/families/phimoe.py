@@ -49,7 +49,6 @@ def _from_gguf(family: Family, header: GgufHeader) -> ModelSpec:
     """Read GGUF metadata, which does not have the tolerance of the router."""
     moe = replace(gguf_experts(header, renormalize=False), tolerance=2 * _JITTER)
     spec = gguf_spec(family, header, moe=moe)
-    spec = replace(spec, o_bias=spec.qkv_bias)
     return uniform_window(spec, header.fields.whole("attention.sliding_window", 0, minimum=0))
 
 
@@ -57,7 +56,6 @@ PHIMOE: Final = Family(
     name="phimoe",
     models="Phi-3.5-MoE",
     verified=("transformers", "GGUF twin"),
-    model_types=("phimoe",),
     # Source: transformers `PhimoeConfig`.
     defaults={
         "rope_theta": 1e6,
@@ -70,7 +68,7 @@ PHIMOE: Final = Family(
     parts={"norm": "layer", "norm_bias": True},
     spec_from_config=_from_config,
     gguf_architectures=("phimoe",),
-    gguf_biases=("qkv_bias", "head_bias"),
+    gguf_biases=("qkv_bias", "o_bias", "head_bias"),
     spec_from_gguf=_from_gguf,
     tensors=MIXTRAL_TENSORS,
 )

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Final
 
 from headrace.core.errors import BrokenModel
-from headrace.inference.models.families.family import GGUF_FUSED_QKV, LLAMA_TENSORS, QKV, Family, GgufHeader
+from headrace.inference.models.families.family import GGUF_FUSED_QKV, GPT_TENSORS, QKV, Family, GgufHeader
 from headrace.inference.models.families.reading import config_spec, gguf_spec
 from headrace.inference.models.fields import Fields
 from headrace.inference.models.spec import ModelSpec
@@ -40,7 +40,6 @@ QWEN: Final = Family(
     name="qwen",
     models="Qwen 1, up to `seq_length`",
     verified=("layout", "GGUF twin"),
-    model_types=("qwen",),
     keys={"rms_norm_eps": "layer_norm_epsilon", "rope_theta": "rotary_emb_base", "head_dim": "kv_channels"},
     refused={"no_bias": (True, "biases in all matrices")},
     activation_key="",
@@ -49,14 +48,9 @@ QWEN: Final = Family(
     gguf_architectures=("qwen",),
     spec_from_gguf=_from_gguf,
     tensors={
-        **LLAMA_TENSORS,
-        "layers": "model.h",
-        "embed": "model.wte.weight",
-        "final_norm": "model.ln_f.weight",
-        "attn_norm": "ln_1.weight",
+        **GPT_TENSORS,
         **dict.fromkeys(QKV, "attn.c_attn.weight"),
         "o": "attn.c_proj.weight",
-        "mlp_norm": "ln_2.weight",
         "gate": "mlp.w2.weight",
         "up": "mlp.w1.weight",
         "down": "mlp.c_proj.weight",

@@ -5,7 +5,7 @@ from typing import Final
 
 from headrace.core.errors import BrokenModel
 from headrace.inference.models.families import qwen
-from headrace.inference.models.families.family import ATTENTION_BIAS, QWEN_EXPERT_TENSORS, Family, GgufHeader
+from headrace.inference.models.families.family import ATTENTION_BIAS, QWEN_EXPERT_TENSORS, Family
 from headrace.inference.models.families.reading import MAX_LAYERS, gguf_experts, gguf_spec
 from headrace.inference.models.fields import Fields
 from headrace.inference.models.spec import ModelSpec, MoeSpec
@@ -15,10 +15,6 @@ def _qwen2_from_config(family: Family, config: Fields) -> ModelSpec:
     shared_size = config.whole("shared_expert_intermediate_size", 5632)
     moe = _experts(config, num_experts=60, top_k=4, expert_size=1408)
     return qwen.from_config(family, config, replace(moe, shared_size=shared_size, has_shared_router=True))
-
-
-def _qwen3_from_config(family: Family, config: Fields) -> ModelSpec:
-    return qwen.from_config(family, config, _experts(config, num_experts=128, top_k=8, expert_size=768))
 
 
 def _experts(config: Fields, *, num_experts: int, top_k: int, expert_size: int) -> MoeSpec:
@@ -37,35 +33,28 @@ def _experts(config: Fields, *, num_experts: int, top_k: int, expert_size: int) 
     )
 
 
-def _qwen2_from_gguf(family: Family, header: GgufHeader) -> ModelSpec:
-    return replace(gguf_spec(family, header, moe=gguf_experts(header, renormalize=False)), qkv_bias=True)
-
-
-def _qwen3_from_gguf(family: Family, header: GgufHeader) -> ModelSpec:
-    return gguf_spec(family, header, moe=gguf_experts(header, renormalize=True))
-
-
 QWEN2_MOE: Final = Family(
     name="qwen2_moe",
     models="Qwen 1.5 and 2 MoE, with a shared expert",
     verified=("transformers",),
-    model_types=("qwen2_moe",),
     defaults={"qkv_bias": True},
     bias_flags={"qkv_bias": "qkv_bias"},
     spec_from_config=_qwen2_from_config,
     gguf_architectures=("qwen2moe",),
-    spec_from_gguf=_qwen2_from_gguf,
+    gguf_biases=("qkv_bias",),
+    spec_from_gguf=lambda family, header: gguf_spec(family, header, moe=gguf_experts(header, renormalize=False)),
     tensors=QWEN_EXPERT_TENSORS,
 )
 QWEN3_MOE: Final = Family(
     name="qwen3_moe",
     models="Qwen 3 MoE",
     verified=("transformers",),
-    model_types=("qwen3_moe",),
     bias_flags=ATTENTION_BIAS,
     parts={"qk_norm": "head"},
-    spec_from_config=_qwen3_from_config,
+    spec_from_config=lambda family, config: qwen.from_config(
+        family, config, _experts(config, num_experts=128, top_k=8, expert_size=768)
+    ),
     gguf_architectures=("qwen3moe",),
-    spec_from_gguf=_qwen3_from_gguf,
+    spec_from_gguf=lambda family, header: gguf_spec(family, header, moe=gguf_experts(header, renormalize=True)),
     tensors=QWEN_EXPERT_TENSORS,
 )

@@ -54,7 +54,6 @@ _GGUF_BIASED: Final = {"qkv_bias": "q", "o_bias": "o", "mlp_bias": "up", "head_b
 
 
 def read_config(family: Family, config: Fields) -> ModelSpec:
-    """Return the spec of a config.json; raises as `registry.from_config`."""
     config = config.with_defaults(family.defaults).renamed(family.keys)
     for key, (value, part) in family.refused.items():
         config.refuse(key, part, unless=(value,))
@@ -62,11 +61,6 @@ def read_config(family: Family, config: Fields) -> ModelSpec:
         fine = (name for name, kind in ACTIVATIONS.items() if family.reads_activation or kind == family.activation)
         config.refuse(family.activation_key, "the activation", unless=tuple(fine))
     return (family.spec_from_config or config_spec)(family, config)
-
-
-def read_gguf(family: Family, header: GgufHeader) -> ModelSpec:
-    """Return the spec of GGUF metadata; raises as `registry.from_config`."""
-    return (family.spec_from_gguf or gguf_spec)(family, header)
 
 
 def config_spec(family: Family, config: Fields, *, moe: MoeSpec | None = None) -> ModelSpec:
@@ -143,7 +137,6 @@ def gguf_spec(family: Family, header: GgufHeader, *, moe: MoeSpec | None = None)
 
 
 def _checked(spec: ModelSpec, source: str) -> ModelSpec:
-    """Return the spec, or refuse sizes that no real network has."""
     if spec.num_layers > MAX_LAYERS:
         raise BrokenModel(f"{source}: the network has {spec.num_layers} layers; expected at most {MAX_LAYERS}.")
     sizes = {
@@ -257,5 +250,4 @@ def with_local_rope(spec: ModelSpec) -> ModelSpec:
 
 
 def without_positions(spec: ModelSpec) -> ModelSpec:
-    """Remove the rotary embedding of all layers."""
     return replace(spec, rope_of_layer=(-1,) * spec.num_layers)

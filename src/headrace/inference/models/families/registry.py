@@ -40,7 +40,7 @@ from headrace.inference.models.families.phimoe import PHIMOE
 from headrace.inference.models.families.qwen import QWEN2, QWEN2_VL, QWEN3, QWEN3_VL
 from headrace.inference.models.families.qwen1 import QWEN
 from headrace.inference.models.families.qwen_moe import QWEN2_MOE, QWEN3_MOE
-from headrace.inference.models.families.reading import read_config, read_gguf
+from headrace.inference.models.families.reading import gguf_spec, read_config
 from headrace.inference.models.families.seed_oss import SEED_OSS
 from headrace.inference.models.families.smollm3 import SMOLLM3
 from headrace.inference.models.families.stablelm import STABLELM
@@ -86,13 +86,7 @@ _RUN_ELSEWHERE: Final = (
 
 
 def from_config(config: Fields) -> tuple[Family, ModelSpec]:
-    """
-    Return the family and the spec of a config.json.
-
-    Raises:
-        UnsupportedModel: a part is not supported; the message names it.
-        BrokenModel: a key is missing or wrong; the message names it.
-    """
+    """Return the family and the spec of a config.json; raises `BrokenModel` or `UnsupportedModel`."""
     config = text_part(config)
     model_type = config.text("model_type", "")
     for family in FAMILIES:
@@ -107,13 +101,15 @@ def from_config(config: Fields) -> tuple[Family, ModelSpec]:
 
 
 def refused_networks() -> Mapping[str, str]:
-    """Return the missing feature of each `model_type` that is refused by name."""
     return _MISSING
 
 
-def family_named(name: str) -> Family:
-    """Return the family whose specs have this name."""
-    return next(family for family in FAMILIES if family.name == name)
+def family_of(spec: ModelSpec) -> Family:
+    """Return the family that read a spec; raises `UnsupportedModel` if there is none."""
+    for family in FAMILIES:
+        if family.name == spec.family:
+            return family.variant_of(spec)
+    raise UnsupportedModel(f"No family is called {spec.family!r}.", family=spec.family)
 
 
 def text_part(config: Fields) -> Fields:
@@ -130,10 +126,9 @@ def text_part(config: Fields) -> Fields:
 
 
 def from_gguf(architecture: str, header: GgufHeader) -> tuple[Family, ModelSpec]:
-    """Return the family and the spec of GGUF metadata; raises like `from_config`."""
     for family in FAMILIES:
         if architecture in family.gguf_architectures:
-            spec = read_gguf(family, header)
+            spec = (family.spec_from_gguf or gguf_spec)(family, header)
             return family.variant_of(spec), spec
     known = ", ".join(name for family in FAMILIES for name in family.gguf_architectures)
     raise UnsupportedModel(

@@ -51,8 +51,7 @@ def rope_from_scaling(scaling: Fields, head_dim: int, max_positions: int) -> Rop
     """
     Read the `rope_parameters` of transformers 5, whose theta is in the object.
 
-    Raises:
-        UnsupportedModel: the type of scaling is unknown; the message names it.
+    Raises `UnsupportedModel` for an unknown type of scaling.
     """
     kind = scaling.text("rope_type", scaling.text("type", "default"))
     plain = RopeSpec(theta=_theta(scaling, "rope_theta"), rotary_dim=_rotary_dim(scaling, head_dim))

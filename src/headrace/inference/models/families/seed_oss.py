@@ -8,7 +8,6 @@ SEED_OSS: Final = Family(
     name="seed_oss",
     models="Seed-OSS",
     verified=("transformers", "GGUF twin"),
-    model_types=("seed_oss",),
     # Source: transformers `SeedOssConfig`.
     defaults={"head_dim": 128, "max_position_embeddings": 524_288, "attention_bias": True},
     bias_flags={"qkv_bias": "attention_bias", "o_bias": "attention_out_bias"},

@@ -42,7 +42,6 @@ SMOLLM3: Final = Family(
     name="smollm3",
     models="SmolLM3",
     verified=("transformers", "GGUF twin"),
-    model_types=("smollm3",),
     # Source: transformers `SmolLM3Config`.
     defaults={
         "rope_theta": 2_000_000.0,

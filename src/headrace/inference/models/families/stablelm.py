@@ -29,7 +29,6 @@ STABLELM: Final = Family(
     name="stablelm",
     models="StableLM, StableLM 2",
     verified=("transformers", "GGUF twin"),
-    model_types=("stablelm",),
     # Source: transformers `StableLmConfig`.
     defaults={"max_position_embeddings": 4096, "num_key_value_heads": 32, "layer_norm_eps": 1e-5},
     keys={"rms_norm_eps": "layer_norm_eps"},

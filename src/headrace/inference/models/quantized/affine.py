@@ -63,12 +63,14 @@ def affine_weight(
     return StoredWeight(encoding, bits, lambda: _blocks(encoding, load(), blocks, groups))
 
 
-def column_groups(num_columns: int, num_groups: int, group_size: int) -> Groups | None:
-    """Return the group of each column, or None if groups of that size do not make `num_groups`; -1 is one group."""
+def column_groups(
+    scales: StoredTensor, num_columns: int, num_groups: int, group_size: int, problem: str = ""
+) -> Groups:
+    """Return the group of each column; raises `BrokenModel` if groups of that size do not make `num_groups`."""
     size = num_columns if group_size <= 0 else min(group_size, num_columns)
     if num_groups == 0 or -(-num_columns // size) != num_groups:
         if num_groups == 0 or num_columns % num_groups:
-            return None
+            raise scales.broken(problem or f"its groups do not divide {num_columns} columns")
         size = num_columns // num_groups
     return np.arange(num_columns) // size
 
@@ -82,7 +84,6 @@ def check_groups(index: StoredTensor, num_columns: int, num_groups: int) -> Grou
 
 
 def decode_affine(affine: Affine, groups: Groups) -> RawTensor:
-    """Return the values as float32."""
     with np.errstate(over="ignore", invalid="ignore"):  # damaged scales may overflow
         return float_tensor((affine.codes - affine.zeros[:, groups]) * affine.scales[:, groups])
 
@@ -99,11 +100,6 @@ def unpack(words: npt.NDArray[np.uint32], bits: int) -> Codes:
     single = np.unpackbits(data, axis=-1, bitorder="little").reshape(*data.shape[:-1], -1, bits)
     joined: Codes = (single << np.arange(bits, dtype=np.uint8)).sum(axis=-1, dtype=np.uint8)
     return joined
-
-
-def shape_bits(num_words: int, num_codes: int) -> int | None:
-    """Return the bits of a code if the words hold the codes without padding."""
-    return next((bits for bits in WIDTHS if 32 * num_words == bits * num_codes), None)
 
 
 def _blocks(encoding: Encoding, affine: Affine, blocks: Groups, groups: Groups) -> RawTensor:

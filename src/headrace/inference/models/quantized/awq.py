@@ -14,7 +14,7 @@ import numpy as np
 
 from headrace.core.errors import UnsupportedModel
 from headrace.inference.models.fields import Fields
-from headrace.inference.models.quantized.affine import Affine, Codes, Groups, affine_weight, column_groups, unpack
+from headrace.inference.models.quantized.affine import Affine, Codes, affine_weight, column_groups, unpack
 from headrace.inference.models.quantized.stored_weight import MatrixFiles, StoredWeight
 from headrace.inference.models.stored_tensor import StoredTensor
 
@@ -42,7 +42,6 @@ def check_awq(quantization: Fields) -> None:
 
 
 def read_awq(matrix: MatrixFiles) -> StoredWeight:
-    """Find and check the tensors of a matrix."""
     num_rows, num_columns = matrix.shape
     quantization = matrix.quantization
     qweight, qzeros, scales = (matrix.required(name) for name in ("qweight", "qzeros", "scales"))
@@ -54,15 +53,14 @@ def read_awq(matrix: MatrixFiles) -> StoredWeight:
         num_groups = -(-num_columns // _group_size(quantization, num_columns))
         if num_groups > _PER_WORD * num_words:
             raise scales.broken(f"expected {num_groups} groups")
-        groups = _groups(scales, num_columns, num_groups, quantization)
         load = partial(_load_gemv, qweight, qzeros, scales, num_groups)
     else:
         num_groups = scales.shape[0] if scales.shape else 0
         scales.expect((num_groups, num_rows))
         qweight.expect((num_columns, num_rows // _PER_WORD))
         qzeros.expect((num_groups, num_rows // _PER_WORD))
-        groups = _groups(scales, num_columns, num_groups, quantization)
         load = partial(_load_gemm, qweight, qzeros, scales)
+    groups = column_groups(scales, num_columns, num_groups, _group_size(quantization, num_columns))
     if num_rows % _PER_WORD or num_columns % _PER_WORD:
         raise qweight.broken(f"{num_rows} x {num_columns} weights do not fill its words")
     return affine_weight(_BITS, groups, load, num_groups=num_groups)
@@ -76,13 +74,6 @@ def _version(quantization: Fields) -> str:
 def _group_size(quantization: Fields, num_columns: int) -> int:
     size = quantization.whole("group_size", quantization.whole("q_group_size", 128, minimum=-1), minimum=-1)
     return size if size > 0 else num_columns
-
-
-def _groups(scales: StoredTensor, num_columns: int, num_groups: int, quantization: Fields) -> Groups:
-    groups = column_groups(num_columns, num_groups, _group_size(quantization, num_columns))
-    if groups is None:
-        raise scales.broken(f"its groups do not divide {num_columns} columns")
-    return groups
 
 
 def _load_gemm(qweight: StoredTensor, qzeros: StoredTensor, scales: StoredTensor) -> Affine:

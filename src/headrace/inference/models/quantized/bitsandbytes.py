@@ -29,7 +29,6 @@ _LOSS: Final = "nf4 and fp4 are not evenly spaced"
 
 
 def read_llm_int8(matrix: MatrixFiles) -> StoredWeight:
-    """Find and check the tensors of an int8 matrix."""
     shape = matrix.shape
     weight = matrix.required("weight").expect(shape)
     scale = matrix.required("SCB").expect((shape[0],), (shape[0], 1))
@@ -39,7 +38,6 @@ def read_llm_int8(matrix: MatrixFiles) -> StoredWeight:
 
 
 def read_four_bits(matrix: MatrixFiles) -> StoredWeight:
-    """Find and check the tensors of a 4-bit matrix."""
     weight = matrix.required("weight")
     shape = matrix.shape
     num_numbers = shape[0] * shape[1]
@@ -68,7 +66,6 @@ def _state(matrix: MatrixFiles) -> Fields:
 
 
 def _block(state: Fields, key: str) -> int:
-    """Return the number of values that share a scale."""
     size = state.whole(key)
     if size > _MAX_BLOCK:
         raise BrokenModel(f"{state.source}: {key} is {size}; expected at most {_MAX_BLOCK}.")
@@ -76,7 +73,6 @@ def _block(state: Fields, key: str) -> int:
 
 
 def _scales(matrix: MatrixFiles, state: Fields, num_blocks: int) -> Floats:
-    """Return the scale of each block."""
     absmax = matrix.required("weight.absmax").expect((num_blocks,))
     if state.has("nested_blocksize") != (absmax.dtype == "U8"):
         raise absmax.broken("expected floating point numbers, or U8 with nested scales")

@@ -26,7 +26,7 @@ from headrace.inference.models.quantized.affine import (
 from headrace.inference.models.quantized.stored_weight import MatrixFiles, StoredWeight, float_tensor, int8_tensor
 from headrace.inference.models.shapes import Shape
 from headrace.inference.models.stored_tensor import StoredTensor
-from headrace.inference.models.weights import Encoding, RawTensor
+from headrace.inference.models.weights import Encoding
 
 METHOD: Final = "compressed-tensors"
 SCALE_SUFFIX: Final = "_scale"
@@ -116,11 +116,11 @@ def read_int8(matrix: MatrixFiles) -> StoredWeight:
         values = weight.data.reshape(matrix.shape).view(np.int8)
         return StoredWeight(Encoding.I8, 8, lambda: int8_tensor(scales, values))
     groups = _groups(matrix, scale, scales.shape[1])
-    return StoredWeight(Encoding.F32, 8, partial(_decode_int8, weight, scales, zeros, groups))
+    by_column = zeros if zeros.shape[1] == 1 else zeros[:, groups]
+    return StoredWeight(Encoding.F32, 8, lambda: float_tensor((weight.integers() - by_column) * scales[:, groups]))
 
 
 def read_packed(matrix: MatrixFiles) -> StoredWeight:
-    """Find and check the tensors of a matrix in pack-quantized."""
     num_rows, num_columns = matrix.shape
     packed, scale = matrix.required("weight_packed"), matrix.required("weight_scale")
     num_words = packed.shape[-1] if packed.shape else 0
@@ -167,12 +167,8 @@ def _groups(matrix: MatrixFiles, scale: StoredTensor, num_groups: int) -> Groups
     # An index of -1 says that the columns are in order.
     if index is not None and not (index.expect((num_columns,)).integers() == -1).any():
         return check_groups(index, num_columns, num_groups)
-    groups = column_groups(num_columns, num_groups, _group_size(matrix, num_groups))
-    if groups is None:
-        raise scale.broken(
-            f"expected one number for each of {num_rows} rows, or groups that divide {num_columns} columns"
-        )
-    return groups
+    problem = f"expected one number for each of {num_rows} rows, or groups that divide {num_columns} columns"
+    return column_groups(scale, num_columns, num_groups, _group_size(matrix, num_groups), problem)
 
 
 def _group_size(matrix: MatrixFiles, num_groups: int) -> int:
@@ -184,11 +180,6 @@ def _group_size(matrix: MatrixFiles, num_groups: int) -> int:
         if size > 0 and -(-matrix.shape[1] // size) == num_groups:
             return size
     return matrix.shape[1] if matrix.shape[1] % num_groups else matrix.shape[1] // num_groups
-
-
-def _decode_int8(weight: StoredTensor, scales: Floats, zeros: Floats, groups: Groups) -> RawTensor:
-    zeros = zeros if zeros.shape[1] == 1 else zeros[:, groups]
-    return float_tensor((weight.integers() - zeros) * scales[:, groups])
 
 
 def _load_packed(packed: StoredTensor, scales: Floats, zero: StoredTensor | None, bits: int, shape: Shape) -> Affine:

@@ -34,7 +34,6 @@ def check_modelopt(quantization: Fields) -> None:
 
 
 def read_fp8(matrix: MatrixFiles) -> StoredWeight:
-    """Find and check the tensors of a matrix."""
     weight = matrix.required("weight").expect(matrix.shape)
     name = next((name for name in _SCALES if matrix.get(name) is not None), _SCALES[0])
     scale = matrix.required(name)

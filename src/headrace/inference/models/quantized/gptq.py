@@ -16,12 +16,12 @@ import numpy.typing as npt
 
 from headrace.inference.models.fields import Fields
 from headrace.inference.models.quantized.affine import (
+    WIDTHS,
     Affine,
     Codes,
     affine_weight,
     check_groups,
     column_groups,
-    shape_bits,
     unpack,
 )
 from headrace.inference.models.quantized.stored_weight import MatrixFiles, StoredWeight
@@ -39,10 +39,10 @@ def check_gptq(quantization: Fields) -> None:
 
 
 def read_gptq(matrix: MatrixFiles) -> StoredWeight:
-    """Find and check the tensors of a matrix."""
     num_rows, num_columns = matrix.shape
     qweight, qzeros, scales = (matrix.required(name) for name in ("qweight", "qzeros", "scales"))
-    bits = shape_bits(qweight.shape[0] if qweight.shape else 0, num_columns)
+    num_words = qweight.shape[0] if qweight.shape else 0
+    bits = next((bits for bits in WIDTHS if 32 * num_words == bits * num_columns), None)
     if bits is None or num_rows * bits % 32:
         raise qweight.broken(f"expected codes of 2, 3, 4 or 8 bits for {num_rows} x {num_columns} weights")
     num_groups = scales.shape[0] if scales.shape else 0
@@ -52,10 +52,8 @@ def read_gptq(matrix: MatrixFiles) -> StoredWeight:
     if (index := matrix.get("g_idx")) is not None:
         groups = check_groups(index, num_columns, num_groups)
     else:
-        found = column_groups(num_columns, num_groups, matrix.quantization.whole("group_size", -1, minimum=-1))
-        if found is None:
-            raise scales.broken(f"its groups do not divide {num_columns} columns")
-        groups = found
+        size = matrix.quantization.whole("group_size", -1, minimum=-1)
+        groups = column_groups(scales, num_columns, num_groups, size)
     load = partial(_load, qweight, qzeros, scales, bits, _zeros(matrix.quantization, bits))
     symmetric = matrix.quantization.flag("sym", default=False)
     return affine_weight(bits, groups, load, num_groups=num_groups, symmetric=symmetric)

@@ -35,7 +35,6 @@ def check_hqq(quantization: Fields) -> None:
 
 
 def read_hqq(matrix: MatrixFiles) -> StoredWeight:
-    """Find and check the tensors of a matrix."""
     num_rows, num_columns = matrix.shape
     codes, scale, zero = (matrix.required(name) for name in ("W_q", "scale", "zero"))
     size = codes.shape[-1] if codes.shape else 0

@@ -93,12 +93,7 @@ _FLOAT_BYTES: Final = {Encoding.F32: slice(None), Encoding.I8: slice(4)}
 
 
 def refuse_other_quantization(config: Fields) -> None:
-    """
-    Refuse a `quantization_config` whose weights cannot be read.
-
-    Raises:
-        UnsupportedModel: The method or a part of it is not supported; the message names it.
-    """
+    """Raise `UnsupportedModel` for a `quantization_config` whose weights cannot be read."""
     quantization = config.sub("quantization_config")
     if not quantization.values:
         return
@@ -117,9 +112,7 @@ def find_quantized(tensors: TensorFiles, name: str, shape: Shape, quantization: 
     """
     Return the matrix that a checkpoint stores under `name` in a quantized format, or None if there is none.
 
-    Raises:
-        BrokenModel: A tensor of it is missing or of the wrong shape; the message names it. The loaded matrix raises it
-            if its values are not finite.
+    Raises `BrokenModel` if a tensor of it is missing or of the wrong shape; when loaded, if its values are not finite.
     """
     matrix = MatrixFiles(tensors, name.removesuffix(WEIGHT), shape, quantization)
     method = quantization.text("quant_method", "")

@@ -45,7 +45,6 @@ class MatrixFiles:
     """`quantization_config`."""
 
     def get(self, name: str) -> StoredTensor | None:
-        """Return a tensor by its name after the module's."""
         return self.tensors.get(f"{self.module}.{name}")
 
     def required(self, name: str) -> StoredTensor:
@@ -64,7 +63,6 @@ ReadFormat = Callable[[MatrixFiles], StoredWeight]
 
 
 def float_tensor(values: npt.NDArray[np.float32]) -> RawTensor:
-    """Return a matrix of float32 as a raw tensor."""
     num_rows, num_columns = values.shape
     data = np.ascontiguousarray(values, np.float32).view(np.uint8)
     return RawTensor(Encoding.F32, num_rows, num_columns, data)

@@ -22,7 +22,7 @@ import numpy as np
 
 from headrace.core.errors import UnsupportedModel
 from headrace.inference.models.fields import Fields
-from headrace.inference.models.quantized.affine import Affine, Codes, Floats, affine_weight, column_groups
+from headrace.inference.models.quantized.affine import Affine, Codes, Floats, affine_weight
 from headrace.inference.models.quantized.compressed_tensors import read_int8
 from headrace.inference.models.quantized.fp8 import read_fp8
 from headrace.inference.models.quantized.stored_weight import MatrixFiles, StoredWeight
@@ -94,9 +94,9 @@ def read_torchao_integers(matrix: MatrixFiles) -> StoredWeight:
     scales.expect((num_groups, num_rows)).floats()
     zeros = matrix.required(_ZEROS).expect((num_groups, num_rows))
     zeros.floats()
-    groups = column_groups(num_columns, num_groups, 0 if num_groups < 1 else num_columns // num_groups)
-    if groups is None or num_columns % num_groups:
+    if num_groups < 1 or num_columns % num_groups:
         raise scales.broken(f"its groups do not divide {num_columns} columns")
+    groups = np.arange(num_columns) // (num_columns // num_groups)
 
     def load() -> Affine:
         pairs = codes.data.reshape(num_rows, -1)
@@ -107,7 +107,6 @@ def read_torchao_integers(matrix: MatrixFiles) -> StoredWeight:
 
 
 def read_torchao_tiles(matrix: MatrixFiles) -> StoredWeight:
-    """Find and check the tensors of a matrix in 4 bits for tensor cores."""
     _refuse_scaled_inputs(matrix)
     num_rows, num_columns = matrix.shape
     codes, both = matrix.required(CODES), matrix.required(PAIRS)
@@ -126,7 +125,6 @@ def read_torchao_tiles(matrix: MatrixFiles) -> StoredWeight:
 
 
 def read_torchao_fp8(matrix: MatrixFiles) -> StoredWeight:
-    """Find and check the tensors of an FP8 matrix."""
     _refuse_scaled_inputs(matrix)
     return read_fp8(_renamed(matrix))
 
