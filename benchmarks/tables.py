@@ -19,7 +19,6 @@ _ATTACKS_SHOWN = 8
 
 @cache
 def result(name: str) -> Any:
-    """Return a stored result."""
     return json.loads((RESULTS / f"{name}.json").read_text())
 
 
@@ -71,7 +70,6 @@ def performance_engines() -> Iterator[str]:
 
 
 def serving() -> Medians:
-    """Return the medians of the servers."""
     return medians(result("cpu-serving")["runs"])
 
 
@@ -168,7 +166,6 @@ def formats_quality() -> Iterator[str]:
 
 
 def fidelity(name: str) -> Iterator[str]:
-    """Yield the whole table of a divergence."""
     rows = (
         [
             *row["format"].split("/"),

@@ -80,12 +80,10 @@ def varied(make: Callable[[int], bytes], *, at_once: int = 2) -> Attack:
 
 
 def body(path: str, content: bytes, *, at_once: int = 2) -> Attack:
-    """Send a body to a route."""
     return repeated(post(path, content), at_once=at_once)
 
 
 def post(path: str, content: bytes) -> bytes:
-    """A request with a body."""
     return head(path, len(content), "Connection: close\r\n") + content
 
 
@@ -100,7 +98,6 @@ def form(content: bytes, content_type: str, *, path: str = "/invocations") -> At
 
 
 def multipart(part: bytes, num_parts: int) -> Attack:
-    """Send a form of many equal parts."""
     return form(b"--B\r\n%b\r\n\r\nx\r\n" % part * num_parts + b"--B--", "multipart/form-data; boundary=B")
 
 
@@ -200,7 +197,6 @@ def held(
 
 
 async def opened_and_closed(port: int, ends_s: float) -> int:
-    """Connect and hang up."""
     count = 0
     while perf_counter() < ends_s:
         with suppress(OSError):
@@ -356,7 +352,6 @@ ATTACKS: dict[str, Callable[[], Attack]] = {
 
 
 def main() -> None:
-    """Run one attack."""
     sys.setrecursionlimit(50_000)  # for the schema that is 2,000 deep
     name, port, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

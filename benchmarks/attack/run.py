@@ -88,7 +88,6 @@ async def ask(target: Target, port: int, content: bytes, seen: Measured, *, is_s
 
 
 async def until_it_streams(target: Target, port: int) -> None:
-    """Wait until a stream arrives."""
     async with asyncio.timeout(START_TIMEOUT_S):
         while True:
             seen = Measured(name="")
@@ -156,7 +155,6 @@ async def measure(name: str, target: Target, server: ServerProcess, options: Nam
 
 
 def table(rows: list[Measured]) -> str:
-    """Return the results as a table."""
     header = ["attack", "times", "answer", "gap, ms", "loop held, ms", "gaps > 100 ms", "small, ms", "refused"]
     cells = (
         (
@@ -181,7 +179,6 @@ def store(rows: list[Measured], path: Path) -> None:
 
 
 def parse_arguments() -> Namespace:
-    """Parse the command line."""
     parser = results.make_parser(__doc__)
     parser.add_argument("model", help="a file, a folder or an alias")
     parser.add_argument("--target", choices=NAMES, default="server", help="what is attacked")
@@ -194,7 +191,6 @@ def parse_arguments() -> Namespace:
 
 
 def main() -> None:
-    """Start a target and attack it."""
     options = parse_arguments()
     names = [name for name in ATTACKS if not options.only or any(part in name for part in options.only)]
     rows = []

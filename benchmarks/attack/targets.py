@@ -52,12 +52,10 @@ class Target:
 
     @property
     def data(self) -> Path:
-        """The data folder of a platform."""
         return self.folder / "data"
 
 
 def make_target(name: str, model: str, folder: Path) -> Target:
-    """Prepare the files of a target."""
     if name.startswith("code"):
         code = folder / "code"
         code.mkdir()
@@ -85,7 +83,6 @@ def launch_of(target: Target, *, stalls: Path) -> Launch:
 
 
 def prepare(target: Target, server: ServerProcess) -> None:
-    """Create the endpoint of a platform."""
     if not target.is_platform:
         return
     server.wait_until(lambda port: pings(port, "/health"), timeout_s=START_TIMEOUT_S)

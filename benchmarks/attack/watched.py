@@ -90,7 +90,6 @@ def _scheduled() -> tuple[float, float]:
 
 
 def main() -> None:
-    """Run headrace with the rest of the arguments."""
     make_loop = uvloop.new_event_loop
     with Path(sys.argv[1]).open("w") as stacks:
 

@@ -20,10 +20,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.harness.machine import describe_machine
-from benchmarks.harness.results import RESULTS, make_parser, table, tell, write_result
+from benchmarks.harness.results import RESULTS, make_parser, names, table, tell, write_result
 from benchmarks.harness.servers import Launch, ServerFailed, ServerProcess, generates_token, pings
+from benchmarks.harness.turns import in_turns
 
-BACKENDS = "native,torch,transformers,vllm"
+BACKENDS = ["native", "torch", "transformers", "vllm"]
 USERS = (1, 8)
 PROMPT_TOKENS, OUTPUT_TOKENS = 128, 64
 START_TIMEOUT_S = 600.0
@@ -58,27 +59,25 @@ def load(url: str, requests: int) -> dict[str, dict[int, float]]:
 
 def turns(arguments: Namespace, folder: Path) -> Iterator[Turn]:
     """Run the backends in turn, round after round; end with a server's log if it does not start."""
-    for _ in range(arguments.rounds):
-        for backend in arguments.backends.split(","):
-            python = arguments.vllm_python if backend == "vllm" else sys.executable
-            command = [python, "-m", "headrace", "serve", str(arguments.model), "--backend", backend]
-            command += ["--max-model-len", "1024", *shlex.split(arguments.flags)]
-            command += ["--enforce-eager", "--kv-cache-bytes", "512MiB"] if backend == "vllm" else []
-            log = folder / f"{backend}.log"
-            with ServerProcess(Launch(arguments=tuple(command)), log=log) as server:
-                try:
-                    server.wait_until(pings, timeout_s=START_TIMEOUT_S)
-                    start_s = server.wait_until(generates_token, timeout_s=START_TIMEOUT_S)
-                except ServerFailed:
-                    sys.exit(f"The server did not start:\n{log.read_text()[-2000:]}")
-                turn = Turn(backend=backend, start_s=start_s, **load(server.url, arguments.requests))
-                server.stop()
-            tell(str(turn))
-            yield turn
+    for _, backend in in_turns(arguments.backends, arguments.rounds):
+        python = arguments.vllm_python if backend == "vllm" else sys.executable
+        command = [python, "-m", "headrace", "serve", str(arguments.model), "--backend", backend]
+        command += ["--max-model-len", "1024", *shlex.split(arguments.flags)]
+        command += ["--enforce-eager", "--kv-cache-bytes", "512MiB"] if backend == "vllm" else []
+        log = folder / f"{backend}.log"
+        with ServerProcess(Launch(arguments=tuple(command)), log=log) as server:
+            try:
+                server.wait_until(pings, timeout_s=START_TIMEOUT_S)
+                start_s = server.wait_until(generates_token, timeout_s=START_TIMEOUT_S)
+            except ServerFailed:
+                sys.exit(f"The server did not start:\n{log.read_text()[-2000:]}")
+            turn = Turn(backend=backend, start_s=start_s, **load(server.url, arguments.requests))
+            server.stop()
+        tell(str(turn))
+        yield turn
 
 
 def medians(found: list[Turn]) -> str:
-    """Return medians as a Markdown table."""
     rows = []
     for backend in dict.fromkeys(turn.backend for turn in found):
         own = [turn for turn in found if turn.backend == backend]
@@ -90,10 +89,9 @@ def medians(found: list[Turn]) -> str:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Measure, print the table and write both files."""
     parser = make_parser(__doc__)
     parser.add_argument("model", type=Path, help="a Hugging Face folder, which all backends read")
-    parser.add_argument("--backends", default=BACKENDS)
+    parser.add_argument("--backends", type=names, default=BACKENDS)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--vllm-python", default=sys.executable, help="the Python of the environment with vLLM")
     parser.add_argument("--flags", default="--dtype bf16", help="for every server")

@@ -66,7 +66,6 @@ def can_mount() -> bool:
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[SmallDisk]:
-    """Mount a small disk on a folder."""
     folder.mkdir()
     script = f'mount -t tmpfs -o size={DISK_MIB}m headrace "$0" && echo mounted && exec sleep infinity'
     with subprocess.Popen(
@@ -101,7 +100,6 @@ class FakeClock:
 
 
 def can_compile() -> bool:
-    """Return whether there is a C compiler."""
     return shutil.which(_compiler()) is not None
 
 

@@ -99,7 +99,6 @@ class Requester:
         return (RIGHT, "") if found == f"{expected}[DONE]" else (WRONG, f"{found!r}; expected {expected!r}")
 
     def close(self) -> None:
-        """Close all connections."""
         for client in (*self._clients, *self._https):
             client.close()
 
@@ -130,12 +129,10 @@ class Load:
         ]
 
     def start(self) -> None:
-        """Begin."""
         for thread in self._threads:
             thread.start()
 
     def end(self) -> None:
-        """Send no further requests."""
         self._is_over.set()
 
     def close(self) -> list[str]:
@@ -215,7 +212,6 @@ class Caller:
         raise NeverAcknowledged(f"{operation} {parameters} was never acknowledged: {last}")
 
     def close(self) -> None:
-        """Close all connections."""
         for client in self._clients:
             client.close()
 
@@ -237,7 +233,6 @@ def in_thread(name: str, work: Callable[[], None], failures: list[str]) -> threa
 
 
 def read_body(answer: Any) -> bytes:
-    """Return the whole body of an object."""
     with suppress(KeyError), answer["Body"] as body:
         return bytes(body.read())
     return b""

@@ -18,7 +18,6 @@ _STEP_S = 0.004
 
 
 def answer_of(prompt: str) -> str:
-    """Return the known answer to a prompt."""
     return hashlib.sha256(prompt.encode()).hexdigest()[:NUM_CHARACTERS]
 
 

@@ -322,7 +322,6 @@ def latest_errors_s(history: History) -> dict[str, float]:
 
 
 def summary(history: History) -> dict[str, object]:
-    """Return the counts of a run."""
     attempts = [attempt for request in history.requests for attempt in request.attempts]
     return {
         "requests": len(history.requests),

@@ -296,6 +296,5 @@ class Operator:
         return [error for caller in self._callers for error in caller.unclear]
 
     def close(self) -> None:
-        """Close all connections."""
         for caller in self._callers:
             caller.close()

@@ -37,11 +37,9 @@ class Proxy:
         self._thread.start()
 
     def cut(self) -> None:
-        """Reset all connections."""
         self._loop.call_soon_threadsafe(self._cut)
 
     def close(self) -> None:
-        """Reset all connections and stop."""
         self._loop.call_soon_threadsafe(self._is_over.set)
         self._thread.join(_CLOSE_S)
 

@@ -60,7 +60,6 @@ def row(result: Mapping[str, Any]) -> dict[str, object]:
 
 
 def table(results: Sequence[Mapping[str, Any]]) -> str:
-    """Return a Markdown table with a row for each run."""
     rows = []
     for result in results:
         figures = row(result)
@@ -70,7 +69,6 @@ def table(results: Sequence[Mapping[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Merge and write."""
     parser = files.make_parser(__doc__)
     parser.add_argument("results", type=Path, nargs="+", help="files that `benchmarks.chaos.run --output` wrote")
     options = parser.parse_args()

@@ -51,7 +51,6 @@ _NUM_SHOWN = 20
 
 
 def parse_arguments() -> Namespace:
-    """Parse the command line."""
     parser = make_parser(__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--faults", type=int, default=20, metavar="N")
@@ -103,7 +102,6 @@ class Run:
         self._limit_s = 60 * options.minutes
 
     def run(self, note: Callable[[str], None]) -> list[str]:
-        """Run it; return the violations."""
         with ExitStack() as stack:
             world = World(self._schedule.setup, self._folder, stack)
             note("starting the platform")

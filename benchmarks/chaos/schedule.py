@@ -50,7 +50,6 @@ class Setup:
     has_fake_clock: bool = True
 
     def kinds(self) -> tuple[str, ...]:
-        """Return the kinds of faults that can be applied."""
         return tuple(kind for kind in DURATIONS_S if self._is_possible(kind))
 
     def _is_possible(self, kind: str) -> bool:
@@ -120,12 +119,10 @@ def make_schedule(
 
 
 def to_json(schedule: Schedule) -> str:
-    """Return the schedule as the text of a file."""
     return json.dumps(asdict(schedule), indent=1)
 
 
 def from_json(text: str) -> Schedule:
-    """Return the schedule of such a text."""
     return msgspec.json.decode(text, type=Schedule)
 
 

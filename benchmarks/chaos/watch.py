@@ -22,7 +22,6 @@ class Watch:
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
         self._thread.start()
 
     def when_healthy(self, told: Callable[[], None]) -> None:

@@ -63,7 +63,6 @@ class World:
             stack.callback(proxy.close)
 
     def start(self) -> None:
-        """Start all platforms and wait until they answer."""
         for platform in self.platforms:
             platform.start_and_wait()
 
@@ -99,7 +98,6 @@ class World:
 
     @property
     def _home(self) -> Path:
-        """The folder of the Ray nodes."""
         return self.folder / "home"
 
     def workers(self) -> dict[str, int]:

@@ -25,7 +25,6 @@ class Client:
 
     @property
     def is_javascript(self) -> bool:
-        """True if the packages are npm's."""
         return self.script.endswith(".mjs")
 
 

@@ -102,7 +102,6 @@ def _uv(root: Path) -> Path:
 
 
 def _run(command: list[str], variables: dict[str, str] | None = None) -> str:
-    """Run a command and return what it prints."""
     try:
         done = subprocess.run(
             command,

@@ -16,7 +16,6 @@ been tried by this script; it may work nevertheless.
 
 
 def render(results: Mapping[str, Any]) -> str:
-    """Return the page."""
     return "\n".join([_HEAD, *_lines(results)]) + "\n"
 
 

@@ -80,7 +80,6 @@ def run_client(client: Client, root: Path, variables: Mapping[str, str]) -> dict
 
 
 def chosen(options: argparse.Namespace, results: Mapping[str, Any]) -> Sequence[Client]:
-    """Return the clients to run."""
     if options.names:
         words = [name.lower() for name in options.names]
         return [client for client in CLIENTS if any(word in client.name.lower() for word in words)]
@@ -94,7 +93,6 @@ def save(results: Mapping[str, Any]) -> None:
 
 
 def main() -> int:
-    """Run the clients."""
     parser = argparse.ArgumentParser(description="Run the first examples of clients against Headrace.")
     parser.add_argument("names", nargs="*", metavar="NAME", help="only clients whose name contains one of these words")
     parser.add_argument("--all", action="store_true", help="run clients that have a result again")

@@ -124,7 +124,6 @@ def failures_text(rows: Sequence[Measured]) -> str:
 
 
 def result(rows: Sequence[Measured], plan: Plan, place: Place, hardware: Hardware) -> dict[str, Any]:
-    """Return the content of the result file."""
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "machine": describe_machine(),

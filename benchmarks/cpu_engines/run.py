@@ -31,7 +31,6 @@ from headrace.inference.models.sources import home_folder, locate
 
 
 def main() -> None:
-    """Measure the rows and cells that the command line selects."""
     options = parse_arguments()
     exit_on_sigterm()
     try:
@@ -78,7 +77,6 @@ def make_teller() -> Callable[[str], None]:
 
 
 def parse_arguments() -> Namespace:
-    """Parse the command line."""
     parser = make_parser(__doc__)
     families = ", ".join((OURS, *(peer.name for peer in PEERS)))
     parser.add_argument(

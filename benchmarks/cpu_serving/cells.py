@@ -56,12 +56,10 @@ class Cell:
 
     @property
     def total_requests(self) -> int:
-        """Requests of one run."""
         return self.num_requests + self.num_late
 
     @property
     def total_output_tokens(self) -> int:
-        """Tokens of all answers of one run."""
         return sum(answer for _, answer in self.lengths)
 
     @property

@@ -21,7 +21,6 @@ class Goal:
 
     @property
     def wants_more(self) -> bool:
-        """True if more is better."""
         return self.figure in HIGHER_IS_BETTER
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,6 +13,7 @@ from benchmarks.cpu_serving.servers import Row
 from benchmarks.harness.machine import BandwidthProbe
 from benchmarks.harness.proc import session_use
 from benchmarks.harness.servers import Launch, ServerFailed, ServerProcess
+from benchmarks.harness.turns import rotated
 from benchmarks.peers.manifest import Manifest
 
 _START_TIMEOUT_S = 400.0
@@ -76,17 +78,15 @@ def run_rounds(
     bench: Bench, servers: Fleet, rows: Sequence[Row], cells: Sequence[Cell], *, rounds: int
 ) -> Iterator[dict[str, Any]]:
     """Yield one record per run. The order of the servers rotates from round to round."""
-    for round_number in range(rounds):
-        turn = round_number % len(rows)
-        for cell in cells:
-            for row in (*rows[turn:], *rows[:turn]):
-                if cell.kind not in row.kinds or round_number >= (row.max_rounds or rounds):
-                    continue
-                facts = {"row": row.name, "cell": cell.name, "round": round_number}
-                try:
-                    yield facts | run_once(bench, servers, row, cell, round_number=round_number)
-                except (ServerFailed, ToolFailed, WrongOutput, KeyError) as error:
-                    yield facts | {"error": str(error)}
+    for number in range(rounds):
+        for cell, row in product(cells, rotated(rows, number)):
+            if cell.kind not in row.kinds or number >= (row.max_rounds or rounds):
+                continue
+            facts = {"row": row.name, "cell": cell.name, "round": number}
+            try:
+                yield facts | run_once(bench, servers, row, cell, round_number=number)
+            except (ServerFailed, ToolFailed, WrongOutput, KeyError) as error:
+                yield facts | {"error": str(error)}
 
 
 def run_once(bench: Bench, servers: Fleet, row: Row, cell: Cell, *, round_number: int) -> dict[str, Any]:

@@ -46,7 +46,6 @@ def medians(runs: Sequence[Mapping[str, Any]]) -> Medians:
 
 
 def write_report(result: Mapping[str, Any]) -> str:
-    """Return the whole page."""
     found = medians(result["runs"])
     environment = result["environment"]
     method = (

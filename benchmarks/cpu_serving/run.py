@@ -35,7 +35,6 @@ _FIRST_STARTS = 3
 
 
 def parse_arguments() -> Namespace:
-    """Parse the command line."""
     parser = make_parser(__doc__)
     parser.add_argument("--servers", default="", help="names or families, separated by commas; default all")
     parser.add_argument("--cells", default="", help="names, separated by commas; default all")
@@ -49,7 +48,6 @@ def parse_arguments() -> Namespace:
 
 
 def main() -> None:
-    """Measure, write the files, print the tables."""
     options = parse_arguments()
     exit_on_sigterm()
     try:
@@ -83,7 +81,6 @@ def without_folders(text: str, folders: Mapping[str, Path]) -> str:
 def measure(
     options: Namespace, manifest: Manifest, rows: Sequence[Row], cells: Sequence[Cell], scratch: Path
 ) -> dict[str, Any]:
-    """Run everything and return the result's JSON object."""
     environment = describe_environment()
     with LoadTool(manifest.peers["vllm"].python, scratch=scratch) as tool:
         bench = Bench(
@@ -113,7 +110,6 @@ def measure(
 
 
 def announced(runs: Iterable[dict[str, Any]], servers: Fleet) -> Iterable[dict[str, Any]]:
-    """Print a line per run as it ends."""
     for run in runs:
         started = sum(start["row"] == run["row"] for start in servers.starts)
         figures = run.get("figures", {})

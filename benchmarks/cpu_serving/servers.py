@@ -43,7 +43,6 @@ class Row:
 
     @property
     def is_ours(self) -> bool:
-        """True if it is Headrace."""
         return self.family == OURS
 
 

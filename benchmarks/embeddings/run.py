@@ -19,6 +19,7 @@ from benchmarks.embeddings.contenders import Contender, InProcess, Server
 from benchmarks.embeddings.gguf_model import write_gguf
 from benchmarks.harness.machine import describe_machine, physical_cores
 from benchmarks.harness.results import RESULTS, exit_on_sigterm, make_parser, names, write_result
+from benchmarks.harness.turns import in_turns
 from benchmarks.peers.manifest import DEFAULT_ROOT, read_manifest
 
 from headrace.inference.models.loading import load_model
@@ -108,7 +109,6 @@ def worst_cosines(running: dict[str, Contender], texts: list[str]) -> dict[str, 
 
 
 def print_cell(cell: Cell, seconds: dict[str, list[float]], cosines: dict[str, float]) -> None:
-    """Print the medians of a cell."""
     print(f"\n{cell.name}")
     base = statistics.median(seconds[BASE])
     for name, values in seconds.items():
@@ -144,9 +144,8 @@ def main() -> None:
             batches = texts_of(folder, cell)
             cosines = worst_cosines(running, batches[0])
             seconds: dict[str, list[float]] = {name: [] for name in running}
-            for _ in range(options.rounds):
-                for name, contender in running.items():
-                    seconds[name] += contender.time(batches, options.seconds)
+            for _, name in in_turns(list(running), options.rounds):
+                seconds[name] += running[name].time(batches, options.seconds)
             print_cell(cell, seconds, cosines)
             report["cells"][cell.name] = {
                 name: {"cosine": cosines[name], "seconds": [round(value, 6) for value in values]}

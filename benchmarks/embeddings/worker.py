@@ -62,7 +62,6 @@ def transformers(settings: dict[str, Any]) -> Embed:
 
 
 def start(settings: dict[str, Any]) -> tuple[dict[str, Any], Answer]:
-    """Load the engine that the settings name."""
     engine = {"headrace": headrace, "transformers": transformers}[settings.pop("engine")]
     embed = engine(settings)
 

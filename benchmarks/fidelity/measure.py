@@ -92,7 +92,6 @@ def torch_model(spec: ModelSpec, weights: WeightSource, dtype: "torch.dtype") ->
 
 
 def native_runner(model: Model, dtype: str, kv_dtype: str, *, isa: str | None, cache_dir: Path) -> NativeRunner:
-    """Return the native runner for one sequence."""
     plan = plan_runner(
         model.spec,
         dtype=dtype,

@@ -31,7 +31,6 @@ HOST_RULES: tuple[Rule, ...] = ("random", "own least", "shared least", "true lea
 
 
 def main() -> None:
-    """Run all parts and write the results."""
     parser = make_parser(__doc__)
     parser.add_argument("--output", type=Path, default=RESULTS / "fleet.json")
     parser.add_argument("--requests", type=int, default=300_000)
@@ -122,7 +121,6 @@ def one_host(num_requests: int = 20_000) -> list[dict[str, Any]]:
 
 
 def tables(results: dict[str, Any]) -> str:
-    """Return the results as Markdown tables."""
     routing = [
         [
             *(str(row["replicas"]), f"{row['route_bytes']:,}", f"{row['read_route_us']:,.0f}"),

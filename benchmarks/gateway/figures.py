@@ -63,7 +63,6 @@ def summary(rounds: Sequence[Round]) -> list[dict[str, Any]]:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the rows as a Markdown table."""
     header = ("API", "streams", "added TTFT, median", "throughput lost", "gateway CPU a piece")
     cells = (
         (

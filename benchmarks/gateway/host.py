@@ -45,7 +45,6 @@ class OneRoute:
         return 1
 
     def list(self, _kind: AnyKind) -> list[Record[Route, NoStatus]]:
-        """Return the one route."""
         return [self._record]
 
     def subscribe(self, _listener: Callable[[], None]) -> Callable[[], None]:
@@ -54,7 +53,6 @@ class OneRoute:
 
 
 async def serve(worker_url: str) -> None:
-    """Serve until the process is ended."""
     gateway = Gateway(cast("Store", OneRoute(worker_url)), GatewayConfig(account="0" * 12, region="us-east-1"))
     await gateway.start()
     listener = bind("127.0.0.1", 0)

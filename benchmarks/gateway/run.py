@@ -27,6 +27,7 @@ from benchmarks.gateway.host import ENDPOINT
 from benchmarks.harness.proc import session_cpu_s
 from benchmarks.harness.results import RESULTS, make_parser, names, numbers, tell, write_result
 from benchmarks.harness.servers import Launch, ServerProcess
+from benchmarks.harness.turns import rotated
 
 from headrace.tools.bench.environment import describe_environment
 from headrace.tools.bench.http1 import HttpClient
@@ -41,7 +42,6 @@ _PATHS = {
 
 
 def parse_arguments() -> Namespace:
-    """Parse the command line."""
     parser = make_parser(__doc__)
     parser.add_argument("model", help="a file or a folder")
     parser.add_argument("--apis", type=names, default=["sagemaker", "openai"])
@@ -64,7 +64,6 @@ def request_body(api: str, number: int, output_tokens: int) -> bytes:
 
 
 async def ask(client: HttpClient, path: str, body: bytes) -> Answer:
-    """Send one streamed request."""
     started_s = perf_counter()
     exchange = await client.fetch("POST", path, body)
     assert exchange.status == 200, exchange.content()
@@ -76,7 +75,6 @@ async def ask(client: HttpClient, path: str, body: bytes) -> Answer:
 
 
 async def ask_all(client: HttpClient, path: str, bodies: list[bytes]) -> tuple[list[Answer], float]:
-    """Send all requests at once."""
     started_s = perf_counter()
     answers = await asyncio.gather(*(ask(client, path, body) for body in bodies))
     return answers, perf_counter() - started_s
@@ -110,7 +108,7 @@ async def measure_round(
     wall_s = [0.0, 0.0]
     before_s = session_cpu_s(gateway_pid)
     for number, bodies in enumerate(waves):
-        for way in (0, 1) if number % 2 else (1, 0):
+        for way in rotated((1, 0), number):
             some, took_s = await ask_all(clients[way], _PATHS[api][way], bodies)
             answers[way].extend(some)
             wall_s[way] += took_s
@@ -150,7 +148,6 @@ def running(options: Namespace, scratch: Path) -> Iterator[tuple[str, str, int]]
 
 
 def main() -> None:
-    """Measure, write the files, print the table."""
     options = parse_arguments()
     started_s = time.time()
     with (

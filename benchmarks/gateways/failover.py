@@ -62,7 +62,6 @@ class Seen:
 
 
 def parse_arguments() -> Namespace:
-    """Parse the command line."""
     parser = make_parser(__doc__)
     parser.add_argument("--streams", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=5)
@@ -178,7 +177,6 @@ def last_time(platform: Platform) -> str:
 
 
 def main() -> None:
-    """Run all rounds, write the files, print the table."""
     options = parse_arguments()
     seen: list[Seen] = []
     with ExitStack() as stack:

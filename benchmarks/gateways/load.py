@@ -38,11 +38,9 @@ class Connection(asyncio.Protocol):
         """Of streams, since the connection was made."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by the event loop."""
         self.transport = transport  # type: ignore[assignment]
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called by the event loop."""
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(ConnectionError(f"the connection closed ({exc or 'end of file'})"))
 
@@ -54,7 +52,6 @@ class Connection(asyncio.Protocol):
         await self._answer
 
     def data_received(self, data: bytes) -> None:
-        """Called by the event loop."""
         assert self._answer is not None
         if self._answer.done():
             return
@@ -79,7 +76,6 @@ class Connection(asyncio.Protocol):
 
 
 def request(path: str, body: bytes = _INPUT) -> bytes:
-    """Return the bytes of a request."""
     lines = (
         f"POST {path} HTTP/1.1",
         "host: localhost",
@@ -175,13 +171,11 @@ def say(word: str) -> None:
 
 
 def stream_request(path: str, pieces: int, gap_ms: float, index: int) -> bytes:
-    """Return a request for a stream."""
     body = {"id": f"r{index}", "pieces": pieces, "gap_ms": gap_ms, "stream": True, "model": "m", "prompt": "p"}
     return request(path, json.dumps(body).encode())
 
 
 async def run(asked: dict[str, Any]) -> dict[str, Any]:
-    """Run the load that was asked for."""
     loads: dict[str, Callable[[], Awaitable[dict[str, Any]]]] = {
         "requests": lambda: busy(asked, lambda _: request(asked["path"])),
         "streams": lambda: busy(asked, lambda i: stream_request(asked["path"], asked["pieces"], asked["gap_ms"], i)),

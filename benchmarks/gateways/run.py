@@ -33,7 +33,6 @@ WARM_S = 0.5
 
 
 def parse_arguments() -> Namespace:
-    """Parse the command line."""
     parser = make_parser(__doc__)
     parser.add_argument("--setups", default=",".join(KINDS).replace(", ", "; "), help="names, separated by commas")
     parser.add_argument("--rounds", type=int, default=5)
@@ -99,7 +98,6 @@ class Bench:
 
 
 def main() -> None:
-    """Start all setups, measure, write the files, print the tables."""
     options = parse_arguments()
     setups = [name.replace("; ", ", ") for name in names(options.setups)]
     with ExitStack() as stack:

@@ -50,7 +50,6 @@ class Setup:
 
     @property
     def ports(self) -> list[int]:
-        """The ports of the platforms."""
         return [platform.port for platform in self.platforms]
 
     def gateway_pids(self) -> list[int]:

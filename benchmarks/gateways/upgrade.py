@@ -69,7 +69,6 @@ backend platforms
         return False
 
     def close(self) -> None:
-        """Stop it."""
         self._process.terminate()
         self._process.wait()
 
@@ -122,13 +121,11 @@ async def upgrade(platforms: Sequence[Platform], balancer: HAProxy) -> dict[str,
 
 
 def replace(platform: Platform) -> None:
-    """Stop a platform and start the next one in its place."""
     platform.stop()
     platform.start_and_wait()
 
 
 def main() -> None:
-    """Upgrade, write the files, print the table."""
     parser = make_parser(__doc__)
     parser.add_argument("--haproxy", default=shutil.which("haproxy") or "haproxy", help="the program")
     parser.add_argument("--rounds", type=int, default=3)

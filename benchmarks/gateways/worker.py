@@ -19,7 +19,6 @@ _STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encod
 
 
 def piece_of(request_id: str, number: int) -> bytes:
-    """Return a piece of the stream of a request."""
     return b"data: %s-%d\n\n" % (request_id.encode(), number)
 
 
@@ -64,7 +63,6 @@ class Echo(asyncio.Protocol):
 
 
 async def serve(port: int) -> None:
-    """Serve until the process is ended."""
     server = await asyncio.get_running_loop().create_server(Echo, "127.0.0.1", port)
     await server.serve_forever()
 

@@ -45,6 +45,5 @@ def timed_s(work: Callable[[], object], device: str) -> float:
 
 
 def wait(device: str) -> None:
-    """Wait for the device."""
     if device == "cuda":
         torch.cuda.synchronize()

@@ -9,7 +9,6 @@ Record = Mapping[str, Any]
 
 
 def table(records: Sequence[Record]) -> str:
-    """Return the results so far as Markdown."""
     lines = [f"# The torch runner on {next((r['device'] for r in records if r['kind'] == 'machine'), 'a GPU')}", ""]
     for record in _of(records, "limits")[:1]:
         copy, product = record["copy_bytes_per_s"] / 1e12, record["flops_per_s"] / 1e12

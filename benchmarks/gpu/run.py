@@ -10,14 +10,11 @@ CPU.
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -51,12 +48,10 @@ class Results:
         write_result(self.folder / "gpu.json", self.records, table(self.records))
 
     def add_error(self, stage: str, what: str, message: str) -> None:
-        """Add what could not be measured, and why."""
         self.add(stage, {"kind": "error", "what": what, "message": message})
 
     @property
     def has_errors(self) -> bool:
-        """True if something could not be measured."""
         return any(record["kind"] == "error" for record in self.records)
 
 
@@ -139,44 +134,23 @@ def _run(
     if limit_s <= 0:
         results.add_error(stage, what, "skipped, no time was left")
         return
-    with tempfile.TemporaryFile("w+") as errors, _killed_after(limit_s, command, errors, env) as (process, was_killed):
+    # `timeout` ends the process with all its children: a stage that hangs must leave time to the others.
+    killed_after = ["timeout", "--signal=KILL", f"{limit_s:.3f}", *command]
+    started_s = time.monotonic()
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(killed_after, stdout=subprocess.PIPE, stderr=errors, text=True, env=env) as process,
+    ):
         assert process.stdout is not None
         for line in process.stdout:
             take(line)
         status = process.wait()
         errors.seek(0)
         last = errors.read().strip().splitlines()[-ERROR_LINES:]
-    if was_killed.is_set():
+    if status != 0 and time.monotonic() - started_s >= limit_s:
         results.add_error(stage, what, f"killed after {limit_s:.0f} s")
     elif status != 0:
         results.add_error(stage, what, f"ended with status {status}: {' '.join(last)}")
-
-
-@contextmanager
-def _killed_after(
-    limit_s: float, command: Sequence[str], errors: Any, env: Mapping[str, str]
-) -> Iterator[tuple["subprocess.Popen[str]", threading.Event]]:
-    """Yield a process, killed with its children when the time is up, and an event that says so."""
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True, env=env
-    )
-    was_killed = threading.Event()
-
-    def kill() -> None:
-        was_killed.set()
-        os.killpg(process.pid, signal.SIGKILL)
-
-    timer = threading.Timer(limit_s, kill)
-    timer.start()
-    try:
-        yield process, was_killed
-    finally:
-        timer.cancel()
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
 
 
 def _module(name: str, *arguments: str) -> list[str]:

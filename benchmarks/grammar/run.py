@@ -15,6 +15,7 @@ from argparse import Namespace
 
 from benchmarks.harness.engines import answer, print_result, running_engine
 from benchmarks.harness.results import make_parser, numbers
+from benchmarks.harness.turns import in_turns, pair_ratios
 
 from headrace.core.generation import ChatPrompt, GenerationRequest, Grammar, SamplingParams
 from headrace.inference.engine.service.async_engine import AsyncEngine
@@ -72,23 +73,21 @@ async def tokens_per_s(engine: AsyncEngine, requests: list[GenerationRequest]) -
 async def compare(engine: AsyncEngine, num_streams: int, arguments: Namespace) -> dict[str, object]:
     """Run rounds with one number of streams, the kinds in turns."""
     speeds: dict[str, list[float]] = {kind: [] for kind in KINDS}
-    for number in range(arguments.rounds):
-        for kind in KINDS if number % 2 else reversed(KINDS):
-            indices = range(number * num_streams, (number + 1) * num_streams)
-            requests = [make_request(kind, index, arguments) for index in indices]
-            speeds[kind].append(await tokens_per_s(engine, requests))
-    ratios = [schema / free for schema, free in zip(speeds["schema"], speeds["free"], strict=True)]
+    for number, kind in in_turns(KINDS, arguments.rounds):
+        indices = range(number * num_streams, (number + 1) * num_streams)
+        requests = [make_request(kind, index, arguments) for index in indices]
+        speeds[kind].append(await tokens_per_s(engine, requests))
+    compared = pair_ratios(speeds["schema"], speeds["free"])
     print(
-        f"{num_streams:3} streams: free {statistics.median(speeds['free']):7.1f} tok/s, "
-        f"schema {statistics.median(speeds['schema']):7.1f} tok/s, ratio {statistics.median(ratios):.3f} "
-        f"({min(ratios):.3f} to {max(ratios):.3f})",
+        f"{num_streams:3} streams: free {statistics.median(speeds['free']):7.1f} tok/s, schema "
+        f"{statistics.median(speeds['schema']):7.1f} tok/s, ratio {compared['ratio_median']:.3f} "
+        f"({min(compared['ratios']):.3f} to {max(compared['ratios']):.3f})",
         flush=True,
     )
     return {
         "streams": num_streams,
         **{f"{kind}_tokens_per_s": [round(speed, 1) for speed in speeds[kind]] for kind in KINDS},
-        "ratios": [round(ratio, 3) for ratio in ratios],
-        "ratio_median": round(statistics.median(ratios), 3),
+        **compared,
     }
 
 
@@ -114,7 +113,6 @@ async def compile_times(tokenizer: Tokenizer, num_properties: int) -> dict[str, 
 
 
 async def measure(arguments: Namespace) -> None:
-    """Load the engine, run all cases."""
     settings = ServerSettings(
         model=arguments.model,
         dtype=arguments.dtype,

@@ -44,7 +44,6 @@ class InProcessEcho:
         self._service = service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the body back."""
         async with self._service.admit(scope, receive) as body:
             await Exchange(scope, receive, send).respond(200, (), body)
 
@@ -112,7 +111,6 @@ def use_of(pid: int) -> ProcessUse:
 
 
 def row(name: str, times: list[float]) -> tuple[str, str, str]:
-    """Return a row of the table, in milliseconds."""
     p50, p99 = times[len(times) // 2], times[int(len(times) * 0.99)]
     return name, f"{p50 * 1e3:.3f}", f"{p99 * 1e3:.3f}"
 
@@ -154,7 +152,6 @@ async def measure_large(pool: HandlerPool, large_mib: int) -> str:
 
 
 def main() -> int:
-    """Print the report."""
     parser = make_parser(__doc__)
     parser.add_argument("--requests", type=int, default=5000, help="requests of each kind")
     parser.add_argument("--large-mib", type=int, default=100, help="size of the large body")

@@ -86,7 +86,6 @@ def create_endpoint(
 
 
 def scale(sagemaker: Any, name: str, count: int) -> None:
-    """Ask for a number of instances."""
     wanted = [{"VariantName": VARIANT, "DesiredInstanceCount": count}]
     sagemaker.update_endpoint_weights_and_capacities(EndpointName=name, DesiredWeightsAndCapacities=wanted)
 
@@ -152,7 +151,6 @@ class Platform:
 
     @property
     def pid(self) -> int | None:
-        """Its process id while it runs."""
         return self.process.pid if self.process is not None and self.process.poll() is None else None
 
     @property
@@ -161,7 +159,6 @@ class Platform:
         return self.process.poll() if self.process is not None else None
 
     def kill(self) -> None:
-        """SIGKILL, and wait for its end."""
         with self._lock:
             if self.process is not None:
                 self.process.kill()
@@ -244,13 +241,11 @@ class PostgreSQL:
                 signal_process(process, number)
 
     def restart(self) -> None:
-        """End all connections and start it again."""
         self.signal(signal.SIGCONT)
         self._run("pg_ctl", "-m", "fast", "-w", "stop")
         self.start()
 
     def close(self) -> None:
-        """Stop it at once."""
         with suppress(RuntimeError):
             self._run("pg_ctl", "-m", "immediate", "-w", "stop")
 

@@ -29,7 +29,6 @@ class ProcessUse:
     cpu_s: float = 0.0
 
     def __add__(self, other: "ProcessUse") -> "ProcessUse":
-        """Return the use of both together."""
         sums = [own + others for own, others in zip(astuple(self), astuple(other), strict=True)]
         return ProcessUse(**dict(zip(self.__slots__, sums, strict=True)))
 
@@ -107,7 +106,6 @@ def processes_with(*texts: str, in_environment: bool = False, proc: Path = _PROC
 
 
 def children(pid: int) -> list[int]:
-    """Return the ids of the child processes."""
     with suppress(OSError):
         return sorted(int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
     return []

@@ -44,7 +44,6 @@ def choose(
 
 
 def tell(text: str) -> None:
-    """Print a line of progress."""
     print(text, file=sys.stderr, flush=True)
 
 

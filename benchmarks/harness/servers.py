@@ -64,7 +64,6 @@ class ServerProcess:
 
     @property
     def url(self) -> str:
-        """The URL at which it listens."""
         return f"http://{HOST}:{self.port}"
 
     @property
@@ -129,7 +128,6 @@ def headrace_command() -> str:
 
 
 def free_port() -> int:
-    """Return a free port."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])

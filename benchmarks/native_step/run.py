@@ -59,7 +59,6 @@ def block_tables(runner: NativeRunner, batch: int) -> Int32:
 
 
 def random_tokens(runner: NativeRunner, rng: np.random.Generator, count: int) -> Int32:
-    """Return random token ids."""
     return rng.integers(0, runner.spec.vocab_size, count).astype(np.int32)
 
 
@@ -83,14 +82,12 @@ def decode_steps(runner: NativeRunner, batch: int, num_steps: int) -> Iterator[S
 
 
 def prefill_step(runner: NativeRunner, num_tokens: int) -> StepInput:
-    """Return a step with one prompt in one chunk."""
     rng = np.random.default_rng(num_tokens)
     table = rng.permutation(runner.limits.num_blocks).astype(np.int32)[: CONTEXT // BLOCK]
     return prompt_step(random_tokens(runner, rng, num_tokens), table)
 
 
 def timed(runner: NativeRunner, step: StepInput) -> float:
-    """Return the milliseconds of one step."""
     start = time.perf_counter()
     runner.execute(step)
     return (time.perf_counter() - start) * 1e3
@@ -162,7 +159,6 @@ def print_profiles(runners: dict[str, NativeRunner], arguments: Namespace) -> No
 
 
 def report(times: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, dict[str, float]]]:
-    """Print a table; return the values of the JSON line."""
     result: dict[str, dict[str, dict[str, float]]] = {}
     for name, cases in times.items():
         for case, milliseconds in cases.items():

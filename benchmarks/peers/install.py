@@ -43,7 +43,6 @@ def main() -> None:
 
 
 def parse_arguments() -> Namespace:
-    """Parse the command line."""
     parser = make_parser(__doc__)
     parser.add_argument("names", nargs="*", help="transformers, llamacpp, openvino, vllm; all without a name")
     parser.add_argument("--root", type=Path, default=DEFAULT_ROOT, help="folder for everything that is installed")
@@ -95,7 +94,6 @@ def _made(form: Form, manifest: Manifest, source: Path, root: Path, model_name: 
 
 @contextmanager
 def _announced(task: str) -> Iterator[None]:
-    """Print a task and how long it took."""
     print(f"{task} …", flush=True)
     started_s = time.perf_counter()
     yield

@@ -33,11 +33,9 @@ class Manifest:
     """Path by form: `gguf-q4_1`, `hf-bf16`, `openvino-int8` and so on."""
 
     def with_peer(self, name: str, peer: InstalledPeer) -> "Manifest":
-        """Return a copy with one more peer."""
         return replace(self, peers={**self.peers, name: peer})
 
     def with_model(self, form: str, path: Path) -> "Manifest":
-        """Return a copy with one more model file."""
         return replace(self, models={**self.models, form: str(path)})
 
 

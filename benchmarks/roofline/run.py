@@ -69,7 +69,6 @@ class Cell:
 
 
 def round_up(count: int, multiple: int) -> int:
-    """Round up to the next multiple."""
     return -(-count // multiple) * multiple
 
 
@@ -165,7 +164,6 @@ def text_of(cell: Cell | None) -> str:
 
 
 def page(model: str, machine: str, cells: list[Cell], shapes: list[Shape], rows: list[int]) -> str:
-    """Return all results as Markdown."""
     head = (
         f"# Roofline of {model}\n\n{machine}\n\n"
         "Share of the roof by rows: of the read bandwidth, or (bold) of the dot products in registers,\n"
@@ -193,12 +191,10 @@ def save(path: Path, model: str, machine: dict[str, object], cells: list[Cell]) 
 
 
 def shares(cell: Cell) -> dict[str, object]:
-    """Return a cell with its shares."""
     return asdict(cell) | {"bandwidth_share": cell.bandwidth_share, "compute_share": cell.compute_share}
 
 
 def rounded(value: object) -> object:
-    """Round to four significant digits."""
     return float(f"{value:.4g}") if isinstance(value, float) else value
 
 

@@ -28,7 +28,6 @@ class Drift:
 
     @property
     def share(self) -> float:
-        """Return the change as a share of the level."""
         return self.change / self.level if self.level else math.copysign(math.inf, self.change) if self.change else 0.0
 
     def is_growth(self, *, goal_share: float = GOAL_SHARE, resolution: float = 0.0) -> bool:

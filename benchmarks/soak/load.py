@@ -57,7 +57,6 @@ class Load:
             thread.start()
 
     def elapsed_s(self) -> float:
-        """Return the seconds since the start."""
         return time.monotonic() - self._started_s
 
     def latencies(self) -> dict[str, list[Point]]:

@@ -28,7 +28,6 @@ class ModelClient:
     """Statuses that a request with an error of the client's may get."""
 
     def activities(self) -> Sequence[Activity]:
-        """Return what the client does."""
         return (
             Activity(name="stream", pause_s=1.5, act=self._stream),
             Activity(name="whole answer", pause_s=4, act=self._whole),

@@ -39,7 +39,6 @@ _SAMPLES_A_LINE = 6
 
 
 def parse_arguments() -> Namespace:
-    """Parse the command line."""
     parser = make_parser(__doc__)
     parser.add_argument("--model", default="smollm2", help="an alias, a folder or a file")
     parser.add_argument("--minutes", type=float, default=60.0, help="duration of the load, the warm-up included")
@@ -88,7 +87,6 @@ def soak_platform(options: Namespace, folder: Path) -> tuple[Target, Load]:
 
 
 def soak_server(options: Namespace, folder: Path) -> tuple[Target, Load]:
-    """Soak one model server."""
     with server(folder, options.model, options.options) as target, _client(target) as http:
         client = ModelClient(http=http, model=target.mark, invocations="/invocations")
         load = Load(client.activities(), seed=options.seed, pace=options.pace)
@@ -146,7 +144,6 @@ def report(target: Target, load: Load, options: Namespace, *, left: int) -> bool
 
 
 def main() -> int:
-    """Soak, write the files, print the table."""
     options = parse_arguments()
     options.output = options.output or RESULTS / ("soak-server.json" if options.server else "soak.json")
     run = soak_server if options.server else soak_platform

@@ -93,7 +93,6 @@ def _verdict(rule: Rule, found: Drift | None, maximum: float) -> str:
 
 
 def in_words(value: float, unit: str) -> str:
-    """Return a value with its unit."""
     if unit == "bytes" and abs(value) < MIB:
         return f"{value / 1024:,.0f} KiB"
     if unit == "bytes":
@@ -116,7 +115,6 @@ def table(findings: Sequence[Finding], *, hours: float) -> str:
 
 
 def as_json(finding: Finding) -> dict[str, object]:
-    """Return a finding as JSON values."""
     found: Mapping[str, float] = asdict(finding.drift) if finding.drift else {}
     return {
         "verdict": finding.verdict,

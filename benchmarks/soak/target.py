@@ -49,14 +49,12 @@ class Target:
     _cpu_s: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def pids(self) -> dict[str, list[int]]:
-        """Return its processes by role."""
         found: dict[str, list[int]] = defaultdict(list)
         for pid, command in processes_with(self.mark, in_environment=True).items():
             found[next(role for part, role in self.roles.items() if part in command)].append(pid)
         return found
 
     def sample(self, now_s: float) -> None:
-        """Add a point to each series."""
         for role, pids in sorted(self.pids().items()):
             self._add(f"{role} processes", RULES["processes"], now_s, len(pids))
             if role in self.roles.values() and not role.startswith("other"):

@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # it is started by its path,
 
 from benchmarks.harness.engines import answer, print_result, running_engine
 from benchmarks.harness.results import make_parser, names, numbers
+from benchmarks.harness.turns import in_turns, pair_ratios
 
 TEXT = (
     "The harbour of Veldt lies at the mouth of the river Orre. It was dug in 1643 by order of the merchant Anna "
@@ -104,7 +105,6 @@ class Run:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of all answers."""
         return sum(map(len, self.answers))
 
 
@@ -126,15 +126,13 @@ async def compare(
 ) -> dict[str, object]:
     """Run rounds of one case, the engines in turns."""
     runs: dict[str, list[Run]] = {name: [] for name in engines}
-    for number in range(arguments.rounds):
+    for number, name in in_turns(list(engines), arguments.rounds):
         requests = [workload.request(number * batch + i, arguments.new_tokens) for i in range(batch)]
         salted = [replace(request, cache_salt=f"{workload}-{batch}-{number}") for request in requests]
-        for name in list(engines) if number % 2 else reversed(list(engines)):
-            runs[name].append(await run_once(engines[name], salted))
-        if runs["on"][-1].answers != runs["off"][-1].answers:
-            raise SystemExit(f"{workload} x {batch}: the answers differ.")
+        runs[name].append(await run_once(engines[name], salted))
+    if [run.answers for run in runs["on"]] != [run.answers for run in runs["off"]]:
+        raise SystemExit(f"{workload} x {batch}: the answers differ.")
     speed = {name: [run.num_tokens / run.seconds for run in rounds] for name, rounds in runs.items()}
-    ratios = [on / off for on, off in zip(speed["on"], speed["off"], strict=True)]
     drafted, accepted = sum(run.drafted for run in runs["on"]), sum(run.accepted for run in runs["on"])
     tokens = sum(run.num_tokens for run in runs["on"])
     result = {
@@ -143,8 +141,7 @@ async def compare(
         "batch": batch,
         "off_tokens_per_s": [round(x, 1) for x in speed["off"]],
         "on_tokens_per_s": [round(x, 1) for x in speed["on"]],
-        "ratio_median": round(statistics.median(ratios), 3),
-        "ratios": [round(x, 3) for x in ratios],
+        **pair_ratios(speed["on"], speed["off"]),
         "drafted_per_token": round(drafted / tokens, 3),
         "acceptance": round(accepted / drafted, 3) if drafted else None,
     }
@@ -158,7 +155,6 @@ async def compare(
 
 
 async def measure(arguments: Namespace) -> None:
-    """Load both engines, run all cases."""
     settings = ServerSettings(
         model=arguments.model,
         dtype=arguments.dtype,

@@ -41,7 +41,6 @@ def run_once(command: list[str], cache: Path, *, measure_idle: bool) -> dict[str
 
 
 def main() -> None:
-    """Measure and print the results."""
     parser = make_parser("Time from `headrace serve` to the first token.")
     parser.add_argument("model")
     parser.add_argument("--runs", type=int, default=5)

@@ -217,7 +217,6 @@ def noise(columns: int, rows: int) -> npt.NDArray[np.generic]:
 
 
 def config_of(shape: Shape) -> dict[str, object]:
-    """Return the config.json of a folder."""
     config: dict[str, object] = {
         "model_type": shape.model_type,
         "num_hidden_layers": shape.layers,

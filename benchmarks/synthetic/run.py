@@ -23,6 +23,7 @@ from pathlib import Path
 from benchmarks.harness import results
 from benchmarks.harness.machine import describe_machine, physical_cores
 from benchmarks.harness.proc import foreign_cores, read_usage
+from benchmarks.harness.turns import in_turns
 from benchmarks.peers.manifest import DEFAULT_ROOT, read_manifest
 from benchmarks.synthetic.make import SHAPES, Shape, write_gguf
 
@@ -77,7 +78,6 @@ class Work:
 
 
 def work_of(shape: Shape, path: Path, dtype: str) -> Work:
-    """Return the work of a token."""
     model = load_model(str(path))
     read = decode_bytes(
         model.spec,
@@ -229,13 +229,12 @@ def measure(name: str, engines: list[Engine], arguments: Namespace) -> tuple[Wor
         write_gguf(shape, unfinished)
         unfinished.replace(path)
     work, turns = work_of(shape, path, arguments.dtype), []
-    for number in range(arguments.rounds):
-        for engine in engines:
-            began_s = time.perf_counter()
-            turns.append(take_turn(engine, path, folder / "packed", work))
-            speeds = ", ".join(f"{cell} {speed:.1f}" for cell, speed in turns[-1].tokens_per_s.items())
-            took_s = time.perf_counter() - began_s
-            print(f"{name}, round {number + 1}, {engine.name}: {speeds} tokens/s ({took_s:.0f} s)", flush=True)
+    for number, engine in in_turns(engines, arguments.rounds):
+        began_s = time.perf_counter()
+        turns.append(take_turn(engine, path, folder / "packed", work))
+        speeds = ", ".join(f"{cell} {speed:.1f}" for cell, speed in turns[-1].tokens_per_s.items())
+        took_s = time.perf_counter() - began_s
+        print(f"{name}, round {number + 1}, {engine.name}: {speeds} tokens/s ({took_s:.0f} s)", flush=True)
     return work, turns
 
 

@@ -27,7 +27,6 @@ class WakeUp:
 
     @property
     def first_s(self) -> float | None:
-        """Seconds until the first of the requests had its first byte."""
         return min((request.first_s for request in self.requests if request.first_s is not None), default=None)
 
 
@@ -38,7 +37,6 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 def summary(wakes: Sequence[WakeUp]) -> dict[str, float]:
-    """Return the times of all requests, and how many were lost."""
     requests = [request for wake in wakes for request in wake.requests]
     times = [request.first_s for request in requests if request.first_s is not None]
     firsts = [wake.first_s for wake in wakes if wake.first_s is not None]
@@ -58,7 +56,6 @@ _SHARES = (("p50", 0.5), ("p95", 0.95), ("max", 1.0))
 
 
 def table(found: dict[str, float]) -> str:
-    """Return the figures as Markdown."""
     rows = []
     for name, title in (("first_request", "quickest request of a wake-up"), ("all_requests", "all requests")):
         cells = [f"{found[f'{name}_{label}_s']:.2f} s" for label, _ in _SHARES if f"{name}_{label}_s" in found]

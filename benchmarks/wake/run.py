@@ -42,7 +42,6 @@ APIS: dict[str, tuple[str, dict[str, object]]] = {
 
 
 def parse_arguments() -> Namespace:
-    """Parse the command line."""
     parser = make_parser(__doc__)
     parser.add_argument("model", help="a file or a folder")
     parser.add_argument("--wake-ups", type=int, default=100)
@@ -106,7 +105,6 @@ def measure(options: Namespace, platform: LocalPlatform) -> list[WakeUp]:
 
 
 def main() -> None:
-    """Measure, write the files, print the table."""
     options = parse_arguments()
     started_s = time.time()
     with tempfile.TemporaryDirectory() as folder, local_platform(Path(folder)) as platform:
