@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import botocore
 from aws_operations import markdown
 from blocks import with_block
+from cli_page import cli_page
 from prometheus_client import Metric
 
 from headrace.core import errors
@@ -71,7 +72,6 @@ from headrace.serving.wire.toolkit.dialect import PARAMETER_FIELDS as TOOLKIT_GE
 from headrace.serving.wire.toolkit.encoders import CLASSIFICATION_FIELDS as TOOLKIT_CLASSIFICATION_FIELDS
 from headrace.serving.wire.toolkit.encoders import FEATURE_FIELDS as TOOLKIT_FEATURES_FIELDS
 from headrace.serving.wire.torchserve.dialect import PARAMETER_FIELDS as TORCHSERVE_FIELDS
-from headrace.tools.cli.reference import cli_page
 from headrace_handler.contract import Load
 
 if TYPE_CHECKING:

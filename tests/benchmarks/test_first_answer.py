@@ -5,7 +5,7 @@ from pathlib import Path
 
 from benchmarks.first_answer.run import QUESTIONS
 
-from headrace.tools.cli.suggestions import QUESTION
+from headrace.tools.cli.ready import QUESTION
 
 SOURCES = Path(__file__).parent.parent.parent / "src" / "headrace"
 MEASURED = {question.text for question in QUESTIONS.values()}

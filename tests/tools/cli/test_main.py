@@ -11,7 +11,8 @@ from headrace.serving.settings.server_settings import setting_names
 from headrace.serving.settings.values import flag_name
 from headrace.tools.cli.group import Examples
 from headrace.tools.cli.main import COMMANDS, cli
-from headrace.tools.cli.reference import cli_page, leaves
+
+from .cli_page import cli_page, leaves
 
 LEAVES = [(leaf.path, leaf.command) for leaf in leaves()]
 

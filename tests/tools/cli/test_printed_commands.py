@@ -5,8 +5,9 @@ from pathlib import Path
 import click
 import pytest
 
-from headrace.tools.cli.reference import leaves
 from tests.command_lines import in_lines, in_markdown, in_page, in_printed, in_spans, parse, parse_mention, texts_of
+
+from .cli_page import leaves
 
 ROOT = Path(__file__).parent.parent.parent.parent
 FOLDERS = ("docs", "examples", "benchmarks", "deploy", ".github")

@@ -1,6 +1,6 @@
 import pytest
 
-from headrace.tools.cli.suggestions import BEGINNING, QUESTION, prompt_for
+from headrace.tools.cli.ready import BEGINNING, QUESTION, prompt_for
 
 
 @pytest.mark.parametrize(

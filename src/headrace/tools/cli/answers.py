@@ -6,13 +6,14 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
+from uuid import uuid4
 
 import click
 
 from headrace.core.answer_format.formats import AnswerFormat
 from headrace.core.answer_format.parser import AnswerParser, CallOpening, ContentText, Part, ReasoningText, make_parser
 from headrace.core.errors import ContextTooLong, EngineFailed
-from headrace.core.generation import Chunk, Finish, FinishReason, GenerationRequest, Token
+from headrace.core.generation import ChatPrompt, Chunk, Finish, FinishReason, GenerationRequest, SamplingParams, Token
 from headrace.tools.cli.progress import watching
 from headrace.tools.cli.tables import count_of
 
@@ -64,6 +65,14 @@ class Answer:
 def text_of(part: Part) -> str:
     """Return the text of a part; a call is shown as the model wrote it."""
     return part.name if isinstance(part, CallOpening) else part.text
+
+
+def prompt_request(prompt: str | ChatPrompt, sampling: SamplingParams) -> GenerationRequest:
+    """Return the request for a text to continue or for a chat, whose reasoning is separated."""
+    separates_reasoning = isinstance(prompt, ChatPrompt)
+    return GenerationRequest(
+        request_id=uuid4().hex, prompt=prompt, sampling=sampling, separates_reasoning=separates_reasoning
+    )
 
 
 OnChunk = Callable[[Chunk, Sequence[Part]], None]

@@ -12,8 +12,7 @@ from headrace.core.answer_format.parser import ContentText, Part, ReasoningText
 from headrace.core.errors import HeadraceError, SettingsError, UserError
 from headrace.core.generation import ChatPrompt, GenerationRequest, SamplingParams
 from headrace.core.sampling_defaults import RECOMMENDED
-from headrace.tools.cli.answers import PartWriter, Stopwatch, collect_shown, ending_note, write_text
-from headrace.tools.cli.batch import prompt_request
+from headrace.tools.cli.answers import PartWriter, Stopwatch, collect_shown, ending_note, prompt_request, write_text
 from headrace.tools.cli.group import Examples
 from headrace.tools.cli.sampling_options import sampling_options, sampling_params
 from headrace.tools.cli.setting_options import ENGINE_SETTINGS, setting_options

@@ -16,6 +16,7 @@ import click
 from headrace.tools.cli.endpoints import copies_of, notes_of, stage_of
 from headrace.tools.cli.group import Failed, UserFailed
 from headrace.tools.cli.platform_client import Platform
+from headrace.tools.cli.ready import prompt_for
 from headrace.tools.cli.removal import (
     TAG,
     is_ours,
@@ -25,7 +26,6 @@ from headrace.tools.cli.removal import (
     remove_models,
     until_gone,
 )
-from headrace.tools.cli.suggestions import prompt_for
 from headrace.tools.cli.tables import count_of
 from headrace.tools.cli.user_code import OWN_CODE
 

@@ -1,24 +1,19 @@
-"""A platform in the background: start it and wait until it answers, and `headrace down`, which stops it."""
+"""A platform in the background: start it and wait until it answers, and stop the one that a data folder names."""
 
-import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from shutil import disk_usage
 from typing import Any
 
-import click
-
 from headrace.core.processes import ProcessId, is_running, reap, send_signal, spawn
 from headrace.platform.host.folders import DataFolder
-from headrace.serving.settings.platform_settings import data_folder, load_platform_settings
 from headrace.serving.settings.server_settings import PLATFORM_PREFIX
 from headrace.serving.settings.values import text_of
-from headrace.tools.cli.group import Examples, Failed, UserFailed
+from headrace.tools.cli.group import Failed, UserFailed
 from headrace.tools.cli.platform_client import NotTrusted, Platform, platform_at
 from headrace.tools.cli.progress import ShowStage, showing_stage
 
@@ -92,30 +87,6 @@ def _last_line(folder: DataFolder) -> str:
         log.seek(max(0, folder.log.stat().st_size - _TAIL_BYTES))
         lines = log.read().decode(errors="replace").strip().splitlines()
     return lines[-1].removeprefix("Error: ") if lines else ""
-
-
-@click.command(cls=Examples, examples="headrace down\nheadrace down --data-dir ./platform --timeout-s 300")
-@click.option("--data-dir", type=click.Path(path_type=Path), help="The platform's data folder.")
-@click.option(
-    "--timeout-s",
-    type=click.FloatRange(min=1),
-    default=120.0,
-    help="Seconds to wait at most; the platform goes on stopping.",
-)
-def down(*, data_dir: Path | None, timeout_s: float) -> None:
-    """
-    Stop the platform of this data folder in order, and wait until it has ended.
-
-    Running requests may finish, then its workers end, unless it was started with --keep-workers. The records stay: the
-    next `headrace up` brings the endpoints back. A platform that systemd or Kubernetes runs is stopped there.
-    """
-    settings = load_platform_settings({"data_dir": data_dir}, os.environ)
-    folder = DataFolder(data_folder(settings, os.environ))
-    url = stop_platform(folder, timeout_s)
-    if url is None:
-        click.echo(f"No platform is running on {folder.root}.", err=True)
-    else:
-        click.echo(f"The platform at {url} has stopped.")
 
 
 def stop_platform(folder: DataFolder, timeout_s: float) -> str | None:

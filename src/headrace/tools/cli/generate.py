@@ -1,16 +1,25 @@
-"""`headrace generate`: run a prompt, or a file of prompts, without a server."""
+"""
+`headrace generate`: run a prompt, or a file of prompts, without a server.
+
+A file is run as a batch: JSON lines in, JSON lines out, in the same order. Every line of the output, failed ones
+included, belongs to the line of the input with the same number. So an interrupted run can resume: the number of output
+lines is the number of finished prompts.
+"""
 
 import asyncio
 import json
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Self
 
 import click
+import msgspec
 
-from headrace.core.errors import SettingsError
+from headrace.core.errors import Busy, HeadraceError, InvalidRequest, SettingsError
 from headrace.core.generation import ChatPrompt, GenerationRequest, SamplingParams
 from headrace.tools.cli.answers import (
     CONTINUES_TEXT,
@@ -18,16 +27,18 @@ from headrace.tools.cli.answers import (
     PartWriter,
     Stopwatch,
     answer_values,
+    collect,
     collect_shown,
     ending_note,
+    prompt_request,
     write_text,
 )
-from headrace.tools.cli.batch import OrderedWriter, Totals, lines_done, parse_items, prompt_request, run_items
 from headrace.tools.cli.group import Examples
 from headrace.tools.cli.progress import showing_progress
 from headrace.tools.cli.sampling_options import MAX_NEW_TOKENS, sampling_options, sampling_params
 from headrace.tools.cli.setting_options import ENGINE_SETTINGS, setting_options
 from headrace.tools.cli.sources import Source, opened_source
+from headrace.tools.cli.tables import count_of
 
 EXAMPLES = """
 headrace generate smollm2 -p "What is 2+2?"                    answer a question
@@ -37,8 +48,9 @@ headrace generate smollm2 -p "Hi" --json --logprobs 3          one JSON object o
 headrace generate smollm2 --input in.jsonl --output out.jsonl  a file of prompts, batched
 """
 
-NUM_IN_FLIGHT = 128
-"""Requests that a batch keeps in flight: twice the engine's default concurrency, so that its queue is never empty."""
+_NUM_IN_FLIGHT = 128
+"""Requests in flight: twice the engine's default concurrency, so that it can always fill its batch."""
+_SAMPLING_NAMES = frozenset(field.name for field in fields(SamplingParams))
 
 
 @click.command(cls=Examples, examples=EXAMPLES)
@@ -87,28 +99,21 @@ def generate(ctx: click.Context, /, model: str | None, **options: Any) -> None:
     if options["raw"] and (options["chat"] or options["system"]):
         raise SettingsError("--raw continues the prompt as text; it cannot be combined with --chat or --system.")
     sampling = sampling_params(options)
-    job = (_single_job if options["input_path"] is None else _batch_job)(options, sampling)
-    with opened_source(ctx, model, options) as (runner, source):
-        job(runner, source)
-
-
-Job = Callable[[asyncio.Runner, Source], None]
-"""The work that remains when the source is ready."""
-
-
-def _single_job(options: dict[str, Any], sampling: SamplingParams) -> Job:
+    # What is read is checked before a model is loaded.
+    if options["prompt"] is None:
+        batch = Batch.read(options, sampling)
+        with opened_source(ctx, model, options) as (runner, source):
+            batch.run(runner, source)
+        return
     text = sys.stdin.read() if options["prompt"] == "-" else options["prompt"]
     if not text:
         raise SettingsError("The prompt is empty.")
-    show = _show_json if options["as_json"] else _show_text
-
-    def job(runner: asyncio.Runner, source: Source) -> None:
+    with opened_source(ctx, model, options) as (runner, source):
         prompt = _prompt(text, options, has_chat_template=source.info.has_chat_template)
         if source.info.is_base and not options["raw"] and isinstance(prompt, str):
             click.echo(f"{source.info.name} {CONTINUES_TEXT}", err=True)
+        show = _show_json if options["as_json"] else _show_text
         runner.run(show(source, prompt_request(prompt, sampling)))
-
-    return job
 
 
 def _prompt(text: str, options: dict[str, Any], *, has_chat_template: bool) -> str | ChatPrompt:
@@ -155,30 +160,180 @@ def _say_ending(answer: Answer, sampling: SamplingParams, *, is_raw: bool) -> No
         click.echo(note + hint, err=True)
 
 
-def _batch_job(options: dict[str, Any], sampling: SamplingParams) -> Job:
-    """Read the input and find the unfinished items before a model is loaded."""
-    path = options["input_path"]
-    with nullcontext(sys.stdin) if path == "-" else Path(path).open(encoding="utf-8") as lines:
-        items = list(parse_items(lines, sampling))
-    output = None if options["output_path"] in {None, "-"} else Path(options["output_path"])
-    num_done = 0
-    if output is not None and output.exists() and not options["overwrite"]:
-        if not options["resume"]:
-            raise SettingsError(f"{output} exists. Pass --resume to continue it, or --overwrite to replace it.")
-        num_done = lines_done(output, items)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """A line of the input: its request, or the reason why it has none."""
 
-    def job(runner: asyncio.Runner, source: Source) -> None:
-        mode = "a" if num_done else "w"
-        opened = nullcontext(sys.stdout) if output is None else output.open(mode, encoding="utf-8")
+    index: int
+    id: object
+    """The `id` of the line, or None."""
+    request: GenerationRequest | InvalidRequest
+
+
+def parse_items(lines: Iterable[str], base: SamplingParams) -> Iterator[Item]:
+    """
+    Parse the input: `{"prompt": "..."}` or `{"messages": [...]}`, with `id` and any sampling option by its name.
+
+    Blank lines are skipped. An invalid line becomes an item with an error; the others still run.
+    """
+    kept = (line for line in lines if line.strip())
+    for index, line in enumerate(kept):
+        item_id: object = None
+        request: GenerationRequest | InvalidRequest
+        try:
+            row = _row(line)
+            item_id = row.pop("id", None)
+            request = _request(row, base)
+        except InvalidRequest as error:
+            request = error
+        yield Item(index=index, id=item_id, request=request)
+
+
+def _row(line: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise InvalidRequest(f"The line is not JSON: {error}.") from error
+    if not isinstance(row, dict):
+        raise InvalidRequest(f"The line is {line.strip()[:40]}; expected an object with 'prompt' or 'messages'.")
+    return row
+
+
+def _request(row: dict[str, Any], base: SamplingParams) -> GenerationRequest:
+    prompt, messages = row.pop("prompt", None), row.pop("messages", None)
+    if prompt is None and isinstance(messages, list) and all(isinstance(message, dict) for message in messages):
+        prompt = ChatPrompt(messages=messages)
+    elif not isinstance(prompt, str) or messages is not None:
+        raise InvalidRequest("The line needs either a string 'prompt' or a list 'messages' of objects.")
+    unknown = sorted(row.keys() - _SAMPLING_NAMES)
+    if unknown:
+        raise InvalidRequest(f"The line has {unknown[0]!r}; expected id, prompt, messages, or a sampling option.")
+    try:
+        sampling = msgspec.convert({**asdict(base), **row}, type=SamplingParams, str_keys=True)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"A sampling option is invalid: {error}.") from error
+    return prompt_request(prompt, sampling)
+
+
+def lines_done(output: Path, items: list[Item]) -> int:
+    """
+    Return the number of items that the output already has. A last line cut off by a crash is removed.
+
+    Raises:
+        SettingsError: the output does not belong to this input.
+    """
+    if not output.exists():
+        return 0
+    content = output.read_bytes()
+    whole = content[: content.rfind(b"\n") + 1]
+    if len(whole) < len(content):
+        with output.open("r+b") as file:
+            file.truncate(len(whole))
+    rows = [_output_row(line, output) for line in whole.splitlines()]
+    agrees = len(rows) <= len(items) and all(
+        row.get("index") == item.index and row.get("id") == item.id for row, item in zip(rows, items, strict=False)
+    )
+    if not agrees:
+        raise SettingsError(f"{output} has answers to another input. Name another --output, or pass --overwrite.")
+    return len(rows)
+
+
+def _output_row(line: bytes, output: Path) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        row = None
+    if not isinstance(row, dict):
+        raise SettingsError(f"{output} is not the output of a batch. Name another --output, or pass --overwrite.")
+    return row
+
+
+class OrderedWriter:
+    """Writes lines in the order of their numbers, whatever the order of arrival."""
+
+    def __init__(self, file: IO[str], *, first: int) -> None:
+        self._file = file
+        self._next = first
+        self._waiting: dict[int, str] = {}
+
+    def put(self, index: int, line: str) -> None:
+        """Write the line, or keep it until the lines before it have arrived."""
+        self._waiting[index] = line
+        while self._next in self._waiting:
+            self._file.write(self._waiting.pop(self._next) + "\n")
+            self._next += 1
+        self._file.flush()
+
+
+@dataclass(slots=True, kw_only=True)
+class Batch:
+    """A file of prompts: its items, the output and the number of items that the output already has."""
+
+    items: list[Item]
+    output: Path | None
+    """None: standard output."""
+    num_before: int
+
+    @classmethod
+    def read(cls, options: Mapping[str, Any], sampling: SamplingParams) -> Self:
+        """
+        Read the input, and find the items that are done.
+
+        Raises:
+            SettingsError: the output exists, and the options do not say to continue or to replace it.
+        """
+        path = options["input_path"]
+        with nullcontext(sys.stdin) if path == "-" else Path(path).open(encoding="utf-8") as lines:
+            items = list(parse_items(lines, sampling))
+        output = None if options["output_path"] in {None, "-"} else Path(options["output_path"])
+        num_before = 0
+        if output is not None and output.exists() and not options["overwrite"]:
+            if not options["resume"]:
+                raise SettingsError(f"{output} exists. Pass --resume to continue it, or --overwrite to replace it.")
+            num_before = lines_done(output, items)
+        return cls(items=items, output=output, num_before=num_before)
+
+    def run(self, runner: asyncio.Runner, source: Source) -> None:
+        """Answer the items that are not done, show the progress, and print a summary."""
+        started_s, remaining = time.perf_counter(), iter(self.items[self.num_before :])
+        num_done, num_failed, num_tokens = self.num_before, 0, 0
+        mode = "a" if self.num_before else "w"
+        opened = nullcontext(sys.stdout) if self.output is None else self.output.open(mode, encoding="utf-8")
         with opened as file, showing_progress() as progress:
-            totals = Totals(len(items), num_done)
+            writer = OrderedWriter(file, first=self.num_before)
 
-            def on_done(row: dict[str, Any]) -> None:
-                totals.add(row)
-                progress("prompts", totals.num_done, totals.num_items, "prompts")
+            async def work() -> None:
+                nonlocal num_done, num_failed, num_tokens
+                for item in remaining:
+                    row = await _answer_item(source, item)
+                    writer.put(item.index, json.dumps(row, ensure_ascii=False))
+                    num_done += 1
+                    num_failed += "error" in row
+                    num_tokens += sum(choice.get("output_tokens", 0) for choice in row.get("choices", [row]))
+                    progress("prompts", num_done, len(self.items), "prompts")
 
-            writer = OrderedWriter(file, first=num_done)
-            runner.run(run_items(source, items[num_done:], writer, num_in_flight=NUM_IN_FLIGHT, on_done=on_done))
-        click.echo(totals.line(), err=True)
+            async def work_together() -> None:
+                async with asyncio.TaskGroup() as group:
+                    for _ in range(_NUM_IN_FLIGHT):
+                        group.create_task(work())
 
-    return job
+            runner.run(work_together())
+        seconds = max(time.perf_counter() - started_s, 1e-9)
+        before = f", {self.num_before} done before" if self.num_before else ""
+        failed = f", {num_failed} failed" if num_failed else ""
+        speed = f"{num_tokens:,} tokens in {seconds:.1f} s ({num_tokens / seconds:,.0f} tokens/s)"
+        click.echo(f"{count_of(num_done - self.num_before, 'prompt')}{failed}{before}, {speed}", err=True)
+
+
+async def _answer_item(source: Source, item: Item) -> dict[str, Any]:
+    head = {"index": item.index, **({} if item.id is None else {"id": item.id})}
+    try:
+        if isinstance(item.request, InvalidRequest):
+            raise item.request
+        while True:
+            try:
+                return {**head, **answer_values(await collect(source, item.request))}
+            except Busy as error:
+                await asyncio.sleep(error.retry_after_s)
+    except HeadraceError as error:
+        return {**head, "error": {"code": error.code, "message": error.message}}

@@ -31,7 +31,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "keys": Entry("headrace.tools.cli.keys", "keys", "Create, list and delete access keys."),
         "backup": Entry("headrace.tools.cli.backup", "backup", "Copy a platform's records and objects into a file."),
         "restore": Entry("headrace.tools.cli.backup", "restore", "Restore a platform from a backup."),
-        "down": Entry("headrace.tools.cli.detached", "down", "Stop the platform on this machine."),
+        "down": Entry("headrace.tools.cli.down", "down", "Stop the platform on this machine."),
     },
     "Endpoints": {
         "deploy": Entry("headrace.tools.cli.deploy", "deploy", "Deploy a model as an endpoint."),

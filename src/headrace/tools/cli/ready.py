@@ -1,9 +1,9 @@
-"""The message of `headrace serve` when it is ready: the model, its addresses, and commands to try."""
+"""The message of `headrace serve` when it is ready, and prompts that the smallest model answers well, to be copied."""
 
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,13 +14,22 @@ from headrace.tools.cli.tables import count_of, wrapped
 if TYPE_CHECKING:
     from headrace.serving.handlers.spec import HandlerSpec
 
+QUESTION = "How does rain form?"
+"""Short, for narrow terminals; benchmarks/first_answer measures it."""
+BEGINNING = "The sea is"
+"""Begins a text, for base models."""
 _JSON = "application/json"
-_MESSAGES = '"messages": [{"role": "user", "content": "Tell me a joke."}]'
 _CONTRACTS = {
     "djl": "a handler for DJL",
     "torchserve": "a handler for TorchServe",
     "sagemaker": "functions for a SageMaker toolkit",
 }
+
+
+def prompt_for(models: Iterable[Mapping[str, Any]]) -> str:
+    """Return the prompt to suggest for a server, by the models that it lists."""
+    is_base = any(model.get("has_chat_template") is False for model in models)
+    return BEGINNING if is_base else QUESTION
 
 
 def print_ready(url: str, info: ModelInfo, stats: EngineStats) -> None:
@@ -74,10 +83,19 @@ def code_ready_text(url: str, spec: "HandlerSpec") -> str:
 
 def ready_text(url: str, info: ModelInfo, stats: EngineStats) -> str:
     """Return the message: facts, addresses and commands to copy."""
-    route, value = ("completions", '"prompt": "The sea is"') if info.is_base else ("chat/completions", _MESSAGES)
+    route, value = "chat/completions", '"messages": [{"role": "user", "content": "Tell me a joke."}]'
+    if info.is_base:
+        route, value = "completions", f'"prompt": "{BEGINNING}"'
     example = f'{{"model": "{info.name}", "stream": true, {value}}}'
-    generate = '{"inputs": "The sea is", "parameters": {"max_new_tokens": 40}}'
-    rows = [*_facts(info, stats), *_addresses(url)]
+    generate = f'{{"inputs": "{BEGINNING}", "parameters": {{"max_new_tokens": 40}}}}'
+    rows = [
+        *_facts(info, stats),
+        ("chat page", f"{url}/"),
+        ("OpenAI", f"{url}/v1"),
+        ("SageMaker", f"{url}/invocations  {url}/ping"),
+        ("TGI", f"{url}/generate  {url}/generate_stream"),
+        ("metrics", f"{url}/metrics"),
+    ]
     width = max(len(name) for name, _ in rows) + 2
     return f"""
 {_table(rows, width)}
@@ -117,16 +135,6 @@ def _facts(info: ModelInfo, stats: EngineStats) -> list[tuple[str, str]]:
     if capacity:
         facts.append(("KV cache", f"{capacity:,} tokens"))
     return facts
-
-
-def _addresses(url: str) -> list[tuple[str, str]]:
-    return [
-        ("chat page", f"{url}/"),
-        ("OpenAI", f"{url}/v1"),
-        ("SageMaker", f"{url}/invocations  {url}/ping"),
-        ("TGI", f"{url}/generate  {url}/generate_stream"),
-        ("metrics", f"{url}/metrics"),
-    ]
 
 
 def _curl(url: str, body: str, content_type: str = _JSON) -> str:

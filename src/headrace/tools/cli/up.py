@@ -3,7 +3,6 @@
 import os
 import shlex
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,6 @@ import click
 from headrace.serving.settings.platform_settings import PlatformSettings, data_folder, load_platform_settings
 from headrace.tools.cli.group import Examples
 from headrace.tools.cli.setting_options import platform_options
-from headrace.tools.cli.suggestions import QUESTION
 
 if TYPE_CHECKING:
     from headrace.platform.host.folders import DataFolder
@@ -60,28 +58,23 @@ def up(*, detach: bool, takeover: bool, **overrides: Any) -> None:
     settings = load_platform_settings(overrides, os.environ)
     if detach and takeover:
         raise click.UsageError("--detach and --takeover exclude each other: start the new platform under a supervisor.")
-    if detach:
-        _start_detached(settings, overrides)
-        return
-    from headrace.platform.host.start import run_platform
+    if not detach:
+        from headrace.platform.host.start import run_platform
 
-    sys.exit(run_platform(settings, is_takeover=takeover, on_ready=print_panel))
-
-
-def _start_detached(settings: PlatformSettings, overrides: Mapping[str, object]) -> None:
+        sys.exit(run_platform(settings, is_takeover=takeover, on_ready=print_panel))
     from headrace.platform.host.folders import DataFolder
     from headrace.tools.cli.detached import start_detached
     from headrace.tools.cli.platform_client import NotTrusted
 
     folder = DataFolder(data_folder(settings, os.environ))
     platform = start_detached(folder, overrides, os.environ)
-    down = f"headrace down{folder_option(folder)}"
+    stop = f"headrace down{folder_option(folder)}"
     try:
         storage = str(platform.health()["object_storage"])
     except NotTrusted as error:
         storage = "not known"
         click.echo(f"Note: {error.message}", err=True)
-    click.echo(panel_text(platform.url, settings, folder, storage, log=folder.log, ending=f"`{down}` stops"))
+    click.echo(panel_text(platform.url, settings, folder, storage, log=folder.log, ending=f"`{stop}` stops"))
 
 
 def folder_option(folder: "DataFolder") -> str:
@@ -102,6 +95,7 @@ def panel_text(
 ) -> str:
     """Return the start message: addresses, commands to copy, and how the platform is stopped."""
     from headrace.platform.host.folders import console_url, read_local_key
+    from headrace.tools.cli.ready import QUESTION
 
     option = folder_option(folder)
     key = None if settings.open else read_local_key(folder)

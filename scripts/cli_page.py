@@ -1,4 +1,4 @@
-"""The command tree as data, and the docs page generated from it."""
+"""The page of the docs about the command line, from the command tree; `docs.py` writes it."""
 
 import inspect
 from collections.abc import Iterator
