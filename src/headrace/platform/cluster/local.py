@@ -41,7 +41,6 @@ from headrace.platform.cluster.worker_exit import ExitLog
 from headrace.platform.cluster.worker_files import (
     LOOPBACK,
     Assignment,
-    Report,
     WorkerFiles,
     read_value,
     worker_files,
@@ -219,7 +218,7 @@ class LocalLauncher:
         self._logs.trim(name)
         # In this order: a worker writes its last report before it ends.
         runs = is_running(facts.process)
-        report = read_value(files.report, Report) or Report(phase=WorkerPhase.STARTING)
+        report = read_value(files.report, Observation) or Observation(phase=WorkerPhase.STARTING)
         if runs:
             self._exits.saw_running(name)
             return True, Observation(phase=report.phase, notices=report.notices)
@@ -233,14 +232,8 @@ class LocalLauncher:
         if is_first_look:
             self._exits.note(name, exit_code, cause, phase="ready" if files.ready.exists() else str(ended_in or ""))
         message = last_error_line(self._logs, name, facts.log_position)
-        return False, Observation(
-            phase=WorkerPhase.EXITED,
-            exit_code=exit_code,
-            ended_in=ended_in,
-            cause=cause,
-            message=message,
-            notices=report.notices,
-        )
+        seen = replace(report, phase=WorkerPhase.EXITED, exit_code=exit_code, ended_in=ended_in)
+        return False, replace(seen, cause=cause, message=message)
 
     def _clean_up(self, name: str, process: ProcessId) -> int | None:
         """Kill what an ended worker left behind, once; return its exit code, if it was a child of this process."""

@@ -23,12 +23,11 @@ from headrace.core.processes import end_with, protect_memory, this_process
 from headrace.core.telemetry import get_logger, setup_logging
 from headrace.platform.cluster.containers import environment_lines, pull_image, run_command, run_engine
 from headrace.platform.cluster.host_resources import chosen_of_given
-from headrace.platform.cluster.launcher import ContainerImage, WorkerPhase, WorkerSpec
+from headrace.platform.cluster.launcher import ContainerImage, Observation, WorkerPhase, WorkerSpec
 from headrace.platform.cluster.local import local_handle
 from headrace.platform.cluster.worker_files import (
     LOOPBACK,
     Assignment,
-    Report,
     WorkerFiles,
     read_value,
     write_atomically,
@@ -95,10 +94,12 @@ def run_worker(assignment_path: Path, serve: Serve) -> int:
     except Exception as error:  # noqa: BLE001 -- an edge: any failure has to be in the log
         traceback.print_exc()
         code = _fail(f"Internal error ({type(error).__name__}: {error}).", EXIT_FAILED)
-    last = read_value(files.report, Report)
+    last = read_value(files.report, Observation)
     with suppress(OSError):
         notices, phase = (last.notices, last.phase) if last is not None else ((), None)
-        write_value(files.report, Report(phase=WorkerPhase.EXITED, exit_code=code, ended_in=phase, notices=notices))
+        write_value(
+            files.report, Observation(phase=WorkerPhase.EXITED, exit_code=code, ended_in=phase, notices=notices)
+        )
     return code
 
 
@@ -208,7 +209,7 @@ class _Worker:
         self._report(WorkerPhase.STARTING)
 
     def _report(self, phase: WorkerPhase) -> None:
-        write_value(self._files.report, Report(phase=phase, notices=self._notices))
+        write_value(self._files.report, Observation(phase=phase, notices=self._notices))
 
     def _exec_command(self, fetched: Fetched) -> NoReturn:
         """Replace this process by the command of a custom image."""

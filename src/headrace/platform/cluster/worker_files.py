@@ -14,7 +14,7 @@ import msgspec
 
 from headrace.core.processes import ProcessId
 from headrace.platform.cluster.host_resources import Given
-from headrace.platform.cluster.launcher import WorkerPhase, WorkerSpec
+from headrace.platform.cluster.launcher import WorkerSpec
 
 LOOPBACK: Final = "127.0.0.1"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
@@ -42,18 +42,6 @@ class Assignment:
     """Its GPUs and cores."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """The state that a worker process reports to its launcher."""
-
-    phase: WorkerPhase
-    """FETCHING, STARTING (also when ready, which `/ping` shows) or EXITED."""
-    exit_code: int | None = None
-    ended_in: WorkerPhase | None = None
-    """The phase before EXITED."""
-    notices: tuple[str, ...] = ()
-
-
 class WorkerFiles:
     """The paths in the folder of one worker."""
 
@@ -66,7 +54,7 @@ class WorkerFiles:
         self.handle = folder / "handle.json"
         """The `Handle` of the newest process."""
         self.report = folder / "report.json"
-        """The `Report`."""
+        """The `Observation` that the worker itself reports: FETCHING, STARTING (also when it is ready) or EXITED."""
         self.ready = folder / "ready"
         """Exists since `/ping` first answered 200."""
         self.stopping = folder / "stopping"
