@@ -9,7 +9,7 @@ import pytest
 from headrace.core.errors import SettingsError
 from headrace.inference.models.spec import MoeSpec
 from headrace.inference.models.weights import Encoding
-from headrace.inference.runner.native import cpu_report
+from headrace.inference.runner.cpu import cpu_report
 from headrace.inference.runner.reference import ReferenceRunner
 from headrace.inference.runner.sampling import sample_rows
 from headrace.inference.runner.step import Bias, History, Mask

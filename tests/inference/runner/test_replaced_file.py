@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from headrace.inference.runner.replaced_file import replaced_file
+from headrace.inference.runner.packing import replaced_file
 
 KILLED = """
 import os, sys
 from pathlib import Path
-from headrace.inference.runner.replaced_file import replaced_file
+from headrace.inference.runner.packing import replaced_file
 with replaced_file(Path(sys.argv[1])):
     os.kill(os.getpid(), 9)
 """

@@ -11,7 +11,7 @@ from headrace.inference.models.weights import Encoding, as_float32
 from headrace.inference.runner.calibration import trace_layers
 from headrace.inference.runner.decoding import decode
 from headrace.inference.runner.reference import ReferenceRunner
-from headrace.inference.runner.smooth_layer import divided, smooth_layer
+from headrace.inference.runner.smoothing import divided, smooth_layer
 from tests.inference.runner.native_models import LIMITS, small_spec
 from tests.inference.runner.steps import make_step
 from tests.inference.runner.weights import ArrayWeights, random_weights

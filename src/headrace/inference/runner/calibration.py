@@ -42,18 +42,16 @@ class TracedLayer:
 
 
 def trace_layers(spec: ModelSpec, weights: WeightSource, samples: Sequence[Sequence[int]]) -> Iterator[TracedLayer]:
-    """
-    Run the samples through the network and yield its layers in order.
-
-    Args:
-        spec: the network.
-        weights: its weights.
-        samples: token ids of each sample; at least one sample.
-
-    Raises:
-        BrokenModel: activations are not finite.
-    """
-    limits = _limits(max(map(len, samples)))
+    """Run samples (token ids) through the network and yield its layers; raises `BrokenModel` at a non-finite number."""
+    num_tokens = max(map(len, samples))
+    limits = RunnerLimits(
+        num_blocks=-(-num_tokens // _BLOCK_TOKENS),
+        block_tokens=_BLOCK_TOKENS,
+        max_step_tokens=num_tokens,
+        max_step_sequences=1,
+        max_step_rows=1,
+        max_context_tokens=num_tokens,
+    )
     tables = {name: decode(weights.load(name)) for name in weights.names() if name in _TABLES}
     states = [embedded(spec, tables, np.array(ids, np.int32), np.arange(len(ids), dtype=np.int32)) for ids in samples]
     del tables
@@ -64,7 +62,8 @@ def trace_layers(spec: ModelSpec, weights: WeightSource, samples: Sequence[Seque
         for number, state in enumerate(states):
             length = len(state)
             slots: Int32 = np.arange(length, dtype=np.int32)
-            layer.picked = _spread(length, -(-SEARCH_TOKENS // len(samples)))
+            count = min(-(-SEARCH_TOKENS // len(samples)), length)  # evenly spaced
+            layer.picked = np.unique(np.linspace(0, length - 1, count).astype(np.int32))
             states[number] = layer.forward(state, slots, [(slots, length)])
         inputs = {name: recorded.joined() for name, recorded in layer.recorded.items()}
         _require_finite(index, states, inputs)
@@ -105,22 +104,6 @@ class _WatchedLayer(Layer):
         if len(x) > self.picked.max(initial=-1):  # an expert sees only some of the tokens; its inputs are not smoothed
             recorded.tokens.append(x[self.picked])
         return super()._linear(x, name)
-
-
-def _limits(num_tokens: int) -> RunnerLimits:
-    return RunnerLimits(
-        num_blocks=-(-num_tokens // _BLOCK_TOKENS),
-        block_tokens=_BLOCK_TOKENS,
-        max_step_tokens=num_tokens,
-        max_step_sequences=1,
-        max_step_rows=1,
-        max_context_tokens=num_tokens,
-    )
-
-
-def _spread(length: int, count: int) -> Int32:
-    """Return the indices of `count` evenly spaced tokens, or of all if there are fewer."""
-    return np.unique(np.linspace(0, length - 1, min(count, length)).astype(np.int32))
 
 
 def _require_finite(index: int, states: Sequence[Float32], inputs: dict[str, Inputs]) -> None:

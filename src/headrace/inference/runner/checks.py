@@ -12,14 +12,7 @@ from headrace.inference.runner.step import Int32, RunnerLimits, StepInput
 
 
 def check_step(step: StepInput, limits: RunnerLimits, *, vocab_size: int, token_types: int = 0) -> None:
-    """
-    Refuse a step that the runner cannot execute.
-
-    `token_types` is the number of types that a token can have.
-
-    Raises:
-        EngineFailed: the step is invalid; the message names the part.
-    """
+    """Raise `EngineFailed` for a step that the runner cannot execute; a token can have `token_types` types."""
     chunk_lens = np.diff(step.query_starts)
     num_tokens, num_sequences, num_rows = len(step.token_ids), len(step.context_lens), len(step.rows)
     _at_most("tokens", num_tokens, limits.max_step_tokens)

@@ -33,12 +33,7 @@ def cpu_report() -> CpuReport:
 
 
 def has_native_bf16(isa: str | None = None) -> bool:
-    """
-    Return whether the kernels of `isa` (None: the default of this CPU) multiply bf16 in hardware.
-
-    Raises:
-        SettingsError: this CPU cannot run that ISA.
-    """
+    """Return whether the kernels of `isa` multiply bf16 in hardware; raises `SettingsError` if it cannot run here."""
     try:
         return _native.has_native_bf16(isa or "")
     except ValueError as exc:

@@ -33,15 +33,16 @@ class DecodeBytes:
 def decode_bytes(
     spec: ModelSpec, *, dtype: str, kv_dtype: str, max_model_len: int, layer_formats: Mapping[str, str] = NO_FORMATS
 ) -> DecodeBytes:
-    """Return the bytes that one token reads, for formats of weights and KV cache."""
     config = native_config(
         spec, dtype=dtype, kv_dtype=kv_dtype, max_context_tokens=max_model_len, layer_formats=layer_formats
     )
     layer_bytes = _native.kv_block_bytes(config) / _native.BLOCK_TOKENS / spec.num_layers
     read = sum(min(spec.window(layer) or max_model_len, max_model_len) for layer in range(spec.num_layers))
-    return DecodeBytes(
-        weights=active_weight_bytes(config) - _unread_bytes(spec, config), kv_at_max_model_len=round(read * layer_bytes)
-    )
+    # A token reads one row of a table.
+    tables = {"positions"} if spec.tie_embeddings else {"positions", "embed"}
+    slots = [slot for slot in _native.layout(config) if slot.name in tables]
+    unread = sum(slot.num_bytes - slot.num_bytes // slot.num_rows for slot in slots)
+    return DecodeBytes(weights=active_weight_bytes(config) - unread, kv_at_max_model_len=round(read * layer_bytes))
 
 
 def measure_bandwidth() -> float:
@@ -50,10 +51,3 @@ def measure_bandwidth() -> float:
     memory.view()[:] = 1  # the kernel maps untouched pages to one page of zeros
     isa, num_threads = _native.available_isas()[0], default_threads()
     return max(_native.read_bandwidth(memory, isa=isa, num_threads=num_threads) for _ in range(_REPEATS))
-
-
-def _unread_bytes(spec: ModelSpec, config: _native.ModelConfig) -> int:
-    """Return the bytes of tables without the one row that a token reads."""
-    tables = {"positions"} if spec.tie_embeddings else {"positions", "embed"}
-    slots = [slot for slot in _native.layout(config) if slot.name in tables]
-    return sum(slot.num_bytes - slot.num_bytes // slot.num_rows for slot in slots)

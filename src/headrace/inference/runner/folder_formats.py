@@ -17,7 +17,7 @@ from headrace.inference.models.quantized.compressed_tensors import (
 )
 from headrace.inference.models.safetensors_writer import STORED
 from headrace.inference.models.shapes import Shape
-from headrace.inference.models.weights import Encoding
+from headrace.inference.models.weights import Encoding, as_float32
 from headrace.inference.runner.smoothing import quantize_rows
 from headrace.inference.runner.step import Float32
 
@@ -25,6 +25,7 @@ Bytes = npt.NDArray[np.uint8]
 Plan = dict[str, tuple[str, tuple[int, ...]]]
 """Type and shape of tensors by name."""
 _LEAST_SHARE: Final = 0.01
+"""The least importance of an input, relative to the mean."""
 _WORD_CODES: Final = 8
 """Codes of 4 bits in a word."""
 
@@ -53,11 +54,9 @@ class Int8Rows:
     """int-quantized: signed bytes with a scale for each row."""
 
     def plan(self, name: str, shape: Shape) -> Plan:
-        """Return weight and scales."""
         return {name: ("I8", shape), name + SCALE_SUFFIX: ("F32", (shape[0], 1))}
 
     def round(self, name: str, values: Float32, importance: Float32 | None) -> RoundedMatrix:  # noqa: ARG002
-        """Quantize by the largest number of each row."""
         codes, scales = quantize_rows(values)
         tensors = {name: codes.view(np.uint8).reshape(-1), name + SCALE_SUFFIX: scales.view(np.uint8)}
         return RoundedMatrix(tensors, codes * scales[:, None])
@@ -71,7 +70,6 @@ class Int4Groups:
         self._threads = threads
 
     def plan(self, name: str, shape: Shape) -> Plan:
-        """Return packed codes, scales, packed zero points and the shape."""
         num_rows, num_columns = shape
         if num_columns % INT4_GROUP:
             raise UnsupportedModel(
@@ -88,9 +86,11 @@ class Int4Groups:
 
     def round(self, name: str, values: Float32, importance: Float32 | None) -> RoundedMatrix:
         """Quantize so that the squared error of the outputs is small, assuming uncorrelated inputs."""
+        # Other texts use inputs that the calibration does not.
+        least = 0.0 if importance is None else _LEAST_SHARE * float(importance.mean()) or 1.0
         codes, scales, zeros = _native.quantize_int4(
             np.ascontiguousarray(values),
-            None if importance is None else _at_least(importance, _LEAST_SHARE),
+            None if importance is None else np.maximum(importance, np.float32(least)),
             bf16_scales=self._scales is Encoding.BF16,
             num_threads=self._threads,
         )
@@ -103,12 +103,8 @@ class Int4Groups:
         }
         steps = codes.reshape(*scales.shape, INT4_GROUP) - zeros[..., None].astype(np.float32)
         stored = {key: np.ascontiguousarray(numbers).view(np.uint8).reshape(-1) for key, numbers in tensors.items()}
-        return RoundedMatrix(stored, (steps * self._decoded(scales)[..., None]).reshape(values.shape))
-
-    def _decoded(self, scales: npt.NDArray[np.uint16]) -> Float32:
-        if self._scales is Encoding.BF16:
-            return (scales.astype(np.uint32) << 16).view(np.float32)
-        return scales.view(np.float16).astype(np.float32)
+        decoded = as_float32(scales.view(np.uint8), self._scales)
+        return RoundedMatrix(stored, (steps * decoded[..., None]).reshape(values.shape))
 
 
 def output_error(values: Float32, rounded: Float32, importance: Float32) -> float:
@@ -116,12 +112,6 @@ def output_error(values: Float32, rounded: Float32, importance: Float32) -> floa
     total = float(np.einsum("nk,nk,k->", values, values, importance, optimize=True))
     difference = values - rounded
     return float(np.einsum("nk,nk,k->", difference, difference, importance, optimize=True)) / max(total, 1e-30)
-
-
-def _at_least(importance: Float32, share: float) -> Float32:
-    """Return the importance, raised to a share of its mean: other texts use inputs that the calibration does not."""
-    least = share * float(importance.mean()) or 1.0
-    return np.maximum(importance, np.float32(least))
 
 
 def _words(codes: Bytes) -> npt.NDArray[np.uint32]:

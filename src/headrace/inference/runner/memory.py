@@ -44,7 +44,6 @@ class MemoryBudget:
 
     @property
     def usable_bytes(self) -> int:
-        """The memory that is free and may be used."""
         return min(self.available_bytes, self.max_memory_bytes or self.available_bytes)
 
 
@@ -105,12 +104,9 @@ def plan_memory(
     config: _native.ModelConfig, limits: RunnerLimits, budget: MemoryBudget, *, num_threads: int
 ) -> MemoryPlan:
     """
-    Add up the memory of a runner and decide the size of its KV cache.
+    Add up the memory of a runner and decide the size of its KV cache, whatever `num_blocks` of `limits` is.
 
-    `num_blocks` of `limits` is ignored: this function decides it.
-
-    Raises:
-        InsufficientMemory: The model does not fit; the message has the sum and the settings to change.
+    Raises `InsufficientMemory` if the model does not fit; the message has the sum and the settings to change.
     """
     sizes = RunnerSizes(
         weights_bytes=_native.layout_bytes(config),
@@ -130,7 +126,8 @@ def plan_sizes(sizes: RunnerSizes, limits: RunnerLimits, budget: MemoryBudget, *
     `formats` is the advice that an error gives about smaller formats.
     """
     usable_bytes = budget.usable_bytes
-    reserve_bytes = _reserve(usable_bytes, sizes.vocab_size)
+    reserve_bytes = min(int(usable_bytes * _RESERVE_SHARE), _MAX_RESERVE_BYTES)
+    reserve_bytes += _GRAMMAR_BYTES_PER_TOKEN * sizes.vocab_size
     fixed_bytes = sizes.workspace_bytes + sizes.adapter_bytes
     num_blocks = _num_blocks(
         limits,
@@ -176,15 +173,12 @@ def active_weight_bytes(config: _native.ModelConfig) -> int:
     slots = config.num_experts + config.num_shared_experts
     total = 0
     for slot in _native.layout(config):
-        _, _, part = slot.name.rpartition(".")
-        is_stack = slots > 0 and part in {"gate_up", "down"} and _has_experts(config, slot.name)
+        prefix, _, part = slot.name.rpartition(".")
+        is_stack = slots > 0 and part in {"gate_up", "down"}
+        if is_stack and config.expert_layers:
+            is_stack = config.expert_layers[int(prefix.removeprefix("layers."))]
         total += slot.num_bytes * (config.top_k + config.num_shared_experts) // slots if is_stack else slot.num_bytes
     return total
-
-
-def _has_experts(config: _native.ModelConfig, slot_name: str) -> bool:
-    layer = int(slot_name.split(".")[1])
-    return not config.expert_layers or config.expert_layers[layer]
 
 
 def _num_blocks(limits: RunnerLimits, budget: MemoryBudget, *, block_bytes: int, free_bytes: int) -> int:
@@ -201,18 +195,15 @@ def _num_blocks(limits: RunnerLimits, budget: MemoryBudget, *, block_bytes: int,
         )
     else:
         num_blocks = budget.kv_cache_bytes // block_bytes
-    if budget.max_kv_cache_tokens is not None:
-        num_blocks = min(num_blocks, _most_blocks(budget.max_kv_cache_tokens, limits.block_tokens, blocks_per_context))
+    if (max_tokens := budget.max_kv_cache_tokens) is not None:
+        # Whole blocks, or the blocks of one context if it needs a partial block more.
+        needed = min(-(-max_tokens // limits.block_tokens), blocks_per_context)
+        num_blocks = min(num_blocks, max(max_tokens // limits.block_tokens, needed))
     return num_blocks
 
 
 def _blocks_per_context(limits: RunnerLimits) -> int:
     return -(-limits.max_context_tokens // limits.block_tokens)
-
-
-def _most_blocks(max_tokens: int, block_tokens: int, blocks_per_context: int) -> int:
-    """Return the whole blocks in `max_tokens`, or the blocks of one context if it needs a partial block more."""
-    return max(max_tokens // block_tokens, min(-(-max_tokens // block_tokens), blocks_per_context))
 
 
 def _check(plan: MemoryPlan, limits: RunnerLimits, *, is_limited: bool, formats: str) -> None:
@@ -241,11 +232,6 @@ def _check(plan: MemoryPlan, limits: RunnerLimits, *, is_limited: bool, formats:
             f"or take {formats}.",
             **facts,
         )
-
-
-def _reserve(available_bytes: int, vocab_size: int) -> int:
-    share_bytes = min(int(available_bytes * _RESERVE_SHARE), _MAX_RESERVE_BYTES)
-    return share_bytes + _GRAMMAR_BYTES_PER_TOKEN * vocab_size
 
 
 def _mib(num_bytes: int) -> str:

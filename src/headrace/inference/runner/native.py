@@ -12,13 +12,10 @@ from headrace.core.telemetry import get_logger
 from headrace.inference.models.adapter import Adapter
 from headrace.inference.models.spec import ModelSpec
 from headrace.inference.models.weights import WeightSource
-from headrace.inference.runner.cpu import CpuReport, cpu_report
 from headrace.inference.runner.native_config import native_limits
 from headrace.inference.runner.packing import MATRICES, load_packed, parts_of
 from headrace.inference.runner.plan import RunnerPlan
 from headrace.inference.runner.step import Float32, RunnerInfo, RunnerLimits, StepInput, StepOutput
-
-__all__ = ["CpuReport", "NativeRunner", "cpu_report", "load_native_runner"]
 
 
 class NativeRunner:
@@ -34,7 +31,6 @@ class NativeRunner:
         self._runtime: _native.Runtime | None = runtime
 
     def execute(self, step: StepInput) -> StepOutput:
-        """Run one step."""
         try:
             outputs = self._open().execute(
                 step.token_ids,
@@ -79,7 +75,6 @@ class NativeRunner:
             raise _cannot_run(exc) from exc
 
     def load_adapter(self, slot: int, adapter: Adapter) -> None:
-        """Fill a slot; see `Runner.load_adapter`."""
         runtime = self._open()
         try:
             runtime.clear_adapter(slot)
@@ -100,7 +95,6 @@ class NativeRunner:
         return self._open().profile()
 
     def close(self) -> None:
-        """Free weights, KV cache and threads."""
         self._runtime = None
 
     def _open(self) -> _native.Runtime:
@@ -155,7 +149,21 @@ def load_native_runner(
             total_bytes=memory.total_bytes,
             available_bytes=memory.available_bytes,
         ) from exc
-    info = _info(runtime, config, packed.origin, memory.adapter_bytes)
+    info = RunnerInfo(
+        dtype=config.dtype,
+        kv_dtype=config.kv_dtype,
+        device=f"cpu ({runtime.isa})",
+        weights_bytes=runtime.weights_bytes,
+        kv_cache_bytes=runtime.kv_bytes,
+        workspace_bytes=runtime.workspace_bytes,
+        adapter_bytes=memory.adapter_bytes,
+        facts={
+            "isa": runtime.isa,
+            "threads": str(runtime.num_threads),
+            "bf16": "native" if runtime.has_native_bf16 else "emulated",
+            "packed_weights": packed.origin,
+        },
+    )
     return NativeRunner(runtime, spec=spec, limits=plan.limits, info=info)
 
 
@@ -170,24 +178,6 @@ def _adapter_parts(spec: ModelSpec, adapter: Adapter, matrix: str) -> list[tuple
         shrink, expand = np.ascontiguousarray(low_rank.shrink), np.ascontiguousarray(low_rank.expand)
         parts.append((shrink, expand, part.first_row, part.interleaved))
     return parts
-
-
-def _info(runtime: _native.Runtime, config: _native.ModelConfig, origin: str, adapter_bytes: int) -> RunnerInfo:
-    return RunnerInfo(
-        dtype=config.dtype,
-        kv_dtype=config.kv_dtype,
-        device=f"cpu ({runtime.isa})",
-        weights_bytes=runtime.weights_bytes,
-        kv_cache_bytes=runtime.kv_bytes,
-        workspace_bytes=runtime.workspace_bytes,
-        adapter_bytes=adapter_bytes,
-        facts={
-            "isa": runtime.isa,
-            "threads": str(runtime.num_threads),
-            "bf16": "native" if runtime.has_native_bf16 else "emulated",
-            "packed_weights": origin,
-        },
-    )
 
 
 def _cannot_run(exc: Exception) -> EngineFailed:

@@ -55,15 +55,11 @@ def native_config(
 
 
 def native_limits(limits: RunnerLimits) -> _native.Limits:
-    """Return the limits that determine memory."""
     native = _native.Limits()
-    native.num_blocks = limits.num_blocks
-    native.max_step_tokens = limits.max_step_tokens
+    native.num_blocks, native.max_context_tokens = limits.num_blocks, limits.max_context_tokens
+    native.max_step_tokens, native.max_step_rows = limits.max_step_tokens, limits.max_step_rows
     native.max_step_sequences = limits.max_step_sequences
-    native.max_step_rows = limits.max_step_rows
-    native.max_context_tokens = limits.max_context_tokens
-    native.max_adapters = limits.max_adapters
-    native.max_adapter_rank = limits.max_adapter_rank
+    native.max_adapters, native.max_adapter_rank = limits.max_adapters, limits.max_adapter_rank
     return native
 
 

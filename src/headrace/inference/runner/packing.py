@@ -11,11 +11,15 @@ The weights of small models are copied out of the file. Those that fill much of 
 mapped, so that they are in memory once, and experts that no token chooses are never read.
 """
 
+import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
@@ -29,8 +33,6 @@ from headrace.core.sizes import format_size
 from headrace.inference.models.spec import ModelSpec, MoeSpec
 from headrace.inference.models.weights import Encoding, WeightSource, cut_tensor
 from headrace.inference.runner.decoding import decode
-from headrace.inference.runner.replaced_file import replaced_file
-from headrace.inference.runner.step import Int32
 
 PACKING_VERSION: Final = 5
 """Increased when the layout of packed weights or their quantization changes."""
@@ -46,6 +48,8 @@ _UNIFORM: Final = {Encoding.Q4_0: "w4_symmetric", Encoding.FP4: "fp4"}
 MATRICES: Final = ("qkv", "o", "gate_up", "down")
 """The packed matrices of a layer."""
 _TASK: Final = "Packing weights"
+_Fill = Callable[[_native.Arena], None]
+"""Packs a checkpoint into an arena."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +93,10 @@ def load_packed(
     """
     key = packing_key(weights.fingerprint, config)
     path = cache_dir / "packed" / f"{key}.weights"
+    fill = partial(pack, spec, weights, config, threads=threads, progress=progress)
     if mapping != "none":
         try:
-            return _map_weights(spec, weights, config, path=path, key=key, threads=threads, progress=progress)
+            return _map_weights(config, fill, path=path, key=key, threads=threads)
         except OSError as exc:
             if mapping == "required":
                 raise SettingsError(
@@ -104,7 +109,7 @@ def load_packed(
     if cached is not None:
         return PackedWeights(cached, "cached")
     arena = _native.Arena(_native.layout_bytes(config))
-    pack(spec, weights, config, arena, threads=threads, progress=progress)
+    fill(arena)
     try:
         write_packed(path, key, arena, threads=threads)
     except OSError as exc:
@@ -223,27 +228,18 @@ def read_packed(path: Path, key: str, num_bytes: int, *, threads: int) -> _nativ
 
 
 def _read_header(path: Path, key: str, num_bytes: int) -> dict[str, object] | None:
-    """Return the header of a packed file, or None if there is no file with that key and size."""
     try:
         if path.stat().st_size != _HEADER_BYTES + num_bytes:
             return None
         with path.open("rb") as file:
-            header = _parse_header(file.read(_HEADER_BYTES))
-    except OSError:
+            page = file.read(_HEADER_BYTES)
+        header = json.loads(page.removeprefix(_MAGIC).rstrip(b"\0")) if page.startswith(_MAGIC) else None
+    except (OSError, ValueError):
         return None
-    return header if header.get("key") == key else None
+    return header if isinstance(header, dict) and header.get("key") == key else None
 
 
-def _map_weights(
-    spec: ModelSpec,
-    weights: WeightSource,
-    config: _native.ModelConfig,
-    *,
-    path: Path,
-    key: str,
-    threads: int,
-    progress: Progress,
-) -> PackedWeights:
+def _map_weights(config: _native.ModelConfig, fill: _Fill, *, path: Path, key: str, threads: int) -> PackedWeights:
     """
     Return the weights mapped from their file, which is written first if need be. Raises OSError.
 
@@ -251,8 +247,9 @@ def _map_weights(
     """
     num_bytes = _native.layout_bytes(config)
     origin = "mapped"
-    if not _is_intact(path, key, num_bytes):
-        _pack_into_file(spec, weights, config, path=path, key=key, threads=threads, progress=progress)
+    header = _read_header(path, key, num_bytes)
+    if header is None or header.get("sample") != _sample(np.memmap(path, np.uint8, "r", offset=_HEADER_BYTES)):
+        _pack_into_file(num_bytes, fill, path=path, key=key, threads=threads)
         origin = "packed and mapped"
     arena = _native.Arena.map(str(path), _HEADER_BYTES, num_bytes, writable=False)
     if config.num_experts == 0:
@@ -260,33 +257,15 @@ def _map_weights(
     return PackedWeights(arena, origin)
 
 
-def _pack_into_file(
-    spec: ModelSpec,
-    weights: WeightSource,
-    config: _native.ModelConfig,
-    *,
-    path: Path,
-    key: str,
-    threads: int,
-    progress: Progress,
-) -> None:
+def _pack_into_file(num_bytes: int, fill: _Fill, *, path: Path, key: str, threads: int) -> None:
     """Pack into a file without holding all of the weights in memory, and give it its name when it is on disk."""
-    num_bytes = _native.layout_bytes(config)
     with replaced_file(path) as (handle, temporary):
         os.posix_fallocate(handle, 0, _HEADER_BYTES + num_bytes)  # else a full disk is a SIGBUS while pages are written
         arena = _native.Arena.map(str(temporary), _HEADER_BYTES, num_bytes, writable=True)
-        pack(spec, weights, config, arena, threads=threads, progress=progress)
+        fill(arena)
         os.fsync(handle)  # the header must not reach the disk before the weights
         os.pwrite(handle, _header(key, arena, threads), 0)
         os.fsync(handle)
-
-
-def _is_intact(path: Path, key: str, num_bytes: int) -> bool:
-    """Return whether there is a file with that key whose size and sampled pages are right."""
-    header = _read_header(path, key, num_bytes)
-    if header is None:
-        return False
-    return header.get("sample") == _sample(np.memmap(path, np.uint8, "r", offset=_HEADER_BYTES))
 
 
 def _sample(weights: npt.NDArray[np.uint8]) -> str:
@@ -309,16 +288,6 @@ def write_packed(path: Path, key: str, arena: _native.Arena, *, threads: int) ->
     with replaced_file(path) as (handle, _), os.fdopen(handle, "wb", closefd=False) as file:
         file.write(_header(key, arena, threads))
         file.write(arena.view().data)
-
-
-def _parse_header(page: bytes) -> dict[str, object]:
-    if not page.startswith(_MAGIC):
-        return {}
-    try:
-        header = json.loads(page.removeprefix(_MAGIC).rstrip(b"\0"))
-    except ValueError:
-        return {}
-    return header if isinstance(header, dict) else {}
 
 
 def _pack_matrix(
@@ -355,13 +324,46 @@ def _copy_vector(spec: ModelSpec, weights: WeightSource, arena: _native.Arena, s
     for part in parts_of(spec, slot.name):
         values = decode(weights.load(part.name))
         out, values = (table, values) if is_table else (table[part.expert], values.ravel())
-        rows = _rows_of(part, len(values))
+        rows = np.arange(len(values), dtype=np.int32)
+        rows = part.first_row + (rows // 16 * 32 + rows % 16 if part.interleaved else rows)
         if rows[-1] >= len(out) or (out.ndim > 1 and values.shape[1] > out.shape[1]):
             raise BrokenModel(f"Weight {part.name} has {values.size} numbers, which is too many.", name=part.name)
         out[(rows,) if out.ndim == 1 else (rows, slice(values.shape[1]))] = values
 
 
-def _rows_of(part: Part, count: int) -> Int32:
-    """Return the rows of a packed weight that the rows of a part become."""
-    rows: Int32 = np.arange(count, dtype=np.int32)
-    return part.first_row + (rows // 16 * 32 + rows % 16 if part.interleaved else rows)
+@contextmanager
+def replaced_file(path: Path) -> Iterator[tuple[int, Path]]:
+    """
+    Yield a new file (its descriptor and its temporary name), which takes the place of `path` at the end of the block.
+
+    First remove the temporary files of writers of any file with this suffix that were killed: a writer holds a lock on
+    its file. Raises OSError.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for leftover in path.parent.glob(f"*{path.suffix}.*"):
+        with suppress(OSError), leftover.open("rb") as file:  # a file that is locked, or not ours, stays
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            leftover.unlink()
+    handle, temporary = _locked_temporary(path)
+    try:
+        yield handle, temporary
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(handle)
+
+
+def _locked_temporary(path: Path) -> tuple[int, Path]:
+    while True:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            if Path(name).exists():  # else another process removed it before it was locked
+                return handle, Path(name)
+        except OSError:
+            os.close(handle)
+            Path(name).unlink(missing_ok=True)
+            raise
+        os.close(handle)

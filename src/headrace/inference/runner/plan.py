@@ -40,19 +40,8 @@ def plan_runner(  # noqa: PLR0913 - each parameter is a setting
     """
     Plan a runner for a network.
 
-    Args:
-        spec: The network.
-        dtype: Format of the weights.
-        kv_dtype: Format of the KV cache.
-        block_tokens: Tokens of a block of the KV cache.
-        max_model_len: Prompt + answer in tokens.
-        max_num_seqs: Sequences of one step.
-        max_num_batched_tokens: Tokens of one step.
-        budget: The memory to plan with.
-        threads: Threads of a step; None: the physical cores.
-        max_adapters: Slots for adapters.
-        max_adapter_rank: The largest rank of one.
-        layer_formats: Matrices that are not plain w4 in w4a8 and w4a16 (see `packing.layer_formats_of`).
+    `threads` are those of a step; None: the physical cores. `layer_formats` names the matrices that are not plain w4 in
+    w4a8 and w4a16 (see `packing.layer_formats_of`).
 
     Raises:
         InsufficientMemory: The model does not fit; the message has the sum and the settings to change.

@@ -1,4 +1,4 @@
-"""Quantize a model layer by layer into one safetensors file in the formats of compressed-tensors."""
+"""Write a complete Hugging Face folder with weights quantized layer by layer, in the formats of compressed-tensors."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,18 +11,20 @@ import numpy.typing as npt
 from headrace.core.errors import BrokenModel, UnsupportedModel
 from headrace.core.progress import Progress, no_progress
 from headrace.inference.models.families.family import HEAD_INDEX, Family
-from headrace.inference.models.folder_export import family_of
-from headrace.inference.models.model import Model
-from headrace.inference.models.places import Place, folder_places, merge
+from headrace.inference.models.families.registry import family_of
+from headrace.inference.models.folder_export import export_files
+from headrace.inference.models.model import SMOOTHED_KEY, Model
+from headrace.inference.models.places import folder_places, merge
+from headrace.inference.models.quantized.compressed_tensors import w4a16_config, w8a8_config
 from headrace.inference.models.safetensors_writer import STORED, SafetensorsWriter, encode_floats
 from headrace.inference.models.shapes import expected_shapes
+from headrace.inference.models.weight_files import SINGLE
 from headrace.inference.models.weights import Encoding, as_float32, dominant_bits
 from headrace.inference.runner.calibration import trace_layers
 from headrace.inference.runner.cpu import default_threads
 from headrace.inference.runner.decoding import decode
 from headrace.inference.runner.folder_formats import Int4Groups, Int8Rows, MatrixFormat, output_error
-from headrace.inference.runner.smooth_layer import smooth_layer
-from headrace.inference.runner.smoothing import Joint
+from headrace.inference.runner.smoothing import Joint, smooth_layer
 from headrace.inference.runner.step import Float32
 
 MATRICES: Final = ("q", "k", "v", "o", "gate", "up", "down")
@@ -51,12 +53,7 @@ class LayerReport:
 
 
 def check_can_quantize(model: Model, *, bits: int = 8) -> None:
-    """
-    Refuse a model that cannot be quantized correctly, before any work is done.
-
-    Raises:
-        UnsupportedModel: the model has so few bits already, or its layers have unknown parts.
-    """
+    """Raise `UnsupportedModel` for a model that cannot be quantized correctly, before any work is done."""
     if model.weights.dominant_encoding is Encoding.I8:
         raise UnsupportedModel(f"{model.name} is quantized to int8 already; start from the original checkpoint.")
     if bits == _INT4_BITS and dominant_bits(model.weights, expected_shapes(model.spec)) <= _INT4_BITS:
@@ -81,26 +78,19 @@ def check_can_quantize(model: Model, *, bits: int = 8) -> None:
 def _other_kind(model: Model) -> str | None:
     """Return the reason why other programs could not read a folder of this model, or None."""
     family = family_of(model.spec)
-    if model.path.is_dir() and not (model.path / "config.json").is_file():
-        return "a folder without a config.json"
-    if not model.spec.is_causal:
-        return "an encoder"
-    if family.transposed:
-        return "a network whose matrices are stored transposed"
     places = folder_places(family, model.spec)
-    if any(HEAD_INDEX in place.stored for place in places.values()):
-        return "a network with norms for each head"
-    return _other_experts(places)
-
-
-def _other_experts(places: Mapping[str, Place]) -> str | None:
-    """Return the reason why experts are not matrices of their own, or None."""
-    if any(name.endswith("_bias") for name in places if EXPERT in name):
-        return "a mixture of experts with biases"
-    names = [place.stored for name, place in places.items() if EXPERT in name]
-    if len(set(names)) < len(names):
-        return "a mixture of experts whose checkpoints stack the experts in one tensor"
-    return None
+    experts = {name: place.stored for name, place in places.items() if EXPERT in name}
+    has_config = model.path.is_file() or (model.path / "config.json").is_file()
+    kinds = {
+        "a folder without a config.json": not has_config,
+        "an encoder": not model.spec.is_causal,
+        "a network whose matrices are stored transposed": family.transposed,
+        "a network with norms for each head": any(HEAD_INDEX in place.stored for place in places.values()),
+        "a mixture of experts with biases": any(name.endswith("_bias") for name in experts),
+        "a mixture of experts whose checkpoints stack the experts in one tensor": len(set(experts.values()))
+        < len(experts),
+    }
+    return next((kind for kind, is_so in kinds.items() if is_so), None)
 
 
 def _check_can_smooth(model: Model) -> None:
@@ -117,6 +107,39 @@ def _check_can_smooth(model: Model) -> None:
         )
 
 
+def write_quantized(
+    model: Model,
+    folder: Path,
+    samples: Sequence[Sequence[int]],
+    *,
+    bits: int = 8,
+    alphas: Sequence[float],
+    progress: Progress = no_progress,
+) -> list[LayerReport]:
+    """
+    Write a model that `check_can_quantize` accepts into an empty folder, as W8A8 or with 4 bits as W4A16.
+
+    `samples` are the token ids of the calibration texts. With 8 bits, `alphas` are the smoothing strengths to choose
+    from; empty for no smoothing.
+
+    Raises:
+        BrokenModel: a weight or an activation is not finite.
+        UnsupportedModel: a matrix has no such format.
+        OSError: the disk is full.
+    """
+    family = family_of(model.spec)
+    routers = [place.stored for name, place in folder_places(family, model.spec).items() if name.endswith("router")]
+    floats = [name.removesuffix(".weight") for name in (family.tensors["lm_head"], *routers)]
+    changes: dict[str, object] = {
+        "torch_dtype": "float16" if float_encoding(model) is Encoding.F16 else "bfloat16",
+        "quantization_config": (w8a8_config if bits == 8 else w4a16_config)(floats),
+    }
+    if bits == 8 and alphas:
+        changes[SMOOTHED_KEY] = True
+    export_files(model, folder, changes)
+    return quantize_weights(model, samples, folder / SINGLE, bits=bits, alphas=alphas, progress=progress)
+
+
 def quantize_weights(
     model: Model,
     samples: Sequence[Sequence[int]],
@@ -126,22 +149,7 @@ def quantize_weights(
     alphas: Sequence[float],
     progress: Progress = no_progress,
 ) -> list[LayerReport]:
-    """
-    Write the weights of a model as W8A8, or as W4A16.
-
-    Args:
-        model: the model to quantize.
-        samples: token ids of the calibration texts.
-        file: the new safetensors file.
-        bits: 8 or 4.
-        alphas: smoothing strengths to choose from, with 8 bits; empty for no smoothing.
-        progress: called after each layer.
-
-    Raises:
-        BrokenModel: a weight or an activation is not finite.
-        UnsupportedModel: a matrix has no such format.
-        OSError: the disk is full.
-    """
+    """Write the weights of a model to a new safetensors file; arguments and errors are those of `write_quantized`."""
     is_int4 = bits == _INT4_BITS
     rows: MatrixFormat = Int4Groups(float_encoding(model), threads=default_threads()) if is_int4 else Int8Rows()
     writing = _Writing(model, rows)
@@ -187,7 +195,6 @@ class _Writing:
         self.last = tuple(name for name in _LAST if name in stored)
 
     def plan(self) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """Return dtype and shape of every tensor in the order of writing."""
         layers = [self._tensors_of(index) for index in range(self._model.spec.num_layers)]
         planned: dict[str, tuple[str, tuple[int, ...]]] = {}
         for name in (*self.first, *(names[0] for tensors in layers for names in tensors.values()), *self.last):
@@ -226,11 +233,9 @@ class _Writing:
         return errors
 
     def copy_floats(self, out: SafetensorsWriter, name: str) -> None:
-        """Write a weight that stays in floating point."""
         self._write_floats(out, name, merge([(self._places[name], decode(self._model.weights.load(name)))]))
 
     def rounding(self, values: Float32) -> Float32:
-        """Round values as storing them does."""
         return as_float32(self._encode(values), self.encoding)
 
     def norm_rounding(self, values: Float32) -> Float32:
@@ -259,9 +264,5 @@ def float_encoding(model: Model) -> Encoding:
     return Encoding.F16 if model.weights.load("embed").encoding is Encoding.F16 else Encoding.BF16
 
 
-def _part(name: str) -> str:
-    return name.rpartition(".")[2]
-
-
 def _is_matrix(name: str) -> bool:
-    return _part(name).removeprefix("shared_") in MATRICES
+    return name.rpartition(".")[2].removeprefix("shared_") in MATRICES

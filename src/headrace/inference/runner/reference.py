@@ -58,7 +58,6 @@ class ReferenceRunner:
         )
 
     def execute(self, step: StepInput) -> StepOutput:
-        """Run one step."""
         hidden = self._hidden(step)
         return replace(sample_rows(self._logits(hidden, step), step), hidden=hidden[step.hidden_rows])
 
@@ -85,11 +84,9 @@ class ReferenceRunner:
         return softcap(logits, self.spec.logit_softcap)
 
     def load_adapter(self, slot: int, adapter: Adapter) -> None:
-        """Fill a slot."""
         self._adapters[slot] = adapter
 
     def _adapted_tokens(self, step: StepInput) -> Adapted:
-        """Return the adapters of the step, each with its tokens."""
         if step.adapters is None:
             return []
         slots = np.repeat(step.adapters, np.diff(step.query_starts))
@@ -142,13 +139,9 @@ class Layer:
         self, x: Float32, positions: Int32, sequences: list[tuple[Int32, int]], adapted: Adapted = ()
     ) -> Float32:
         """
-        Return `x` (T, hidden) after attention and MLP.
+        Return `x` (T, hidden) after attention and MLP; `positions` (T,) are those of the tokens in their sequences.
 
-        Args:
-            x: (T, hidden).
-            positions: (T,) of each token in its sequence.
-            sequences: for each sequence, the slots of its tokens up to the end of this step and the number of new ones.
-            adapted: the adapters of the step.
+        `sequences` are the slots of each sequence's tokens up to the end of this step, and the number of new ones.
         """
         self._adapted = adapted
         attended = self._attention(self._norm_before(x, "attn_norm"), positions, sequences)
@@ -167,7 +160,7 @@ class Layer:
         return x if self._spec.norms == "pre" else self._norm(x, name)
 
     def _attention(self, x: Float32, positions: Int32, sequences: list[tuple[Int32, int]]) -> Float32:
-        queries, keys, values = (self._heads(x, name) for name in "qkv")
+        queries, keys, values = (self._linear(x, name).reshape(len(x), -1, self._spec.head_dim) for name in "qkv")
         if self._spec.qk_norm:
             queries, keys = self._norm_heads(queries, "q_norm"), self._norm_heads(keys, "k_norm")
         clip = self._spec.qkv_clip or np.inf
@@ -200,18 +193,14 @@ class Layer:
         return mix_experts(self._moe, self._weights, x, self._gated, self._rescore)
 
     def _gated(self, x: Float32, prefix: str) -> Float32:
-        return self._linear(self._activated(x, prefix), f"{prefix}down")
-
-    def _activated(self, x: Float32, prefix: str) -> Float32:
         spec, up = self._spec, self._linear(x, f"{prefix}up")
         if spec.activation == "clamped_swiglu":
-            return clamped_swiglu(self._linear(x, f"{prefix}gate"), up, spec.swiglu_limit)
-        activation = ACTIVATIONS[spec.activation]
-        return activation(self._linear(x, f"{prefix}gate")) * up if spec.mlp == "gated" else activation(up)
-
-    def _heads(self, x: Float32, name: str) -> Float32:
-        """Project (T, hidden) to (T, heads, D)."""
-        return self._linear(x, name).reshape(len(x), -1, self._spec.head_dim)
+            inner = clamped_swiglu(self._linear(x, f"{prefix}gate"), up, spec.swiglu_limit)
+        elif spec.mlp == "gated":
+            inner = ACTIVATIONS[spec.activation](self._linear(x, f"{prefix}gate")) * up
+        else:
+            inner = ACTIVATIONS[spec.activation](up)
+        return self._linear(inner, f"{prefix}down")
 
     def _linear(self, x: Float32, name: str) -> Float32:
         out: Float32 = x @ self._weights[name].T
@@ -235,7 +224,6 @@ class Layer:
 
 
 def normed(spec: ModelSpec, x: Float32, weights: dict[str, Float32], name: str) -> Float32:
-    """Apply a norm of the network over the last axis."""
     if spec.norm == "rms":
         return rms_norm(x, weights[name], spec.norm_eps)
     bias = weights.get(f"{name}_bias")
@@ -259,12 +247,10 @@ def softmax(scores: Float32, sinks: Float32 | None) -> Float32:
 
 
 def softcap(x: Float32, cap: float) -> Float32:
-    """Return `cap * tanh(x / cap)`, or `x` if the cap is 0."""
     return np.float32(cap) * np.tanh(x / np.float32(cap)) if cap else x
 
 
 def rms_norm(x: Float32, weight: Float32, eps: float) -> Float32:
-    """Apply the root mean square norm over the last axis."""
     normed: Float32 = x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + np.float32(eps)) * weight.reshape(-1)
     return normed
 
@@ -307,7 +293,6 @@ def gelu_erf(x: Float32) -> Float32:
 
 
 def relu(x: Float32) -> Float32:
-    """Replace negative numbers by 0."""
     return np.maximum(x, np.float32(0))
 
 

@@ -38,11 +38,12 @@ def mix_experts(
     if not moe.shared_size:
         return mixed
     shared = gated(x, "shared_")
-    return mixed + (_sigmoid(x @ weights["shared_router"].T) * shared if moe.has_shared_router else shared)
+    if moe.has_shared_router:  # the logistic function, written with tanh because it does not overflow
+        shared = (0.5 * np.tanh(0.5 * (x @ weights["shared_router"].T)) + 0.5) * shared
+    return mixed + shared
 
 
 def as_computed(_layer: int, scores: Float32) -> Float32:
-    """Return the scores unchanged."""
     return scores
 
 
@@ -72,9 +73,3 @@ def _sparsemixer(tolerance: float, scores: Float32, chosen: Int32) -> Float32:
         factors[:, slot] = 1 / np.where(near, np.exp(left - top), 0).sum(axis=1)
         np.put_along_axis(left, experts[:, None], -np.inf, axis=1)
     return factors
-
-
-def _sigmoid(x: Float32) -> Float32:
-    """Apply the logistic function, written with tanh because it does not overflow."""
-    activated: Float32 = 0.5 * np.tanh(0.5 * x) + 0.5
-    return activated

@@ -35,14 +35,9 @@ The logits of forbidden tokens matter only if a logprob is requested: a runner n
 
 def sample_rows(logits: Float32, step: StepInput) -> StepOutput:
     """
-    Sample a token for each row of logits with the parameters in `step.sampling`.
+    Sample a token for each row of logits (R, V), of which row i belongs to `step.rows[i]`.
 
-    Args:
-        logits: (R, V), row i belongs to `step.rows[i]`.
-        step: the step that produced the logits.
-
-    Returns:
-        One token for each row, or `NO_TOKEN` (with logprob NaN) where none can be drawn.
+    `NO_TOKEN` (with logprob NaN) stands where none can be drawn.
     """
     num_rows = len(step.sampling)
     num_columns = max(0, int(step.sampling["num_top"].max())) if num_rows else 0
@@ -111,7 +106,6 @@ def _is_usable(logits: Float32) -> bool:
 
 
 def _report(raw: Float32, token: int, num_top: int, index: int, output: StepOutput) -> None:
-    """Write the logprobs of the token and of the best alternatives."""
     relative = raw - raw.max()
     log_total = math.log(int(masses(relative).sum()) / 2**MASS_BITS)
     logprobs = (relative.astype(np.float64) - log_total).astype(np.float32)
@@ -172,10 +166,7 @@ def _share(share: np.float32, total: int) -> np.uint64:
 
 def masses(exponents: Float32) -> UInt64:
     """
-    Return `exp(exponents) * 2 ** MASS_BITS` rounded to integers.
-
-    Args:
-        exponents: at most 0. Below `LOWEST_EXPONENT` the mass is 0.
+    Return `exp(exponents) * 2 ** MASS_BITS` rounded to integers; exponents are at most 0.
 
     The polynomial is that of Cephes `expf`; relative error below 2e-7.
     """

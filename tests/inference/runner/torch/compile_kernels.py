@@ -16,7 +16,7 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from headrace.inference.runner.torch.attention import attend
-from headrace.inference.runner.torch.dispatch import interpreted
+from headrace.inference.runner.torch.batch import interpreted
 from headrace.inference.runner.torch.fused import add_rms_norm, rms_norm, rotate_and_store, silu_mul
 from headrace.inference.runner.torch.kernels.sampling import draw_any
 from headrace.inference.runner.torch.matmul import grouped_linear, linear, quantize_fp8, quantize_int4, quantize_int8

@@ -49,19 +49,6 @@ def test_values_may_be_of_another_size_than_keys():
     np.testing.assert_allclose(found, expected, **CLOSE)
 
 
-def test_alibi_lowers_the_scores_of_distant_keys():
-    case = AttentionCase((7, 3), num_heads=2, num_kv_heads=2)
-    slopes = torch.tensor([0.5, 0.25])
-    keys, values = case.cache.layer(0)
-    found = attend(case.query, keys, values, case.batch, scale=0.3, alibi_slopes=slopes)
-    order = torch.from_numpy(case.blocks[0]).long()
-    own_keys, own_values = (part[order].flatten(0, 1)[:10] for part in (keys, values))
-    distances = torch.arange(10)[None, :] - torch.arange(7, 10)[:, None]
-    scores = torch.einsum("chd,phd->hcp", case.query, own_keys) * 0.3 + slopes[:, None, None] * distances
-    weights = scores.masked_fill(distances > 0, -torch.inf).softmax(-1)
-    np.testing.assert_allclose(found, torch.einsum("hcp,phd->chd", weights, own_values), **CLOSE)
-
-
 def test_a_row_does_not_depend_on_its_neighbours_in_the_batch():
     case = AttentionCase(*MIXED)
     together = attend(case.query, *case.cache.layer(0), case.batch, **case.options)

@@ -16,11 +16,10 @@ from headrace.inference.models.spec import MoeSpec
 from headrace.inference.runner.reference import ReferenceRunner
 from headrace.inference.runner.sampling import sample_rows
 from headrace.inference.runner.torch.attention import attend
-from headrace.inference.runner.torch.batch import to_device
-from headrace.inference.runner.torch.device_sampling import sample_on_device
-from headrace.inference.runner.torch.dispatch import interpreted
+from headrace.inference.runner.torch.batch import interpreted, to_device
 from headrace.inference.runner.torch.fused import add_rms_norm, rms_norm, rotate_and_store, silu_mul
 from headrace.inference.runner.torch.matmul import grouped_linear, linear, quantize_fp8, quantize_int4, quantize_int8
+from headrace.inference.runner.torch.sampling import sample_on_device
 from tests.inference.runner.adapters import random_adapter
 from tests.inference.runner.native_models import LIMITS, SPECS, relative_error, small_spec
 from tests.inference.runner.steps import make_step
@@ -83,15 +82,6 @@ def test_values_may_be_of_another_size_than_keys():
     keys.copy_(case.cache.layer(0)[0])
     values.copy_(torch.nn.functional.pad(case.cache.layer(0)[1], (0, 6)))
     np.testing.assert_allclose(attended(case), with_padding.expected()[..., :10], **CLOSE)
-
-
-def test_alibi_is_that_of_plain_torch():
-    case = AttentionCase((7, 3), (0, 5))
-    slopes = torch.tensor([0.5, 0.25, 0.1, 0.05])
-    found = attended(case, alibi_slopes=slopes)
-    with interpreted(False):
-        expected = attended(case, alibi_slopes=slopes)
-    np.testing.assert_allclose(found, expected, **CLOSE)
 
 
 @pytest.fixture

@@ -9,15 +9,8 @@ import torch
 from headrace.inference.runner.sampling import sample_rows
 from headrace.inference.runner.torch.attention import attend
 from headrace.inference.runner.torch.batch import to_device
-from headrace.inference.runner.torch.device_sampling import masses, sample_on_device
-from headrace.inference.runner.torch.matmul import (
-    Int8Weight,
-    grouped_linear,
-    linear,
-    quantize_fp8,
-    quantize_int4,
-    quantize_int8,
-)
+from headrace.inference.runner.torch.matmul import grouped_linear, linear, quantize_fp8, quantize_int4, quantize_int8
+from headrace.inference.runner.torch.sampling import masses, sample_on_device
 from tests.inference.runner.steps import make_step
 from tests.inference.runner.test_sampling import step_of
 from tests.inference.runner.torch.cases import AttentionCase
@@ -69,7 +62,7 @@ def test_an_invariant_product_of_a_row_has_the_same_bits_among_1_to_64_rows(quan
     x = torch.randn(300, 4096, generator=generator, device="cuda").bfloat16()
     matrix = torch.randn(1024, 4096, generator=generator, device="cuda").bfloat16()
     weight = matrix if quantize is None else quantize(matrix)
-    is_invariant = not isinstance(weight, Int8Weight)
+    is_invariant = quantize is not quantize_int8
     alone = linear(x[:1], weight, is_invariant=is_invariant)
     for size in (*range(2, 65), 300):
         assert torch.equal(linear(x[:size], weight, is_invariant=is_invariant)[0], alone[0])

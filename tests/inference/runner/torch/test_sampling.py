@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 from headrace.inference.runner.sampling import masses, sample_rows
 from headrace.inference.runner.step import Bias
-from headrace.inference.runner.torch import device_sampling
-from headrace.inference.runner.torch.device_sampling import multiply_high, sample_on_device
-from headrace.inference.runner.torch.sampling import sample
+from headrace.inference.runner.torch import sampling as torch_sampling
+from headrace.inference.runner.torch.sampling import multiply_high, sample, sample_on_device
 from tests.inference.runner.test_sampling import row_problems, step_of
 
 
@@ -43,7 +42,7 @@ def test_logits_on_the_cpu_are_sampled_natively(problem):
 def test_masses_have_the_bits_of_the_definition():
     exponents = -np.abs(np.random.default_rng(3).standard_normal(200_000).astype(np.float32)) * np.float32(20)
     exponents[:4] = [0, -0.0, -60, -np.inf]
-    found = device_sampling.masses(torch.from_numpy(exponents))
+    found = torch_sampling.masses(torch.from_numpy(exponents))
     np.testing.assert_array_equal(found.numpy().astype(np.uint64), masses(exponents))
 
 

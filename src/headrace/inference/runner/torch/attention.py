@@ -10,8 +10,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from headrace.inference.runner.torch.batch import Scoring, StepTensors
-from headrace.inference.runner.torch.dispatch import uses_triton
+from headrace.inference.runner.torch.batch import Scoring, StepTensors, uses_triton
 
 MAX_SCORES: Final = 1 << 24
 """Scores that plain attention holds at a time, which bounds its memory in long prompts."""
@@ -27,7 +26,6 @@ def attend(  # noqa: PLR0913 -- the kinds of attention that models have
     window: int | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
-    alibi_slopes: Tensor | None = None,
     is_causal: bool = True,
 ) -> Tensor:
     """
@@ -35,22 +33,10 @@ def attend(  # noqa: PLR0913 -- the kinds of attention that models have
 
     Neither path lets a query's result depend on the other sequences of the batch.
 
-    Args:
-        query: (T, H, D).
-        key_cache: (blocks, block_tokens, K, D).
-        value_cache: (blocks, block_tokens, K, E).
-        batch: the sequences and their blocks.
-        scale: factor of the scores.
-        window: tokens that a query sees, itself included.
-        softcap: scores s become `cap * tanh(s / cap)`.
-        sinks: (H,) a score for each head that takes part in the softmax, without a value.
-        alibi_slopes: (H,) added to the scores of each head, times the (negative) distance from query to key.
-        is_causal: a query sees the tokens before it; False: all of its sequence.
-
-    Returns:
-        (T, H, E), in the type of the query.
+    The query is (T, H, D), the caches (blocks, block_tokens, K, D) and (blocks, block_tokens, K, E), the result
+    (T, H, E) in the type of the query. `Scoring` explains the rules.
     """
-    scoring = Scoring(scale, window or 0, softcap or 0.0, sinks, alibi_slopes, is_causal)
+    scoring = Scoring(scale, window or 0, softcap or 0.0, sinks, is_causal)
     if uses_triton(query):
         from headrace.inference.runner.torch.kernels.attention import paged_attention
 
@@ -104,21 +90,14 @@ def _attend_rows(query: Tensor, keys: Tensor, values: Tensor, rows: range, seen:
     if scoring.softcap:
         scores = torch.tanh(scores / scoring.softcap) * scoring.softcap
     distances = torch.arange(seen.start, seen.stop) - torch.arange(rows.start, rows.stop)[:, None]  # (C, P)
-    if scoring.alibi_slopes is not None:
-        scores = scores + _by_head(scoring.alibi_slopes, scores) * distances
     hidden = distances > 0 if scoring.is_causal else torch.zeros_like(distances, dtype=torch.bool)
     if scoring.window:
         hidden = hidden | (distances.abs() >= scoring.window)
     scores = scores.masked_fill(hidden, -torch.inf)
     if scoring.sinks is not None:
-        sinks = _by_head(scoring.sinks, scores).expand(*scores.shape[:3], 1)
+        sinks = scoring.sinks.float().view(*scores.shape[:2], 1, 1).expand(*scores.shape[:3], 1)
         weights = torch.softmax(torch.cat([scores, sinks], -1), -1)[..., :-1]
     else:
         weights = torch.softmax(scores, -1)
     attended = torch.matmul(weights, values.unsqueeze(1))  # (K, G, C, E)
     return attended.permute(2, 0, 1, 3).reshape(num_queries, num_heads, -1).to(query.dtype)
-
-
-def _by_head(numbers: Tensor, scores: Tensor) -> Tensor:
-    """Return numbers of heads (H,) so that they meet scores (K, G, C, P)."""
-    return numbers.float().view(*scores.shape[:2], 1, 1)

@@ -1,5 +1,15 @@
-"""A step's index arrays on the device of the model, and the rules of its attention."""
+"""
+A step's index arrays on the device of the model, the rules of its attention, and whether Triton kernels compute it.
 
+Only `headrace.inference.runner.torch.kernels` imports triton, and its modules are imported only if `uses_triton`
+returns True: a CPU needs no triton. Tests run the kernels on CPU tensors within `interpreted`, in Triton's interpreter,
+which TRITON_INTERPRET=1 must have selected before triton is imported. The interpreter verifies indices, masks and
+order, not that a kernel compiles.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -9,6 +19,23 @@ import torch
 from torch import Tensor
 
 from headrace.inference.runner.step import StepInput
+
+_interpreted: ContextVar[bool] = ContextVar("interpreted", default=False)
+
+
+def uses_triton(tensor: Tensor) -> bool:
+    """Return whether operations on this tensor are done by Triton kernels rather than by plain torch."""
+    return tensor.is_cuda or _interpreted.get()
+
+
+@contextmanager
+def interpreted(is_on: bool = True) -> Iterator[None]:
+    """Enable the kernels for CPU tensors within the block, or disable them again."""
+    token = _interpreted.set(is_on)
+    try:
+        yield
+    finally:
+        _interpreted.reset(token)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +80,6 @@ class Scoring(NamedTuple):
     """Scores s become `cap * tanh(s / cap)`; 0: they stay as they are."""
     sinks: Tensor | None
     """(H,) a score for each head that takes part in the softmax, without a value."""
-    alibi_slopes: Tensor | None
-    """(H,) added to the scores of each head, times the (negative) distance from query to key."""
     is_causal: bool
     """A query sees the tokens before it. False: all of its sequence."""
 

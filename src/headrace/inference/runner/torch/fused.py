@@ -9,24 +9,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from headrace.inference.runner.torch.batch import StepTensors
-from headrace.inference.runner.torch.dispatch import uses_triton
+from headrace.inference.runner.torch.batch import StepTensors, uses_triton
 from headrace.inference.runner.torch.kv_cache import store
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Apply the root mean square norm over the last axis."""
     if uses_triton(x):
-        from headrace.inference.runner.torch.kernels.norms import rms_norm as launch
+        from headrace.inference.runner.torch.kernels.elementwise import rms_norm as launch
 
         return launch(x, weight, eps)
     return _rms_norm(x, weight, eps)
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Return `x + residual`, and its root mean square norm."""
     if uses_triton(x):
-        from headrace.inference.runner.torch.kernels.norms import add_rms_norm as launch
+        from headrace.inference.runner.torch.kernels.elementwise import add_rms_norm as launch
 
         return launch(x, residual, weight, eps)
     total = x + residual
@@ -50,23 +47,13 @@ def rotate_and_store(
     value_cache: Tensor,
 ) -> Tensor:
     """
-    Apply the rotary position embedding, and write keys and values to the cache.
+    Apply the rotary position embedding, write keys and values to a layer's cache, and return the rotated query.
 
-    Args:
-        query: (T, H, D).
-        key: (T, K, D).
-        value: (T, K, D).
-        cos: (positions, D / 2) float32, the cosines of each position; pairs are `i` and `i + D / 2`.
-        sin: likewise, the sines.
-        batch: positions and slots of the tokens.
-        key_cache: (blocks, block_tokens, K, D) of a layer.
-        value_cache: likewise.
-
-    Returns:
-        The rotated query (T, H, D).
+    The query is (T, H, D), key and value (T, K, D), the caches (blocks, block_tokens, K, D). `cos` and `sin`
+    (positions, D / 2) float32 are those of each position; pairs are `i` and `i + D / 2`.
     """
     if uses_triton(query):
-        from headrace.inference.runner.torch.kernels.rotation import rotate_and_store as launch
+        from headrace.inference.runner.torch.kernels.elementwise import rotate_and_store as launch
 
         return launch(query, key, value, cos, sin, batch, key_cache, value_cache)
     turns = (cos[batch.positions][:, None], sin[batch.positions][:, None])
@@ -82,7 +69,7 @@ def _rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def silu_mul(gate_up: Tensor) -> Tensor:
     """Return `silu(gate) * up` (T, I) of gate and up side by side (T, 2 I)."""
     if uses_triton(gate_up):
-        from headrace.inference.runner.torch.kernels.activation import silu_mul as launch
+        from headrace.inference.runner.torch.kernels.elementwise import silu_mul as launch
 
         return launch(gate_up)
     gate, up = gate_up.chunk(2, -1)

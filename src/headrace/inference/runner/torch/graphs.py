@@ -42,8 +42,6 @@ def is_decode_step(step: StepInput) -> bool:
 
 
 def padding_step(num_sequences: int, table_blocks: int, *, max_context: int, device: torch.device) -> StepTensors:
-    """Return the tensors of a decode step of which every sequence is padding."""
-
     def zeros(*shape: int) -> Tensor:
         return torch.zeros(shape, dtype=torch.int32, device=device)
 
@@ -98,13 +96,8 @@ class DecodeGraphs:
         """
         Capture the graphs, largest first, so that the smaller ones reuse its memory.
 
-        Args:
-            forward: Computes the logits of a step.
-            max_sequences: The largest step.
-            table_blocks: Blocks of the longest sequence.
-            max_context: Tokens of the longest sequence.
-            device: Where it computes.
-            capture: Records a function; the default captures a CUDA graph.
+        `table_blocks` and `max_context` are the blocks and tokens of the longest sequence; `capture` records a function
+        (by default as a CUDA graph).
         """
         capture = capture or cuda_capture()
         self._captured: dict[int, _Captured] = {}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headrace.inference.runner.torch.dispatch import uses_triton
+from headrace.inference.runner.torch.batch import uses_triton
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +19,10 @@ class KvShape:
 
     @property
     def size(self) -> int:
-        """The number of values that are cached for a token."""
         return self.num_heads * (self.key_dim + self.value_dim)
 
 
 def block_bytes(shapes: Sequence[KvShape], *, block_tokens: int, dtype: torch.dtype) -> int:
-    """Return the bytes of a block in all layers."""
     return block_tokens * sum(shape.size for shape in shapes) * dtype.itemsize
 
 
@@ -41,6 +39,7 @@ class KvCache:
         device: torch.device | str,
     ) -> None:
         self.block_tokens = block_tokens
+        self.device = torch.device(device)
         num_tokens = num_blocks * block_tokens
         # Zeros: plain attention multiplies whole blocks, and a weight of 0 does not hide a NaN.
         memory = torch.zeros(num_tokens * sum(shape.size for shape in shapes), dtype=dtype, device=device)
@@ -60,11 +59,24 @@ class KvCache:
         key_cache, value_cache = self._layers[layer]
         store(keys, values, key_cache, value_cache, slots)
 
+    def put(self, keys: Tensor, values: Tensor, layer: int, slots: Tensor) -> None:
+        """Write keys and values as `store` does, to slots (T,) int64 that all exist."""
+        for cache, new in zip(self._layers[layer], (keys, values), strict=True):
+            cache.flatten(0, 1).index_copy_(0, slots, new.to(cache.dtype))
+
+    def gather(self, layer: int, slots: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the keys and values (T, heads, dim) in slots (T,)."""
+        keys, values = (cache.flatten(0, 1).index_select(0, slots) for cache in self._layers[layer])
+        return keys, values
+
+    def __len__(self) -> int:
+        return len(self._layers)
+
 
 def store(keys: Tensor, values: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor) -> None:
     """Write keys and values (T, heads, dim) to their slots (T,) of a layer's cache; -1 is not written."""
     if uses_triton(keys):
-        from headrace.inference.runner.torch.kernels.store import store as launch
+        from headrace.inference.runner.torch.kernels.elementwise import store as launch
 
         launch(keys, values, key_cache, value_cache, slots)
         return

@@ -33,29 +33,27 @@ class Adapted:
     """By canonical name of the matrix."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Linear:
     """A matrix, or several with the same input on top of each other, with biases and adapters."""
 
-    def __init__(
-        self, weight: Weight, bias: Tensor | None, parts: Mapping[str, slice], *, is_invariant: bool = False
-    ) -> None:
-        self.weight = weight
-        self.bias = bias
-        self._parts = parts
-        self._is_invariant = is_invariant
+    weight: Weight
+    bias: Tensor | None
+    parts: Mapping[str, slice]
+    """The outputs of each matrix, by its canonical name."""
+    is_invariant: bool = False
 
     def __call__(self, x: Tensor, adapted: Sequence[Adapted] = ()) -> Tensor:
-        """Return (T, outputs) of (T, inputs)."""
         out = self._product(x, self.weight, self.bias)
         for item in adapted:
-            for name, rows in self._parts.items():
+            for name, rows in self.parts.items():
                 if (matrix := item.matrices.get(name)) is not None:
                     shrink, expand = matrix
                     out[item.tokens, rows] += self._product(self._product(x[item.tokens], shrink), expand)
         return out
 
     def _product(self, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
-        return linear(x, weight, bias, is_invariant=self._is_invariant)
+        return linear(x, weight, bias, is_invariant=self.is_invariant)
 
 
 class Head:
@@ -67,7 +65,6 @@ class Head:
         self._is_invariant = is_invariant
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        """Return the logits (R, V) of hidden states (R, hidden)."""
         return linear(hidden, self._weight, self._bias, dtype=torch.float32, is_invariant=self._is_invariant)
 
 
@@ -83,72 +80,68 @@ class Routing:
     """(T * k,) the place of each row among all tokens' choices (T, k)."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class ExpertLinear:
     """A matrix for each expert, with biases."""
 
-    def __init__(self, weight: Weight, bias: Tensor | None, *, is_invariant: bool = False) -> None:
-        """Take the matrices on top of each other, `weight` (E * outputs, inputs), and their `bias` (E, outputs)."""
-        self._weight = weight
-        self._bias = bias
-        self._is_invariant = is_invariant
+    weight: Weight
+    """(E * outputs, inputs), the matrices on top of each other."""
+    bias: Tensor | None
+    """(E, outputs)"""
+    is_invariant: bool = False
 
     def __call__(self, x: Tensor, routing: Routing) -> Tensor:
-        """Return (rows, outputs) of (rows, inputs)."""
-        product = grouped_linear(x, self._weight, routing.starts, is_invariant=self._is_invariant)
-        return product if self._bias is None else product + self._bias[routing.experts]
+        product = grouped_linear(x, self.weight, routing.starts, is_invariant=self.is_invariant)
+        return product if self.bias is None else product + self.bias[routing.experts]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Norm:
     """An RMSNorm or LayerNorm over the last dimension."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, *, kind: str, eps: float) -> None:
-        self._weight = weight
-        self._bias = bias
-        self._is_rms = kind == "rms"
-        self._eps = eps
+    weight: Tensor
+    bias: Tensor | None
+    is_rms: bool
+    eps: float
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Return the norm of (..., size)."""
-        if self._is_rms:
-            return rms_norm(x, self._weight, self._eps)
-        return F.layer_norm(x.float(), self._weight.shape, self._weight, self._bias, self._eps).to(x.dtype)
+        if self.is_rms:
+            return rms_norm(x, self.weight, self.eps)
+        return F.layer_norm(x.float(), self.weight.shape, self.weight, self.bias, self.eps).to(x.dtype)
 
     def of_sum(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-        """Return `x + residual`, and its norm."""
-        if self._is_rms:
-            return add_rms_norm(x, residual, self._weight, self._eps)
+        if self.is_rms:
+            return add_rms_norm(x, residual, self.weight, self.eps)
         total = x + residual
         return total, self(total)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class LayerNormOfHeads:
     """A LayerNorm over each head, with weights of its own (Command R+)."""
 
-    def __init__(self, weight: Tensor, head_dim: int, eps: float) -> None:
-        self._weight = weight.view(-1, head_dim)
-        self._eps = eps
+    weight: Tensor
+    """(H, D)"""
+    eps: float
 
     def __call__(self, heads: Tensor) -> Tensor:
-        """Return the norm of (T, H, D)."""
-        normed = F.layer_norm(heads.float(), heads.shape[-1:], None, None, self._eps) * self._weight
-        return normed.to(heads.dtype)
+        return (F.layer_norm(heads.float(), heads.shape[-1:], None, None, self.eps) * self.weight).to(heads.dtype)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class RmsNormOfAllHeads:
     """An RMSNorm over all heads at once, also over those of other ranks if there are any (OLMo 2)."""
 
-    def __init__(self, weight: Tensor, eps: float, mean_over_ranks: Callable[[Tensor], Tensor] | None) -> None:
-        self._weight = weight
-        self._eps = eps
-        self._mean_over_ranks = mean_over_ranks
+    weight: Tensor
+    eps: float
+    mean_over_ranks: Callable[[Tensor], Tensor] | None
 
     def __call__(self, heads: Tensor) -> Tensor:
-        """Return the norm of (T, H, D)."""
-        if self._mean_over_ranks is None:
-            return rms_norm(heads.flatten(1), self._weight, self._eps).view(heads.shape)
+        if self.mean_over_ranks is None:
+            return rms_norm(heads.flatten(1), self.weight, self.eps).view(heads.shape)
         flat = heads.flatten(1).float()
-        mean = self._mean_over_ranks(flat.square().mean(dim=-1, keepdim=True))
-        return (flat * torch.rsqrt(mean + self._eps) * self._weight).to(heads.dtype).view(heads.shape)
+        mean = self.mean_over_ranks(flat.square().mean(dim=-1, keepdim=True))
+        return (flat * torch.rsqrt(mean + self.eps) * self.weight).to(heads.dtype).view(heads.shape)
 
 
 def rotation(rope: RopeSpec, head_dim: int, context_tokens: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -160,7 +153,6 @@ def rotation(rope: RopeSpec, head_dim: int, context_tokens: int, device: torch.d
 
 
 def softcap(x: Tensor, cap: float) -> Tensor:
-    """Return `cap * tanh(x / cap)`, or `x` if the cap is 0."""
     return cap * torch.tanh(x / cap) if cap else x
 
 
@@ -188,19 +180,20 @@ ACTIVATIONS: Final[Mapping[Activation, Callable[[Tensor], Tensor]]] = MappingPro
 )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Mlp:
     """A gated or plain MLP that every token passes through."""
 
-    def __init__(self, spec: ModelSpec, gate_up: Linear, down: Linear) -> None:
-        self._spec = spec
-        self._gate_up = gate_up
-        self._down = down
+    spec: ModelSpec
+    gate_up: Linear
+    down: Linear
 
     def __call__(self, x: Tensor, adapted: Sequence[Adapted] = ()) -> Tensor:
         """Return (T, hidden); with several ranks a part of the sum."""
-        return self._down(gated(self._spec, self._gate_up(x, adapted)), adapted)
+        return self.down(gated(self.spec, self.gate_up(x, adapted)), adapted)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Experts:
     """
     A mixture of experts whose choice stays on the device.
@@ -209,39 +202,29 @@ class Experts:
     can replay it.
     """
 
-    def __init__(
-        self,
-        spec: ModelSpec,
-        moe: MoeSpec,
-        router: Linear,
-        gate_up: ExpertLinear,
-        down: ExpertLinear,
-        shared: Mlp | None,
-        shared_router: Linear | None,
-    ) -> None:
-        self._spec = spec
-        self._moe = moe
-        self._router = router
-        self._gate_up = gate_up
-        self._down = down
-        self._shared = shared
-        self._shared_router = shared_router
+    spec: ModelSpec
+    moe: MoeSpec
+    router: Linear
+    gate_up: ExpertLinear
+    down: ExpertLinear
+    shared: Mlp | None
+    shared_router: Linear | None
 
     def __call__(self, x: Tensor, _adapted: Sequence[Adapted] = ()) -> Tensor:
         """Return (T, hidden); with several ranks a part of the sum."""
-        scores = self._router(x.float())
-        chosen = choose_best(self._moe, scores)
-        factors = factors_of(self._moe, scores, chosen)
-        routing = route(chosen, self._moe.num_experts)
-        inner = gated(self._spec, self._gate_up(x[routing.places // self._moe.top_k], routing))
-        rows = self._down(inner, routing)
-        outputs = torch.empty_like(rows).index_copy_(0, routing.places, rows).view(len(x), self._moe.top_k, -1)
+        scores = self.router(x.float())
+        chosen = choose_best(self.moe, scores)
+        factors = factors_of(self.moe, scores, chosen)
+        routing = route(chosen, self.moe.num_experts)
+        inner = gated(self.spec, self.gate_up(x[routing.places // self.moe.top_k], routing))
+        rows = self.down(inner, routing)
+        outputs = torch.empty_like(rows).index_copy_(0, routing.places, rows).view(len(x), self.moe.top_k, -1)
         mixed = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
-        for index in range(self._moe.top_k):  # in order: a sum over an axis has the order that its size suggests
+        for index in range(self.moe.top_k):  # in order: a sum over an axis has the order that its size suggests
             mixed = torch.addcmul(mixed, outputs[:, index].float(), factors[:, index, None])
-        if self._shared is not None:
-            shared = self._shared(x).float()
-            mixed += shared if self._shared_router is None else torch.sigmoid(self._shared_router(x.float())) * shared
+        if self.shared is not None:
+            shared = self.shared(x).float()
+            mixed += shared if self.shared_router is None else torch.sigmoid(self.shared_router(x.float())) * shared
         return mixed.to(x.dtype)
 
 
@@ -258,7 +241,6 @@ def choose_best(moe: MoeSpec, scores: Tensor) -> Tensor:
 
 
 def factors_of(moe: MoeSpec, scores: Tensor, chosen: Tensor) -> Tensor:
-    """Return the factors (T, k) of the chosen experts."""
     if moe.tolerance:
         return _sparsemixer(moe.tolerance, scores, chosen)
     if moe.renormalize:

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from headrace.core.errors import BrokenModel
 from headrace.inference.models.weights import Encoding, RawTensor
-from headrace.inference.runner.torch.dispatch import uses_triton
+from headrace.inference.runner.torch.batch import uses_triton
 
 FP8: Final = torch.float8_e4m3fn
 FP8_MAX: Final = 448.0
@@ -35,23 +35,22 @@ _SMALLEST_SCALE: Final = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
-class Fp8Weight:
-    """A matrix in float8 (e4m3) with a scale for each output. Inputs are rounded to float8 likewise."""
+class ScaledWeight:
+    """A matrix in float8 (e4m3) or int8 with a scale for each output. Inputs are rounded likewise."""
 
     values: Tensor
     """(N, K)"""
     scales: Tensor
     """(N,) float32."""
 
+    @property
+    def is_int8(self) -> bool:
+        """False: float8."""
+        return self.values.dtype == torch.int8
 
-@dataclass(frozen=True, slots=True)
-class Int8Weight:
-    """A matrix in int8 with a scale for each output. Inputs are rounded to int8 likewise, so the sums are exact."""
-
-    values: Tensor
-    """(N, K)"""
-    scales: Tensor
-    """(N,) float32."""
+    @property
+    def largest(self) -> float:
+        return INT8_MAX if self.is_int8 else FP8_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ class Int4Weight:
     """(N, B) float16; None: -8 times the scales, as in Q4_0."""
 
 
-Weight = Tensor | Fp8Weight | Int8Weight | Int4Weight
+Weight = Tensor | ScaledWeight | Int4Weight
 """A matrix (N, K); a plain tensor is one in floating point."""
 
 
@@ -83,23 +82,23 @@ def linear(
     is_invariant: bool = False,
 ) -> Tensor:
     """
-    Return `x @ weight.T + bias`, (T, N).
+    Return `x @ weight.T + bias`, (T, N), with `x` (T, K) and `bias` (N,).
 
-    Args:
-        x: (T, K).
-        weight: (N, K).
-        bias: (N,).
-        dtype: type of the result if the weights are in floating point; by default that of `x`.
-        is_invariant: on CUDA, compute a row with the same bits whatever T is: with tiles of one size, by our kernels
-            instead of a library that chooses an algorithm by T.
+    `dtype` is the type of the result if the weights are in floating point, by default that of `x`. `is_invariant`: on
+    CUDA, compute a row with the same bits whatever T is: with tiles of one size, by our kernels instead of a library
+    that chooses an algorithm by T.
     """
     dtype = dtype or x.dtype
     if isinstance(weight, Tensor) and not (is_invariant and uses_triton(x)):
         return _library_product(x, weight, bias, dtype)
     if not uses_triton(x):
         product = _plain_product(x, weight)
-    elif isinstance(weight, Fp8Weight) and not is_invariant and _has_scaled_mm(x, weight):
-        product = _library_fp8_product(x, weight)
+    elif isinstance(weight, ScaledWeight) and not is_invariant and _has_scaled_mm(x, weight):
+        from headrace.inference.runner.torch.kernels.matmul import round_rows as round_by_kernel
+
+        values, scales = round_by_kernel(x, FP8, FP8_MAX, _SMALLEST_SCALE)
+        factors = (scales[:, None], weight.scales[None])
+        product = torch._scaled_mm(values, weight.values.T, *factors, out_dtype=x.dtype)  # noqa: SLF001 -- no public name
     else:
         product = _launch(x, weight, dtype, is_invariant=is_invariant)
     return product if bias is None else product + bias
@@ -107,20 +106,15 @@ def linear(
 
 def grouped_linear(x: Tensor, weight: Weight, starts: Tensor, *, is_invariant: bool = False) -> Tensor:
     """
-    Multiply each group of rows by a matrix of its own. On CUDA the host does not wait for the sizes of the groups.
+    Multiply each group of the rows of `x` (T, K) by a matrix of its own; return (T, N) in the type of `x`.
 
-    Args:
-        x: (T, K), the rows of a group next to each other.
-        weight: (G * N, K), the matrices on top of each other.
-        starts: (G + 1,) int32, the first row of each group, and T.
-        is_invariant: as in `linear`.
-
-    Returns:
-        (T, N), in the type of `x`.
+    The matrices are on top of each other, (G * N, K), the rows of a group next to each other; `starts` (G + 1,) int32
+    has the first row of each group, and T. On CUDA the host does not wait for the sizes of the groups.
     """
     if uses_triton(x):
         return _launch(x, weight, x.dtype, is_invariant=is_invariant, starts=starts)
-    num_outputs = _num_rows(weight) // (len(starts) - 1)
+    num_rows = len(weight) if isinstance(weight, Tensor) else len(weight.values)
+    num_outputs = num_rows // (len(starts) - 1)
     parts = [
         linear(x[start:stop], _rows_of(weight, slice(group * num_outputs, (group + 1) * num_outputs)))
         for group, (start, stop) in enumerate(pairwise(starts.tolist()))
@@ -148,7 +142,6 @@ def on_top(parts: Sequence[Weight]) -> Weight:
 
 
 def _rows_of(weight: Weight, rows: slice) -> Weight:
-    """Return some outputs of a matrix."""
     if isinstance(weight, Tensor):
         return weight[rows]
     part = replace(weight, values=weight.values[rows], scales=weight.scales[rows])
@@ -157,12 +150,7 @@ def _rows_of(weight: Weight, rows: slice) -> Weight:
     return part
 
 
-def _num_rows(weight: Weight) -> int:
-    return len(weight) if isinstance(weight, Tensor) else len(weight.values)
-
-
 def dequantize(weight: Weight, dtype: torch.dtype) -> Tensor:
-    """Return a matrix in floating point."""
     match weight:
         case Tensor():
             return weight.to(dtype)
@@ -176,25 +164,16 @@ def dequantize(weight: Weight, dtype: torch.dtype) -> Tensor:
             return (weight.values.float() * weight.scales[:, None]).to(dtype)
 
 
-def quantize_fp8(matrix: Tensor) -> Fp8Weight:
-    """Round a matrix (N, K) to float8."""
-    values, scales = round_rows(matrix, FP8, FP8_MAX)
-    return Fp8Weight(values, scales)
+def quantize_fp8(matrix: Tensor) -> ScaledWeight:
+    return ScaledWeight(*round_rows(matrix, FP8, FP8_MAX))
 
 
-def quantize_int8(matrix: Tensor) -> Int8Weight:
-    """Round a matrix (N, K) to int8."""
-    values, scales = round_rows(matrix, torch.int8, INT8_MAX)
-    return Int8Weight(values, scales)
+def quantize_int8(matrix: Tensor) -> ScaledWeight:
+    return ScaledWeight(*round_rows(matrix, torch.int8, INT8_MAX))
 
 
 def quantize_int4(matrix: Tensor) -> Int4Weight:
-    """
-    Round a matrix (N, K) to 4 bits.
-
-    Raises:
-        BrokenModel: K is no multiple of 32.
-    """
+    """Round a matrix (N, K) to 4 bits; raises `BrokenModel` if K is no multiple of 32."""
     if matrix.shape[1] % INT4_BLOCK:
         raise BrokenModel(f"A matrix has {matrix.shape[1]} inputs; int4 needs a multiple of {INT4_BLOCK}.")
     blocks = matrix.float().reshape(len(matrix), -1, INT4_BLOCK)
@@ -217,12 +196,7 @@ def round_rows(matrix: Tensor, dtype: torch.dtype, largest: float) -> tuple[Tens
 
 
 def pack_int4(raw: RawTensor) -> Int4Weight:
-    """
-    Return a checkpoint's Q4_0 or Q4_1 matrix, without rounding it again.
-
-    Raises:
-        BrokenModel: the matrix has another encoding.
-    """
+    """Return a checkpoint's Q4_0 or Q4_1 matrix, not rounded again; raises `BrokenModel` for another encoding."""
     if raw.encoding not in {Encoding.Q4_0, Encoding.Q4_1}:
         raise BrokenModel(f"A matrix is stored as {raw.encoding}; expected q4_0 or q4_1.")
     num_factors = 2 if raw.encoding is Encoding.Q4_1 else 1
@@ -233,18 +207,13 @@ def pack_int4(raw: RawTensor) -> Int4Weight:
     return Int4Weight(torch.from_numpy(values), torch.from_numpy(factors[..., 0].copy()), minima)
 
 
-def pack_int8(raw: RawTensor) -> Int8Weight:
-    """
-    Return a checkpoint's int8 matrix, without rounding it again.
-
-    Raises:
-        BrokenModel: the matrix has another encoding.
-    """
+def pack_int8(raw: RawTensor) -> ScaledWeight:
+    """Return a checkpoint's int8 matrix, not rounded again; raises `BrokenModel` for another encoding."""
     if raw.encoding is not Encoding.I8:
         raise BrokenModel(f"A matrix is stored as {raw.encoding}; expected i8.")
     scales = np.ascontiguousarray(raw.data[:, :_I8_SCALE_BYTES]).view("<f4")[:, 0]
     values = np.ascontiguousarray(raw.data[:, _I8_SCALE_BYTES:]).view(np.int8)
-    return Int8Weight(torch.from_numpy(values), torch.from_numpy(scales.copy()))
+    return ScaledWeight(torch.from_numpy(values), torch.from_numpy(scales.copy()))
 
 
 def _library_product(x: Tensor, matrix: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
@@ -257,25 +226,14 @@ def _library_product(x: Tensor, matrix: Tensor, bias: Tensor | None, dtype: torc
 
 
 def _plain_product(x: Tensor, weight: Weight) -> Tensor:
-    """Return the product without our kernels."""
-    match weight:
-        case Fp8Weight():
-            values, scales = round_rows(x, FP8, FP8_MAX)
-            sums = torch.matmul(values.float(), weight.values.float().T)
-        case Int8Weight():
-            values, scales = round_rows(x, torch.int8, INT8_MAX)
-            sums = torch._int_mm(values, weight.values.T).float()  # noqa: SLF001 -- torch has no other exact product
-        case _:
-            return functional.linear(x, dequantize(weight, x.dtype))
+    if not isinstance(weight, ScaledWeight):
+        return functional.linear(x, dequantize(weight, x.dtype))
+    values, scales = round_rows(x, weight.values.dtype, weight.largest)
+    if weight.is_int8:
+        sums = torch._int_mm(values, weight.values.T).float()  # noqa: SLF001 -- torch has no other exact product
+    else:
+        sums = torch.matmul(values.float(), weight.values.float().T)
     return (sums * scales[:, None] * weight.scales).to(x.dtype)
-
-
-def _library_fp8_product(x: Tensor, weight: Fp8Weight) -> Tensor:
-    from headrace.inference.runner.torch.kernels import matmul as kernels
-
-    values, scales = kernels.round_rows(x, FP8, FP8_MAX, _SMALLEST_SCALE)
-    factors = (scales[:, None], weight.scales[None])
-    return torch._scaled_mm(values, weight.values.T, *factors, out_dtype=x.dtype)  # noqa: SLF001 -- has no public name
 
 
 def _launch(
@@ -291,15 +249,15 @@ def _launch(
         case Int4Weight():
             return kernels.int4_product(x, weight.values, weight.scales, weight.minima, how)
         case _:
-            largest = INT8_MAX if isinstance(weight, Int8Weight) else FP8_MAX
-            values, scales = kernels.round_rows(x, weight.values.dtype, largest, _SMALLEST_SCALE)
+            values, scales = kernels.round_rows(x, weight.values.dtype, weight.largest, _SMALLEST_SCALE)
             return kernels.scaled_product(values, scales, weight.values, weight.scales, how)
 
 
-def _has_scaled_mm(x: Tensor, weight: Fp8Weight) -> bool:
-    """Return whether cuBLAS multiplies these shapes with a scale for each row."""
-    is_aligned = all(size % _FP8_MULTIPLE == 0 for size in weight.values.shape)
-    return x.dtype == torch.bfloat16 and x.is_cuda and is_aligned and _capability(x.device) >= _ROW_SCALES_CAPABILITY
+def _has_scaled_mm(x: Tensor, weight: ScaledWeight) -> bool:
+    """Return whether cuBLAS multiplies these shapes of float8 with a scale for each row."""
+    if weight.is_int8 or any(size % _FP8_MULTIPLE for size in weight.values.shape):
+        return False
+    return x.dtype == torch.bfloat16 and x.is_cuda and _capability(x.device) >= _ROW_SCALES_CAPABILITY
 
 
 @cache

@@ -7,7 +7,7 @@ residual stream.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the usual name
@@ -20,11 +20,8 @@ from headrace.inference.runner.torch.fused import rotate_and_store
 from headrace.inference.runner.torch.kv_cache import KvCache, KvShape
 from headrace.inference.runner.torch.layers import (
     Adapted,
-    ExpertLinear,
     Experts,
-    Head,
     LayerNormOfHeads,
-    Linear,
     Mlp,
     Norm,
     RmsNormOfAllHeads,
@@ -32,37 +29,10 @@ from headrace.inference.runner.torch.layers import (
     softcap,
 )
 from headrace.inference.runner.torch.parallel import Collectives
+from headrace.inference.runner.torch.weights import RankWeights
 
 _OUTSIDE: Final = -torch.inf
 """The logit of a token that pads the vocabulary to a multiple of the ranks."""
-
-
-class WeightsOfNetwork(Protocol):
-    """The weights of one rank, on its device."""
-
-    def vector(self, name: str) -> Tensor | None:
-        """Return a vector or table in float32 (vectors flat), or None if the network has none of this name."""
-        ...
-
-    def table(self, name: str) -> Tensor:
-        """Return a matrix of which rows are looked up, in the dtype of the activations."""
-        ...
-
-    def linear(self, *names: str) -> Linear:
-        """Return matrices with the same input as one, with their biases."""
-        ...
-
-    def experts(self, prefix: str, num_experts: int, *parts: str) -> ExpertLinear:
-        """Return the matrices `{prefix}{expert}.{part}`, those of an expert as one, with their biases."""
-        ...
-
-    def head(self, name: str) -> Head:
-        """Return the LM head, with its bias."""
-        ...
-
-    def router(self, name: str) -> Linear:
-        """Return a matrix in float32."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,22 +50,13 @@ class Network:
     def __init__(
         self,
         spec: ModelSpec,
-        weights: WeightsOfNetwork,
+        weights: RankWeights,
         collectives: Collectives,
         *,
         device: torch.device,
         context_tokens: int,
     ) -> None:
-        """
-        Build a network from its weights.
-
-        Args:
-            spec: The network of this rank.
-            weights: Its weights.
-            collectives: The communication with the other ranks.
-            device: The device of the weights.
-            context_tokens: The longest context, which some rotary embeddings depend on.
-        """
+        """Build this rank's network; some rotary embeddings depend on the longest context."""
         self.spec = spec
         self._collectives = collectives
         self._vocabulary = collectives.shard.vocabulary(spec.vocab_size)
@@ -110,7 +71,6 @@ class Network:
 
     @property
     def kv_shapes(self) -> list[KvShape]:
-        """The keys and values of each layer."""
         shape = KvShape(self.spec.num_kv_heads, self.spec.head_dim, self.spec.head_dim)
         return [shape] * self.spec.num_layers
 
@@ -131,7 +91,6 @@ class Network:
         return softcap(logits, self.spec.logit_softcap)
 
     def _embedded(self, batch: Batch) -> Tensor:
-        """Return the input of the first layer."""
         x = self._looked_up(batch.step.token_ids)
         if self.spec.embedding_scale != 1:
             x = (x.float() * self.spec.embedding_scale).to(x.dtype)
@@ -157,7 +116,7 @@ class Layer:
         self,
         spec: ModelSpec,
         index: int,
-        weights: WeightsOfNetwork,
+        weights: RankWeights,
         collectives: Collectives,
         rotations: Sequence[tuple[Tensor, Tensor]],
     ) -> None:
@@ -229,7 +188,6 @@ def _apply(norm: Callable[[Tensor], Tensor] | None, x: Tensor) -> Tensor:
 
 
 def _normed_sum(norm: Norm | None, x: Tensor, added: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return `x + added`, and its norm."""
     if added is None:
         return x, _apply(norm, x)
     if norm is None:
@@ -238,33 +196,35 @@ def _normed_sum(norm: Norm | None, x: Tensor, added: Tensor | None) -> tuple[Ten
     return norm.of_sum(added, x)
 
 
-def _norm(spec: ModelSpec, weights: WeightsOfNetwork, name: str) -> Norm | None:
+def _norm(spec: ModelSpec, weights: RankWeights, name: str) -> Norm | None:
     weight = weights.vector(name)
     if weight is None:
         return None
-    return Norm(weight, weights.vector(f"{name}_bias"), kind=spec.norm, eps=spec.norm_eps)
+    return Norm(weight, weights.vector(f"{name}_bias"), is_rms=spec.norm == "rms", eps=spec.norm_eps)
 
 
 def _norm_of_heads(
-    spec: ModelSpec, weights: WeightsOfNetwork, name: str, collectives: Collectives
+    spec: ModelSpec, weights: RankWeights, name: str, collectives: Collectives
 ) -> Callable[[Tensor], Tensor] | None:
     weight = weights.vector(name)
     if weight is None:
         return None
     if spec.qk_norm == "head":
-        return Norm(weight, None, kind="rms", eps=spec.norm_eps)
+        return Norm(weight, None, is_rms=True, eps=spec.norm_eps)
     if spec.qk_norm == "layer":
-        return LayerNormOfHeads(weight, spec.head_dim, spec.norm_eps)
+        return LayerNormOfHeads(weight.view(-1, spec.head_dim), spec.norm_eps)
     size = collectives.shard.size
     mean_over_ranks = None if size == 1 else lambda mean: collectives.sum(mean) / size
     return RmsNormOfAllHeads(weight, spec.norm_eps, mean_over_ranks)
 
 
-def _mlp(spec: ModelSpec, index: int, weights: WeightsOfNetwork) -> Mlp | Experts:
+def _mlp(spec: ModelSpec, index: int, weights: RankWeights) -> Mlp | Experts:
     prefix = f"layers.{index}."
     moe = spec.experts(index)
+    if moe is None and spec.mlp == "plain":
+        return Mlp(spec, weights.linear(f"{prefix}up"), weights.linear(f"{prefix}down"))
     if moe is None:
-        return _dense(spec, weights, prefix)
+        return _gated(spec, weights, prefix)
     return Experts(
         spec,
         moe,
@@ -276,11 +236,5 @@ def _mlp(spec: ModelSpec, index: int, weights: WeightsOfNetwork) -> Mlp | Expert
     )
 
 
-def _dense(spec: ModelSpec, weights: WeightsOfNetwork, prefix: str) -> Mlp:
-    if spec.mlp == "gated":
-        return _gated(spec, weights, prefix)
-    return Mlp(spec, weights.linear(f"{prefix}up"), weights.linear(f"{prefix}down"))
-
-
-def _gated(spec: ModelSpec, weights: WeightsOfNetwork, prefix: str) -> Mlp:
+def _gated(spec: ModelSpec, weights: RankWeights, prefix: str) -> Mlp:
     return Mlp(spec, weights.linear(f"{prefix}gate", f"{prefix}up"), weights.linear(f"{prefix}down"))

@@ -53,12 +53,7 @@ class Shard:
 
 
 def check_shards(spec: ModelSpec, size: int, *, is_invariant: bool = False) -> None:
-    """
-    Refuse a number of ranks that a network cannot be divided by, or not batch-invariantly.
-
-    Raises:
-        SettingsError: The message names the number that does not divide.
-    """
+    """Raise `SettingsError` for a number of ranks that does not divide a network, or not batch-invariantly."""
     if is_invariant and size > 1 and spec.qk_norm == "full":
         raise SettingsError(
             f"batch_invariant is true and tensor_parallel_size is {size}, but the model norms all heads at once, which "
@@ -157,13 +152,9 @@ class Collectives:
         cls, shard: Shard, *, device: torch.device, meeting_point: str, is_invariant: bool = False
     ) -> "Collectives":
         """
-        Join the process group of all ranks; each of them must call this.
+        Join the process group of all ranks, which find each other by the file `meeting_point`; each must call this.
 
-        Args:
-            shard: The place of this rank.
-            device: NCCL connects GPUs, gloo CPUs.
-            meeting_point: The file by which the ranks find each other.
-            is_invariant: Sums have the order of the ranks. NCCL's order depends on the size and the place of a number.
+        `is_invariant`: sums have the order of the ranks. NCCL's order depends on the size and the place of a number.
         """
         os.environ.setdefault("GLOO_SOCKET_IFNAME", _LOOPBACK)  # all ranks are on this host; its name may not resolve
         dist.init_process_group(
@@ -193,7 +184,6 @@ class Collectives:
         return torch.cat(self._parts(x), dim=-1)
 
     def least(self, value: int, device: torch.device) -> int:
-        """Return the least value of all ranks."""
         if self.shard.size == 1:
             return value
         least = torch.tensor([value], dtype=torch.int64, device=device)
@@ -201,7 +191,6 @@ class Collectives:
         return int(least.item())
 
     def _parts(self, x: torch.Tensor) -> list[torch.Tensor]:
-        """Return the tensors of all ranks, in their order."""
         parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(self.shard.size)]
         dist.all_gather(parts, x.contiguous())
         return parts

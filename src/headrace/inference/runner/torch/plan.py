@@ -43,17 +43,7 @@ class TorchPlan:
 
 
 def choose_dtype(requested: str, *, encoding: Encoding, stored_bits: int) -> tuple[str, str]:
-    """
-    Return the format to serve a model in, and why.
-
-    Args:
-        requested: The setting, or auto: the nearest to the file.
-        encoding: That of most weights.
-        stored_bits: Bits per weight in the file, for most weights.
-
-    Raises:
-        SettingsError: The format is not one of this runner.
-    """
+    """Return the format to serve in, and why; `auto` is the nearest to the file. Raises `SettingsError`."""
     if requested == "auto":
         nearest = "fp16" if encoding is Encoding.F16 and stored_bits == 16 else "bf16"
         dtype = "w4a16" if stored_bits <= 4 else nearest

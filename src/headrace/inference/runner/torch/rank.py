@@ -127,7 +127,6 @@ class Rank:
         return self._network.logits(hidden[tensors.rows]), hidden[tensors.hidden_rows].float()
 
     def load_adapter(self, slot: int, adapter: Adapter) -> None:
-        """Fill a slot with this rank's part of an adapter."""
         matrices: dict[str, LowRankTensors] = {}
         for name, matrix in adapter.matrices.items():
             rows, columns = cut_of(name, self._spec, self._collectives.shard) or (None, None)
@@ -137,11 +136,9 @@ class Rank:
         self._adapters[slot] = matrices
 
     def close(self) -> None:
-        """Leave the process group."""
         self._collectives.leave()
 
     def capture(self) -> None:
-        """Capture the CUDA graphs of decode steps."""
         limits = self._plan.limits
         self._graphs = DecodeGraphs(
             self._decode,
@@ -158,7 +155,6 @@ class Rank:
         return torch.from_numpy(np.array(values, np.float32)).to(self.device, self._plan.activations)
 
     def _adapted(self, step: StepInput) -> list[Adapted]:
-        """Return the adapters of a step, each with its tokens."""
         if step.adapters is None:
             return []
         slots = np.repeat(step.adapters, np.diff(step.query_starts))
@@ -179,7 +175,6 @@ def device_of(plan: TorchPlan, shard: Shard) -> torch.device:
 
 
 def estimate_sizes(spec: ModelSpec, plan: TorchPlan) -> RunnerSizes:
-    """Return the memory that each rank needs, by the shapes of the weights."""
     limits, local = plan.limits, local_spec(spec, Shard(0, plan.num_ranks))
     shape = KvShape(local.num_kv_heads, local.head_dim, local.head_dim)
     weights_bytes = _weights_bits(spec, plan) // 8 // plan.num_ranks

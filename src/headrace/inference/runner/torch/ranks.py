@@ -91,33 +91,21 @@ class Ranks:
 
     @property
     def pids(self) -> list[int]:
-        """The process ids, in the order of the ranks."""
         return [process.pid for process in self._processes]
 
     @property
     def failure(self) -> str | None:
-        """The reason why the ranks cannot continue, or None."""
         return self._failure
 
     def wait_until_ready(self) -> None:
-        """
-        Wait until all processes are about to join each other.
-
-        Raises:
-            HeadraceError: One of them failed.
-        """
+        """Wait until all processes are about to join each other; raises the error of one that failed."""
         for _ in self._processes:
             if not self._ready.acquire(timeout=START_TIMEOUT_S):
                 self.fail(f"a process did not start within {START_TIMEOUT_S:.0f} s")
             self.check()
 
     def check(self) -> None:
-        """
-        Raise the error of a rank that has failed or ended.
-
-        Raises:
-            HeadraceError: The rank's error, or that it ended.
-        """
+        """Raise the error of a rank that has failed or ended."""
         if self._error is not None:
             raise self._error
         if self._failure is not None:
@@ -128,7 +116,6 @@ class Ranks:
         self._send(replace(step, sampling=np.zeros(len(step.rows), SAMPLING_DTYPE), histories=(), biases=(), masks=()))
 
     def send_adapter(self, slot: int, adapter: Adapter) -> None:
-        """Send an adapter to all ranks."""
         self._send(LoadAdapter(slot, adapter))
 
     def fail(self, reason: str) -> None:
@@ -202,7 +189,6 @@ class Ranks:
 
 
 def meeting_point() -> str:
-    """Return the path of a new file by which ranks find each other."""
     handle, path = tempfile.mkstemp(prefix="headrace-ranks-")
     os.close(handle)
     return path

@@ -55,7 +55,6 @@ class TorchRunner:
         return self._ranks is None or self._ranks.failure is None
 
     def execute(self, step: StepInput) -> StepOutput:
-        """Run one step."""
         with self._forward(step) as (logits, hidden):
             return replace(sample(logits, step), hidden=hidden.cpu().numpy())
 
@@ -66,13 +65,11 @@ class TorchRunner:
             return values
 
     def load_adapter(self, slot: int, adapter: Adapter) -> None:
-        """Fill a slot; see `Runner.load_adapter`."""
         if self._ranks is not None:
             self._ranks.send_adapter(slot, adapter)
         self._open().load_adapter(slot, adapter)
 
     def close(self) -> None:
-        """Free weights and KV cache, and end the other ranks."""
         rank, self._rank = self._rank, None
         if rank is None:
             return
@@ -113,15 +110,9 @@ def load_torch_runner(
     progress: Progress = no_progress,
 ) -> TorchRunner:
     """
-    Load a model, and start the processes of the other ranks if there are any.
+    Load a model, and start the processes of the other ranks if there are any, which read it from `files`.
 
-    Args:
-        spec: The network.
-        weights: Its checkpoint.
-        plan: Formats, limits, device.
-        files: The location of the model; required with several ranks.
-        threads: Threads of each rank on a CPU; None: torch's default, divided by the ranks.
-        progress: Called as weights arrive.
+    `threads` is the number of threads of each rank on a CPU; None: torch's default, divided by the ranks.
 
     Raises:
         BrokenModel: A tensor is missing or of the wrong shape.
@@ -136,8 +127,13 @@ def load_torch_runner(
     if threads is not None:
         torch.set_num_threads(threads)
     with contextlib.ExitStack() as started:
-        ranks = _start_ranks(plan, files, threads) if plan.num_ranks > 1 else None
-        if ranks is not None:
+        ranks = None
+        if plan.num_ranks > 1:
+            assert files is not None, "several ranks need the place of the model"
+            task = RankTask(
+                rank=1, plan=plan, model=files.path, rope=files.rope, meeting_point=meeting_point(), threads=threads
+            )
+            ranks = Ranks([replace(task, rank=rank) for rank in range(1, plan.num_ranks)])
             started.callback(ranks.close)
         rank = _load_rank(spec, weights, plan, ranks, progress)
         started.pop_all()
@@ -164,16 +160,6 @@ def _check_gpus(plan: TorchPlan) -> None:
             "expected at least 8.9 (Ada, Hopper and later). Take w8a8, w4a16 or bf16.",
             name="dtype",
         )
-
-
-def _start_ranks(plan: TorchPlan, files: ModelFiles | None, threads: int | None) -> Ranks:
-    assert files is not None, "several ranks need the place of the model"
-    point = meeting_point()
-    tasks = [
-        RankTask(rank=rank, plan=plan, model=files.path, rope=files.rope, meeting_point=point, threads=threads)
-        for rank in range(1, plan.num_ranks)
-    ]
-    return Ranks(tasks)
 
 
 def _load_rank(

@@ -23,7 +23,7 @@ from headrace.inference.runner.decoding import decode
 from headrace.inference.runner.torch.layers import ExpertLinear, Head, Linear
 from headrace.inference.runner.torch.matmul import (
     Int4Weight,
-    Int8Weight,
+    ScaledWeight,
     Weight,
     on_top,
     pack_int4,
@@ -73,7 +73,6 @@ class Uploader:
         return target
 
     def close(self) -> None:
-        """Free the buffers."""
         self._threads.shutdown()
         if self._stream is not None:
             self._stream.synchronize()
@@ -102,7 +101,7 @@ def _copy(buffer: Tensor, piece: npt.NDArray[np.uint8], copied: "torch.cuda.Even
 
 
 class RankWeights:
-    """The weights that one rank holds, loaded on demand; a `WeightsOfNetwork`."""
+    """The weights that one rank holds, loaded on demand."""
 
     def __init__(
         self,
@@ -119,15 +118,8 @@ class RankWeights:
         """
         Create a loader; weights are read when they are requested.
 
-        Args:
-            spec: The whole network.
-            source: Its checkpoint.
-            uploader: Copies arrays to the device.
-            shard: The part to load.
-            dtype: Format of vectors, tables and activations.
-            matrix_format: Format of the matrices of layers: plain, fp8, w8a8 or w4a16.
-            is_invariant: Matrix products do not depend on the number of rows.
-            progress: Called as weights arrive.
+        `dtype` is the format of vectors, tables and activations, `matrix_format` (plain, fp8, w8a8 or w4a16) that of
+        the matrices of layers. `is_invariant`: matrix products do not depend on the number of rows.
         """
         self._spec = spec
         self._source = source
@@ -152,7 +144,6 @@ class RankWeights:
         return None if tensor is None else self._floats(tensor).flatten().float()
 
     def table(self, name: str) -> Tensor:
-        """Return a matrix of which rows are looked up."""
         if name not in self._tables:
             tensor = self._load(name)
             assert tensor is not None
@@ -181,7 +172,6 @@ class RankWeights:
         return Head(self.table(name), self.vector("lm_head_bias"), is_invariant=self._is_invariant)
 
     def router(self, name: str) -> Linear:
-        """Return a matrix in float32."""
         tensor = self._load(name)
         assert tensor is not None
         weight = self._floats(tensor).float()
@@ -189,11 +179,15 @@ class RankWeights:
 
     def _packed(self, tensor: RawTensor) -> Weight:
         """Return a matrix in the format of the runner, unchanged if the file stores it in that format."""
+        if self._format == "w4a16" and tensor.encoding in {Encoding.Q4_0, Encoding.Q4_1}:
+            int4 = pack_int4(tensor)
+            minima = None if int4.minima is None else int4.minima.to(self._device)
+            return Int4Weight(int4.values.to(self._device), int4.scales.to(self._device), minima)
         if self._format == "w4a16":
-            return self._int4(tensor)
+            return quantize_int4(self._floats(tensor))
         if self._format == "w8a8" and tensor.encoding is Encoding.I8:
             weight = pack_int8(tensor)
-            return Int8Weight(weight.values.to(self._device), weight.scales.to(self._device))
+            return ScaledWeight(weight.values.to(self._device), weight.scales.to(self._device))
         matrix = self._floats(tensor).to(self._dtype)
         if self._format == "fp8":
             return quantize_fp8(matrix)
@@ -203,13 +197,6 @@ class RankWeights:
         """Return the biases of matrices next to each other, or None if they have none or another rank has them."""
         biases = [bias for name in names if (bias := self.vector(f"{name}_bias")) is not None]
         return torch.cat(biases).to(self._dtype) if biases else None
-
-    def _int4(self, tensor: RawTensor) -> Int4Weight:
-        if tensor.encoding not in {Encoding.Q4_0, Encoding.Q4_1}:
-            return quantize_int4(self._floats(tensor))
-        weight = pack_int4(tensor)
-        minima = None if weight.minima is None else weight.minima.to(self._device)
-        return Int4Weight(weight.values.to(self._device), weight.scales.to(self._device), minima)
 
     def _load(self, name: str) -> RawTensor | None:
         """Return this rank's part of a weight as it is in the file."""

@@ -65,7 +65,6 @@ class AdapterHooks:
             self._tokens.append((slot, torch.as_tensor(tokens, device=self._device)))
 
     def clear(self) -> None:
-        """Give no token an adapter."""
         self._tokens = []
 
     def _tensor(self, values: Float32) -> torch.Tensor:
@@ -82,7 +81,6 @@ class AdapterHooks:
         return add_products
 
     def _add_product(self, output: torch.Tensor, inputs: torch.Tensor, tokens: torch.Tensor, factors: Factors) -> None:
-        """Add B A x to the rows of the adapter's tokens, in place."""
         rows_in, rows_out = inputs.reshape(-1, inputs.shape[-1]), output.view(-1, output.shape[-1])
         if len(rows_in) != self._num_tokens:
             raise EngineFailed("An adapted layer does not run on the tokens of the step.")

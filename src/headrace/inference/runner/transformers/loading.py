@@ -6,6 +6,7 @@ Nothing is downloaded, and code of the checkpoint runs only if `trust_remote_cod
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,14 +25,13 @@ from headrace.core.sizes import format_size
 from headrace.core.telemetry import get_logger
 from headrace.inference.runner.memory import MemoryBudget, MemoryPlan, RunnerSizes, plan_sizes
 from headrace.inference.runner.step import RunnerInfo, RunnerLimits
+from headrace.inference.runner.torch.kv_cache import KvCache, block_bytes
 from headrace.inference.runner.transformers.adapters import AdapterHooks
 from headrace.inference.runner.transformers.by_sequence import SequenceNetwork, cached_shapes
 from headrace.inference.runner.transformers.paged import PagedNetwork, attach
-from headrace.inference.runner.transformers.pages import KvPages, block_bytes
-from headrace.inference.runner.transformers.runner import Network, TransformersRunner
+from headrace.inference.runner.transformers.runner import Network, TransformersRunner, check_logits, own_logits
 from headrace.inference.runner.transformers.seq2seq import SeqToSeqRunner, state_bytes
 from headrace.inference.runner.transformers.support import Tier, choose_tier, network_facts
-from headrace.inference.runner.transformers.verify import check_logits, own_logits
 from headrace_handler.stray_files import listed
 
 DTYPES: Final = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -138,10 +138,10 @@ def make_runner(
     tier = choose_tier(network_facts(model, max_model_len=limits.max_context_tokens))
     expected = _own_logits(model, limits, vocab_size)
     own_attention = model.config._attn_implementation  # noqa: SLF001 - it has no other name
-    make = _Maker(model, source, limits, budget, vocab_size, expected, AdapterHooks(model, limits.max_adapters))
+    make = partial(_make, model, source, limits, budget, vocab_size, expected, AdapterHooks(model, limits.max_adapters))
     if tier is Tier.PAGED:
         try:
-            return make.runner(tier)
+            return make(tier)
         except InsufficientMemory:
             raise
         except Exception as exc:  # noqa: BLE001 - modeling code may raise anything
@@ -152,7 +152,7 @@ def make_runner(
             )
             model.set_attn_implementation(own_attention)
     try:
-        return make.runner(Tier.BY_SEQUENCE)
+        return make(Tier.BY_SEQUENCE)
     except InsufficientMemory:
         raise
     except Exception as exc:
@@ -198,55 +198,44 @@ def make_seq_to_seq_runner(
     return SeqToSeqRunner(model, vocab_size=vocab_size, limits=limits, info=info)
 
 
-@dataclass(frozen=True, slots=True)
-class _Maker:
-    """Creates the runner of a network for a tier."""
-
-    model: Any
-    source: NetworkSource
-    limits: RunnerLimits
-    budget: MemoryBudget
-    vocab_size: int
-    expected: torch.Tensor
-    adapters: AdapterHooks
-
-    def runner(self, tier: Tier) -> TransformersRunner:
-        """Return a runner that was checked against the network's own logits."""
-        context = attach(self.model) if tier is Tier.PAGED else None
-        shapes = cached_shapes(self.model) if context is None else context.shapes
-        sizes = replace(
-            _runner_sizes(
-                self.model,
-                self.limits,
-                self.vocab_size,
-                block_bytes(shapes, self.limits.block_tokens, self.model.dtype),
-            ),
-            adapter_bytes=self.limits.max_adapters * self.adapters.slot_bytes(self.limits.max_adapter_rank),
-        )
-        plan = plan_sizes(sizes, self.limits, self.budget, formats=_FORMATS)
-        limits = replace(self.limits, num_blocks=plan.num_blocks)
-        pages = KvPages(
-            shapes,
-            num_blocks=plan.num_blocks,
-            block_tokens=limits.block_tokens,
-            dtype=self.model.dtype,
-            device=self.source.device,
-        )
-        network: Network = (
-            SequenceNetwork(self.model, pages, self.adapters)
-            if context is None
-            else PagedNetwork(self.model, context, pages, self.adapters)
-        )
-        is_rounded = self.model.dtype is not torch.float32 or bool(self.source.quantization)
-        check_logits(network, self.expected, limits, self.vocab_size, is_rounded=is_rounded)
-        return TransformersRunner(
-            network,
-            self.adapters,
-            vocab_size=self.vocab_size,
-            limits=limits,
-            info=_runner_info(self.model, self.source, plan, tier.value),
-            num_parameters=self.model.num_parameters(),
-        )
+def _make(
+    model: Any,
+    source: NetworkSource,
+    limits: RunnerLimits,
+    budget: MemoryBudget,
+    vocab_size: int,
+    expected: torch.Tensor,
+    adapters: AdapterHooks,
+    tier: Tier,
+) -> TransformersRunner:
+    """Return a runner that was checked against the network's own logits."""
+    context = attach(model) if tier is Tier.PAGED else None
+    shapes = cached_shapes(model) if context is None else context.shapes
+    bytes_of_block = block_bytes(shapes, block_tokens=limits.block_tokens, dtype=model.dtype)
+    sizes = _runner_sizes(model, limits, vocab_size, bytes_of_block)
+    sizes = replace(sizes, adapter_bytes=limits.max_adapters * adapters.slot_bytes(limits.max_adapter_rank))
+    plan = plan_sizes(sizes, limits, budget, formats=_FORMATS)
+    limits = replace(limits, num_blocks=plan.num_blocks)
+    cache = KvCache(
+        shapes,
+        num_blocks=plan.num_blocks,
+        block_tokens=limits.block_tokens,
+        dtype=model.dtype,
+        device=source.device,
+    )
+    network: Network = (
+        SequenceNetwork(model, cache, adapters) if context is None else PagedNetwork(model, context, cache, adapters)
+    )
+    is_rounded = model.dtype is not torch.float32 or bool(source.quantization)
+    check_logits(network, expected, limits, vocab_size, is_rounded=is_rounded)
+    return TransformersRunner(
+        network,
+        adapters,
+        vocab_size=vocab_size,
+        limits=limits,
+        info=_runner_info(model, source, plan, tier.value),
+        num_parameters=model.num_parameters(),
+    )
 
 
 def _runner_sizes(model: Any, limits: RunnerLimits, vocab_size: int, bytes_of_block: int) -> RunnerSizes:
@@ -266,11 +255,13 @@ def _runner_sizes(model: Any, limits: RunnerLimits, vocab_size: int, bytes_of_bl
 
 
 def _runner_info(model: Any, source: NetworkSource, plan: MemoryPlan, method: str) -> RunnerInfo:
-    name = dtype_name(model.dtype)
+    name, device = dtype_name(model.dtype), source.device.type
+    if device != "cpu":
+        device = f"{device} {torch.cuda.get_device_name(source.device)}"
     return RunnerInfo(
         dtype=source.quantization or name,
         kv_dtype=name,
-        device=f"{_device_name(source.device)} ({method})",
+        device=f"{device} ({method})",
         weights_bytes=plan.weights_bytes,
         kv_cache_bytes=plan.kv_cache_bytes,
         workspace_bytes=plan.workspace_bytes,
@@ -280,12 +271,7 @@ def _runner_info(model: Any, source: NetworkSource, plan: MemoryPlan, method: st
     )
 
 
-def _device_name(device: torch.device) -> str:
-    return "cpu" if device.type == "cpu" else f"{device.type} {torch.cuda.get_device_name(device)}"
-
-
 def dtype_name(dtype: torch.dtype) -> str:
-    """Return our name of a format."""
     return next((name for name, known in DTYPES.items() if known is dtype), str(dtype).removeprefix("torch."))
 
 
@@ -358,7 +344,6 @@ def _first_names(names: Sequence[str]) -> str:
 
 
 def _translate(path: Path, load: Callable[[], Any]) -> Any:
-    """Call a loader of transformers and raise its errors as ours."""
     try:
         return load()
     except ImportError as exc:

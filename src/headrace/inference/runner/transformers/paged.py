@@ -15,9 +15,9 @@ from headrace.core.errors import UnsupportedModel
 from headrace.inference.runner.step import StepInput
 from headrace.inference.runner.torch.attention import attend
 from headrace.inference.runner.torch.batch import StepTensors, to_device
+from headrace.inference.runner.torch.kv_cache import KvCache, KvShape
 from headrace.inference.runner.transformers.adapters import AdapterHooks
-from headrace.inference.runner.transformers.logits import HeadCall
-from headrace.inference.runner.transformers.pages import KvPages, LayerShape
+from headrace.inference.runner.transformers.runner import HeadCall
 
 NAME: Final = "headrace"
 """The name of our attention function in transformers."""
@@ -28,16 +28,15 @@ class AttentionContext:
     """The state that the attention of one network reads: the order of its layers, the blocks, the step that runs."""
 
     def __init__(self) -> None:
-        self.pages: KvPages | None = None
+        self.cache: KvCache | None = None
         """None: shapes are being recorded."""
         self.batch: StepTensors | None = None
         self.slots: torch.Tensor | None = None
         """The slots of `batch` as an index."""
-        self.shapes: list[LayerShape] = []
+        self.shapes: list[KvShape] = []
         self._layers: dict[int, int] = {}
 
-    def record(self, module: torch.nn.Module, shape: LayerShape) -> None:
-        """Note the shape of a layer when it runs for the first time."""
+    def record(self, module: torch.nn.Module, shape: KvShape) -> None:
         if id(module) in self._layers:
             raise UnsupportedModel(
                 "An attention module runs twice in a step, for two layers. Serve the model with --backend vllm."
@@ -46,7 +45,6 @@ class AttentionContext:
         self.shapes.append(shape)
 
     def layer_of(self, module: torch.nn.Module) -> int:
-        """Return the number of an attention module in the order of the network."""
         return self._layers[id(module)]
 
 
@@ -54,17 +52,16 @@ class PagedNetwork:
     """A network whose attention reads and writes our blocks."""
 
     def __init__(
-        self, model: torch.nn.Module, context: AttentionContext, pages: KvPages, adapters: AdapterHooks
+        self, model: torch.nn.Module, context: AttentionContext, cache: KvCache, adapters: AdapterHooks
     ) -> None:
-        context.pages = pages
+        context.cache = cache
         self._context = context
-        self._pages = pages
+        self._cache = cache
         self._adapters = adapters
         self._head = HeadCall(model)
 
     def logits(self, step: StepInput) -> torch.Tensor:
-        """Run one step up to its logits (R, V)."""
-        batch = to_device(step, block_tokens=self._pages.block_tokens, device=self._pages.device)
+        batch = to_device(step, block_tokens=self._cache.block_tokens, device=self._cache.device)
         if step.adapters is not None:
             lengths = step.query_starts[1:] - step.query_starts[:-1]
             self._adapters.select(step.adapters.repeat(lengths))
@@ -79,8 +76,7 @@ def attach(model: Any) -> AttentionContext:
     """
     Replace the attention of a network by ours, and find the shapes of its layers by running one token.
 
-    Raises:
-        UnsupportedModel: the attention depends on something that our attention function does not compute.
+    Raises `UnsupportedModel` if the attention depends on something that ours does not compute.
     """
     AttentionInterface.register(NAME, _attention)
     context = AttentionContext()
@@ -115,18 +111,16 @@ def _attention(  # noqa: PLR0913 - transformers' interface
     if attention_mask is not None or position_bias is not None:
         raise UnsupportedModel(f"{type(module).__name__} has an attention bias of its own.")
     context: AttentionContext = getattr(module, _ATTRIBUTE)
-    shape = LayerShape(key.shape[1], key.shape[3], value.shape[3])
-    if context.pages is None or context.batch is None or context.slots is None:
+    shape = KvShape(key.shape[1], key.shape[3], value.shape[3])
+    if context.cache is None or context.batch is None or context.slots is None:
         context.record(module, shape)
-        return value.new_zeros((1, query.shape[2], query.shape[1], shape.value_size)), None
-    index, batch = context.layer_of(module), context.batch
-    context.pages.store(index, key[0].transpose(0, 1), value[0].transpose(0, 1), context.slots)
-    keys, values = context.pages.layer(index)
+        return value.new_zeros((1, query.shape[2], query.shape[1], shape.value_dim)), None
+    index = context.layer_of(module)
+    context.cache.put(key[0].transpose(0, 1), value[0].transpose(0, 1), index, context.slots)
     output = attend(
         query[0].transpose(0, 1),
-        keys,
-        values,
-        batch,
+        *context.cache.layer(index),
+        context.batch,
         scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
         window=sliding_window,
         softcap=softcap,

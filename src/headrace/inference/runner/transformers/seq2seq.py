@@ -50,7 +50,6 @@ class SeqToSeqRunner:
         self._states: OrderedDict[int, _State] = OrderedDict()
 
     def execute(self, step: StepInput) -> StepOutput:
-        """Run one step."""
         if self._model is None:
             raise EngineFailed("The runner is closed.")
         check_step(step, self.limits, vocab_size=self.vocab_size)
@@ -64,23 +63,21 @@ class SeqToSeqRunner:
             raise EngineFailed(f"The network failed in a step: {type(exc).__name__}: {reason}") from exc
 
     def load_adapter(self, slot: int, adapter: Adapter) -> None:  # noqa: ARG002 - the protocol's
-        """Refuse adapters: there are no slots."""
         raise UnsupportedModel("Adapters of encoder-decoder networks are not supported.")
 
     def close(self) -> None:
-        """Free weights and states."""
         self._model = None
         self._states.clear()
 
     def _logits(self, step: StepInput) -> Iterable[torch.Tensor]:
-        """Yield the logits of the rows of each sequence."""
         for sequence, context_len in enumerate(step.context_lens.tolist()):
             start, end = step.query_starts[sequence : sequence + 2].tolist()
             rows = step.rows[(step.rows >= start) & (step.rows < end)] - start
             tokens = torch.as_tensor(step.token_ids[start:end], dtype=torch.long, device=self._model.device)[None]
             key = int(step.block_tables[sequence, 0])
             if context_len == 0:
-                self._keep(key, self._encode(tokens))
+                encoded = self._model.get_encoder()(input_ids=tokens, return_dict=True)
+                self._keep(key, _State(encoded, EncoderDecoderCache(DynamicCache(), DynamicCache()), 0))
                 if len(rows) and rows.tolist() != [end - start - 1]:
                     raise EngineFailed(
                         "The step is invalid: a prompt of an encoder-decoder has logits at its end only."
@@ -98,10 +95,6 @@ class SeqToSeqRunner:
                 self._states.move_to_end(key)
                 yield self._decode(state, tokens)[torch.as_tensor(rows, dtype=torch.long, device=tokens.device)]
             self._states[key].num_tokens = context_len + end - start
-
-    def _encode(self, tokens: torch.Tensor) -> _State:
-        encoded = self._model.get_encoder()(input_ids=tokens, return_dict=True)
-        return _State(encoded, EncoderDecoderCache(DynamicCache(), DynamicCache()), 0)
 
     def _decode(self, state: _State, tokens: torch.Tensor) -> torch.Tensor:
         """Return the logits (T, V) after each token of an answer."""
@@ -121,8 +114,7 @@ def first_tokens(model: Any) -> tuple[int, int | None]:
     """
     Return the token that the decoder starts with, and the one that every answer begins with, if any.
 
-    Raises:
-        UnsupportedModel: the checkpoint names no first token.
+    Raises `UnsupportedModel` if the checkpoint names no first token.
     """
     generation, config = model.generation_config, model.config
     first = generation.decoder_start_token_id

@@ -54,8 +54,7 @@ def choose_tier(facts: NetworkFacts) -> Tier:
     """
     Return the way to call a network.
 
-    Raises:
-        UnsupportedModel: a token depends on more than the keys and values of those before it.
+    Raises `UnsupportedModel` if a token depends on more than the keys and values of those before it.
     """
     name = facts.architecture
     states = facts.layer_types - _PAGED_LAYERS - _WITHOUT_CACHE - {_CHUNKED}
@@ -99,9 +98,17 @@ def network_facts(model: Any, *, max_model_len: int) -> NetworkFacts:
             getattr(config, "attention_chunk_size", None) is not None
             and any("create_chunked_causal_mask(" in source for source in sources)
         ),
-        loses_window=_has_window(config, layer_types) and any(_hides_window(source) for source in sources),
+        loses_window=getattr(config, "sliding_window", None) is not None
+        and (not layer_types or "sliding_attention" in layer_types)
+        and any(
+            "create_sliding_window_causal_mask(" in source and "sliding_window=" not in source for source in sources
+        ),
+        # Or the code is that of an encoder that its config may turn into a decoder, as BERT's.
         is_bidirectional=getattr(config, "use_bidirectional_attention", None) in (True, "all")
-        or (getattr(config, "is_decoder", None) is False and any(_may_be_encoder(source) for source in sources)),
+        or (
+            getattr(config, "is_decoder", None) is False
+            and any("create_bidirectional_mask(" in source and "config.is_decoder" in source for source in sources)
+        ),
         varying_ropes=frozenset(_varying_ropes(config, max_model_len)),
     )
 
@@ -137,17 +144,3 @@ def _varying_ropes(config: Any, max_model_len: int) -> Iterable[str]:
         original = rope.get("original_max_position_embeddings") or getattr(config, "max_position_embeddings", None)
         if kind in {_DYNAMIC, "longrope"} and max_model_len > (original or 0):
             yield kind
-
-
-def _has_window(config: Any, layer_types: frozenset[str]) -> bool:
-    has_size = getattr(config, "sliding_window", None) is not None
-    return has_size and (not layer_types or "sliding_attention" in layer_types)
-
-
-def _may_be_encoder(source: str) -> bool:
-    """Return whether the code is that of an encoder that its config may turn into a decoder, as BERT's."""
-    return "create_bidirectional_mask(" in source and "config.is_decoder" in source
-
-
-def _hides_window(source: str) -> bool:
-    return "create_sliding_window_causal_mask(" in source and "sliding_window=" not in source

@@ -18,8 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from headrace.inference.runner.torch.batch import Scoring, StepTensors
-from headrace.inference.runner.torch.kernels.dtypes import compute_dtype
-from headrace.inference.runner.torch.kernels.ragged import find_owner, first_row_of_tile, num_tiles
+from headrace.inference.runner.torch.kernels.tiles import compute_dtype, find_owner, first_row_of_tile, num_tiles
 
 TILE_ROWS: Final = 16
 """Rows of a tile: queries times the query heads of one KV head; the fewest that tensor cores multiply."""
@@ -35,7 +34,6 @@ _COUNTS: Final = ("num_sequences", "table_stride", "num_segments", "is_split")
 def paged_attention(
     query: Tensor, key_cache: Tensor, value_cache: Tensor, batch: StepTensors, scoring: Scoring
 ) -> Tensor:
-    """Attend to the sequences of a batch; see `runner.torch.attention.attend`."""
     num_tokens, num_heads, key_dim = query.shape
     _, block_tokens, num_kv_heads, value_dim = value_cache.shape
     group = num_heads // num_kv_heads
@@ -49,11 +47,10 @@ def paged_attention(
     partial = query.new_empty((num_tokens, num_heads, parts, value_dim), dtype=torch.float32)
     maxima, sums = query.new_empty((2, num_tokens, num_heads, parts), dtype=torch.float32)
     sinks = output if scoring.sinks is None else scoring.sinks.float()  # a pointer that is not read, if there are none
-    slopes = output if scoring.alibi_slopes is None else scoring.alibi_slopes.float()
     query = query if query.stride(2) == 1 else query.contiguous()
     value_block = triton.next_power_of_2(value_dim)
     _attend[(tiles, num_kv_heads, max(1, parts))](
-        *(query, key_cache, value_cache, output, partial, maxima, sums, sinks, slopes),
+        *(query, key_cache, value_cache, output, partial, maxima, sums, sinks),
         *(batch.query_starts, batch.context_lens, batch.block_tables),
         *(len(batch.context_lens), batch.block_tables.stride(0), num_segments, int(is_split)),
         *(query.stride(0), query.stride(1), key_cache.stride(1), key_cache.stride(2)),
@@ -64,7 +61,6 @@ def paged_attention(
         IS_CAUSAL=scoring.is_causal,
         HAS_SOFTCAP=scoring.softcap > 0,
         HAS_SINKS=scoring.sinks is not None,
-        HAS_SLOPES=scoring.alibi_slopes is not None,
         NUM_HEADS=num_heads,
         GROUP=group,
         KEY_DIM=key_dim,
@@ -148,20 +144,16 @@ def _masked_scores(
     scores,
     distance,
     is_seen,
-    slope,
     softcap,
     WINDOW: tl.constexpr,
     IS_CAUSAL: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr,
-    HAS_SLOPES: tl.constexpr,
 ):
-    """Return scores, in units of log(2), after softcap and ALiBi, with -inf where a query does not see a key."""
+    """Return scores, in units of log(2), after softcap, with -inf where a query does not see a key."""
     if HAS_SOFTCAP:
         # softcap * tanh(s / softcap), from the sigmoid
         cap = softcap * LOG2_E
         scores = cap * (2.0 / (1.0 + tl.exp2(scores / cap * (-2.0 * LOG2_E))) - 1.0)
-    if HAS_SLOPES:
-        scores = scores + slope[:, None] * distance.to(tl.float32)
     if IS_CAUSAL:
         is_seen = is_seen & (distance <= 0)
     if WINDOW > 0:
@@ -203,7 +195,6 @@ def _attend(
     maxima,
     sums,
     sinks,
-    slopes,
     query_starts,
     context_lens,
     block_tables,
@@ -223,7 +214,6 @@ def _attend(
     IS_CAUSAL: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr,
     HAS_SINKS: tl.constexpr,
-    HAS_SLOPES: tl.constexpr,
     NUM_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     KEY_DIM: tl.constexpr,
@@ -262,9 +252,6 @@ def _attend(
     value_lane = tl.arange(0, VALUE_BLOCK)
     query_rows = token * query_stride + head * query_head_stride
     queries = _load_rows(query, query_rows, is_row, key_lane, KEY_DIM).to(COMPUTE)
-    slope = scale  # not read without slopes
-    if HAS_SLOPES:
-        slope = tl.load(slopes + head, mask=is_row, other=0.0) * LOG2_E
 
     largest = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
@@ -291,8 +278,8 @@ def _attend(
             scores = tl.dot(queries, keys, input_precision="ieee") * scale
             distance = key_position[None, :] - position[:, None]
             scores = _masked_scores(
-                *(scores, distance, is_key[None, :] & is_row[:, None], slope, softcap),
-                *(WINDOW, IS_CAUSAL, HAS_SOFTCAP, HAS_SLOPES),
+                *(scores, distance, is_key[None, :] & is_row[:, None], softcap),
+                *(WINDOW, IS_CAUSAL, HAS_SOFTCAP),
             )
             value_rows = slots * value_stride + kv_head * value_head_stride
             values = _load_rows(value_cache, value_rows, is_key, value_lane, VALUE_DIM).to(COMPUTE)

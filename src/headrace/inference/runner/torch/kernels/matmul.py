@@ -15,8 +15,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from headrace.inference.runner.torch.kernels.dtypes import FLOATS, compute_dtype
-from headrace.inference.runner.torch.kernels.ragged import find_owner, first_row_of_tile, num_tiles
+from headrace.inference.runner.torch.kernels.tiles import (
+    FLOATS,
+    compute_dtype,
+    find_owner,
+    first_row_of_tile,
+    num_tiles,
+)
 
 
 class Tiles(NamedTuple):
@@ -48,7 +53,6 @@ class Launch(NamedTuple):
 
 
 def product(x: Tensor, matrix: Tensor, how: Launch) -> Tensor:
-    """Return `x @ matrix.T` in floating point."""
     return _launch(x, matrix, (x, x, x), "float", how)
 
 
@@ -81,18 +85,14 @@ def round_rows(x: Tensor, dtype: torch.dtype, largest: float, smallest_scale: fl
     return values, scales
 
 
-def _tiles(num_tokens: int, num_groups: int, *, is_invariant: bool) -> Tiles:
-    if is_invariant:
-        return TILES_FOR_ALL
-    return TILES_FOR_FEW if num_tokens <= _FEW * num_groups else TILES_FOR_MANY
-
-
 def _launch(x: Tensor, matrix: Tensor, factors: tuple[Tensor, Tensor, Tensor], kind: str, how: Launch) -> Tensor:
     x = x if x.stride(1) == 1 else x.contiguous()
     num_tokens, num_inputs = x.shape
     num_groups = 1 if how.starts is None else len(how.starts) - 1
     num_outputs = len(matrix) // num_groups
-    tiles = _tiles(num_tokens, num_groups, is_invariant=how.is_invariant)
+    tiles = TILES_FOR_FEW if num_tokens <= _FEW * num_groups else TILES_FOR_MANY
+    if how.is_invariant:
+        tiles = TILES_FOR_ALL
     token_tiles = triton.cdiv(num_tokens, tiles.tokens)
     if how.starts is not None:
         token_tiles = num_tiles(num_tokens, num_groups, tiles.tokens)
