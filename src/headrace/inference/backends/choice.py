@@ -7,7 +7,7 @@ refused; an engine that another server's configuration names is a preference (`c
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from headrace.core.engine_names import BACKENDS, ENGINES
@@ -66,7 +66,6 @@ class ModelFacts:
 
     @property
     def title(self) -> str:
-        """A name for messages."""
         return self.architecture or self.model_type or "this model"
 
 
@@ -139,13 +138,10 @@ def choose_backend(request: Request, model: ModelFacts, host: HostFacts) -> Back
             "turn strict_backend off.",
             name="rolling_batch",
         )
-    return BackendChoice(
-        name=choice.name, device=choice.device, reason=choice.reason, notices=(notice,) if notice else ()
-    )
+    return replace(choice, notices=(notice,) if notice else ())
 
 
 def install_command(backend: str) -> str:
-    """Return the command that installs what a backend needs."""
     return pip_install(f"headrace[{EXTRAS[backend]}]")
 
 
@@ -160,12 +156,13 @@ def _device(request: Request, host: HostFacts) -> str:
 
 
 def _obstacle(name: str, request: Request, model: ModelFacts, host: HostFacts) -> _Obstacle | None:
-    if name == NATIVE:
-        return _native_obstacle(request, model)
-    if name not in host.installed:
+    if name == NATIVE and request.device == "cuda":
+        return _Obstacle("runs on CPUs only", "use --device cpu", SettingsError)
+    if name != NATIVE and name not in host.installed:
         return _Obstacle(NOT_INSTALLED, install_command(name), SettingsError)
-    if name == "torch":
-        return _Obstacle(_does_not_run(model), message=model.torch_error) if model.torch_error is not None else None
+    if name in (NATIVE, "torch"):  # the same networks
+        error = model.native_error if name == NATIVE else model.torch_error
+        return _Obstacle(_does_not_run(model), message=error) if error is not None else None
     if model.is_pooled or model.is_gguf:
         return _Obstacle(
             "serves no embeddings or scores" if model.is_pooled else "reads no GGUF files", "use --backend native"
@@ -222,14 +219,6 @@ def _quantization_obstacle(quantization: Quantization, version: str, device: str
 
 def _does_not_run(model: ModelFacts) -> str:
     return f"does not run {model.title}"
-
-
-def _native_obstacle(request: Request, model: ModelFacts) -> _Obstacle | None:
-    if request.device == "cuda":
-        return _Obstacle("runs on CPUs only", "use --device cpu", SettingsError)
-    if model.native_error is not None:
-        return _Obstacle(_does_not_run(model), message=model.native_error)
-    return None
 
 
 def _chosen(name: str, device: str, reason: str) -> BackendChoice:

@@ -46,7 +46,6 @@ def runs_on_gpu(environment: Mapping[str, str]) -> bool:
 
 
 def is_installed(backend: str) -> bool:
-    """Return whether the packages of a backend are installed."""
     return all(map(_is_importable, PACKAGES[backend]))
 
 
@@ -59,26 +58,19 @@ def _is_importable(package: str) -> bool:
 
 
 def model_facts(path: Path, *, task: str = "auto") -> ModelFacts:
-    """
-    Return the facts about a model.
-
-    Args:
-        path: the folder, or the `.gguf` file.
-        task: its use as in `ModelSource`.
-
-    Raises:
-        BrokenModel: config.json is missing or malformed.
-    """
+    """Return the facts about a model for a task of `ModelSource`; raises `BrokenModel` without a valid config.json."""
     is_pooled = task in _POOLED_TASKS
     if path.is_file():
         return ModelFacts(is_gguf=True, is_pooled=is_pooled)
     config = read_config(path)
     error = _native_error(config)
+    # Some checkpoints say themselves that they compute vectors or scores, not text.
+    only_pools = task == "auto" and ((path / "modules.json").is_file() or not has_lm_head(config))
     return replace(
         library_facts(config, transformers_tables(), vllm_tables()),
         native_error=error,
         torch_error=error,
-        is_pooled=is_pooled or (task == "auto" and _only_pools(path, config)),
+        is_pooled=is_pooled or only_pools,
     )
 
 
@@ -122,8 +114,3 @@ def _native_error(config: Fields) -> str | None:
     except BrokenModel:
         return None
     return None
-
-
-def _only_pools(path: Path, config: Fields) -> bool:
-    """Return whether the model's files say that it computes vectors or scores, not text."""
-    return (path / "modules.json").is_file() or not has_lm_head(config)

@@ -99,7 +99,6 @@ def vllm_tables() -> VllmTables | None:
 
 
 def package_version(package: str) -> str:
-    """Return a version for messages."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

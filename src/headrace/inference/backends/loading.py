@@ -1,10 +1,10 @@
 """Loading of the chosen backend, whose module is imported only then."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
-from typing import Any, Final
+from typing import Final
 
 from headrace.core.errors import SettingsError
 from headrace.core.progress import Progress, no_progress
@@ -33,14 +33,7 @@ def load_backend(
     on_choice: Callable[[BackendChoice], None] | None = None,
 ) -> Backend:
     """
-    Choose a backend, load the model into it and return it, not started.
-
-    Args:
-        source: The model.
-        config: The requested configuration of the engine.
-        progress: Called with the progress of loading.
-        observer: Receives reports of the engine's steps.
-        on_choice: Called before the model is loaded.
+    Choose a backend, load the model into it and return it, not started; `on_choice` is called before the model loads.
 
     Raises:
         UserError: The model cannot be found, read or run, a setting is invalid or memory is insufficient.
@@ -59,7 +52,8 @@ def load_backend(
     choice = replace(choice, adjustments=adjustments(config, choice, host))
     if on_choice is not None:
         on_choice(choice)
-    load = _loader(choice.name)
+    module, function = LOADERS[choice.name]
+    load: Callable[..., Backend] = getattr(import_module(module), function)
     return load(replace(source, model=located), chosen_config(config, choice, host), progress, observer=observer)
 
 
@@ -82,22 +76,18 @@ def _replaces_fp16(config: EngineConfig, choice: BackendChoice, host: HostFacts)
 
 
 def chosen_config(config: EngineConfig, choice: BackendChoice, host: HostFacts) -> EngineConfig:
-    """
-    Return the configuration for the chosen backend.
-
-    Raises:
-        SettingsError: it asks for more GPUs than there are.
-    """
-    stronger = set((config.vllm_args or {}) if choice.name == "vllm" else ())
+    """Return the configuration for the chosen backend; raises `SettingsError` if it asks for too many GPUs."""
+    vllm_args = config.vllm_args or {}
+    stronger = set(vllm_args if choice.name == "vllm" else ())
     dtype = "bf16" if _replaces_fp16(config, choice, host) else config.dtype
+    stages = vllm_args.get("pipeline_parallel_size")
+    num_stages = stages if isinstance(stages, int) and stages > 0 else 1  # vLLM itself refuses what is no count
     return replace(
         config,
         backend=choice.name,
         backend_reason=choice.reason,
         device=choice.device,
-        tensor_parallel_size=num_devices(
-            config.tensor_parallel_size, choice, host, num_stages=_num_stages(config.vllm_args)
-        ),
+        tensor_parallel_size=num_devices(config.tensor_parallel_size, choice, host, num_stages=num_stages),
         dtype="auto" if stronger & {"dtype", "quantization"} else dtype,
         kv_dtype="auto" if "kv_cache_dtype" in stronger else config.kv_dtype,
     )
@@ -107,14 +97,8 @@ def num_devices(requested: int | None, choice: BackendChoice, host: HostFacts, *
     """
     Return the number of devices that the network, or each stage of vLLM's pipeline, is split over.
 
-    Args:
-        requested: the setting `tensor_parallel_size`: None for 1, 0 for all GPUs that the backend can use.
-        choice: the backend and its device.
-        host: the GPUs that this process sees.
-        num_stages: stages of vLLM's pipeline, which share the GPUs.
-
-    Raises:
-        SettingsError: there are fewer GPUs.
+    `requested` is the setting `tensor_parallel_size`: None for 1, 0 for all GPUs that the backend can use, which the
+    stages of vLLM's pipeline share. Raises `SettingsError` if there are fewer GPUs.
     """
     is_cuda = choice.device == "cuda"
     if requested == 0:
@@ -134,15 +118,3 @@ def num_devices(requested: int | None, choice: BackendChoice, host: HostFacts, *
             name="tensor_parallel_size",
         )
     return wanted
-
-
-def _num_stages(vllm_args: Mapping[str, object] | None) -> int:
-    """Return the number of pipeline stages among vLLM's arguments; vLLM itself refuses what is no count."""
-    found = (vllm_args or {}).get("pipeline_parallel_size")
-    return found if isinstance(found, int) and found > 0 else 1
-
-
-def _loader(name: str) -> Callable[..., Backend]:
-    module, function = LOADERS[name]
-    loader: Any = getattr(import_module(module), function)
-    return loader  # type: ignore[no-any-return]

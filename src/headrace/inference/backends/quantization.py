@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Final
 
 
@@ -20,51 +19,36 @@ class Quantization:
     """The installed transformers reads them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Needs:
-    packages: Mapping[str, str]
-    """Names on PyPI by the name that is imported."""
-    gpu: bool = False
-
-
-def _needs(*packages: str, gpu: bool = False) -> _Needs:
-    """Return needs whose packages are `imported=on-PyPI`, or one name for both."""
-    pairs = (package.partition("=") for package in packages)
-    return _Needs(packages={name: other or name for name, _, other in pairs}, gpu=gpu)
-
-
-NEEDS: Final[Mapping[str, _Needs]] = MappingProxyType(
-    {
-        "aqlm": _needs("aqlm"),
-        "auto-round": _needs("auto_round=auto-round"),
-        "awq": _needs("gptqmodel"),
-        "bitnet": _needs(),
-        "bitsandbytes": _needs("bitsandbytes"),
-        "compressed-tensors": _needs("compressed_tensors=compressed-tensors"),
-        "eetq": _needs("kernels", gpu=True),
-        "fbgemm_fp8": _needs("fbgemm_gpu=fbgemm-gpu-genai", gpu=True),
-        "fouroversix": _needs("fouroversix", gpu=True),
-        "fp8": _needs(),
-        "fp_quant": _needs("fp_quant", gpu=True),
-        "gptq": _needs("optimum", "gptqmodel"),
-        "higgs": _needs("flute=flute-kernel", "fast_hadamard_transform", gpu=True),
-        "hqq": _needs("hqq"),
-        "metal": _needs(),
-        "mxfp4": _needs(),
-        "mxfp8": _needs(),
-        "quark": _needs("quark=amd-quark"),
-        "sinq": _needs("sinq"),
-        "spqr": _needs("spqr_quant", gpu=True),
-        "torchao": _needs("torchao"),
-        "vptq": _needs("vptq", gpu=True),
-    }
-)
+NEEDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "aqlm": ("aqlm",),
+    "auto-round": ("auto_round=auto-round",),
+    "awq": ("gptqmodel",),
+    "bitnet": (),
+    "bitsandbytes": ("bitsandbytes",),
+    "compressed-tensors": ("compressed_tensors=compressed-tensors",),
+    "eetq": ("kernels",),
+    "fbgemm_fp8": ("fbgemm_gpu=fbgemm-gpu-genai",),
+    "fouroversix": ("fouroversix",),
+    "fp8": (),
+    "fp_quant": ("fp_quant",),
+    "gptq": ("optimum", "gptqmodel"),
+    "higgs": ("flute=flute-kernel", "fast_hadamard_transform"),
+    "hqq": ("hqq",),
+    "metal": (),
+    "mxfp4": (),
+    "mxfp8": (),
+    "quark": ("quark=amd-quark",),
+    "sinq": ("sinq",),
+    "spqr": ("spqr_quant",),
+    "torchao": ("torchao",),
+    "vptq": ("vptq",),
+}
 """
-Packages beside the extra `[torch]`, and methods whose code runs on GPUs only. Methods that are not listed need nothing.
+Packages beside the extra `[torch]`: `imported=on-PyPI`, or one name for both. Methods that are not listed need nothing.
 
-Source: `validate_environment` of each quantizer of transformers 5.23.
+Source: `validate_environment` of each quantizer of transformers 5.23, as for the methods whose code runs on GPUs only.
 """
-
+_ON_GPUS_ONLY: Final = frozenset({"eetq", "fbgemm_fp8", "fouroversix", "fp_quant", "higgs", "spqr", "vptq"})
 _ONLY_AT_LOAD: Final = frozenset({"gguf", "nvfp4", "quanto"})
 """Methods by which transformers quantizes plain weights, but reads no checkpoint."""
 
@@ -73,16 +57,14 @@ def quantization_of(method: str, readers: AbstractSet[str], is_importable: Calla
     """
     Return what a checkpoint's quantization needs here.
 
-    Args:
-        method: `quant_method` of config.json; empty as in the first checkpoints of bitsandbytes.
-        readers: methods of the installed transformers; empty: unknown.
-        is_importable: says whether a package is installed.
+    `method` is `quant_method` of config.json, empty as in the first checkpoints of bitsandbytes; `readers` are the
+    methods of the installed transformers, empty: unknown.
     """
     method = method or "bitsandbytes"
-    needs = NEEDS.get(method, _needs())
+    packages = (package.partition("=") for package in NEEDS.get(method, ()))
     return Quantization(
         method=method,
-        missing=tuple(name for package, name in needs.packages.items() if not is_importable(package)),
-        needs_gpu=needs.gpu,
+        missing=tuple(on_pypi or package for package, _, on_pypi in packages if not is_importable(package)),
+        needs_gpu=method in _ON_GPUS_ONLY,
         is_known=method not in _ONLY_AT_LOAD and (not readers or any(reader.startswith(method) for reader in readers)),
     )

@@ -28,12 +28,7 @@ def load_torch(
     *,
     observer: EngineObserver | None = None,
 ) -> Backend:
-    """
-    Load a model and return its engine, not started yet.
-
-    Raises:
-        UserError: The model cannot be found, read or run, a setting is invalid or memory is insufficient.
-    """
+    """Load a model into our networks in torch and return its engine, not started yet; see `load_backend`."""
     model = read_model(source, progress)
     use = resolve_use(model, task=source.task, pooling=source.pooling)
     refuse_smoothed(model, config, is_smoothed_at_load=False)
@@ -51,12 +46,7 @@ def load_torch(
 
 
 def plan_torch(config: EngineConfig, model: Model, limits: EngineLimits) -> tuple[TorchPlan, str]:
-    """
-    Return the plan of a runner, and the reason for its format.
-
-    Raises:
-        SettingsError: A setting is not one of this backend.
-    """
+    """Return the plan of a runner and the reason for its format; raises `SettingsError` for what this backend lacks."""
     if config.batch_invariant and config.device != "cuda":
         raise SettingsError(
             "batch_invariant is true and device is cpu, where torch rounds a number by its place in memory; expected "

@@ -1,14 +1,12 @@
-"""Adapters in vLLM: checked here, loaded under an id of their own, found by the slot of our registry."""
+"""Adapters for vLLM: folders of PEFT, checked and hashed here."""
 
 import hashlib
 import json
-from dataclasses import dataclass, field
-from itertools import count
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from headrace.core.errors import BrokenModel, HeadraceError, InsufficientMemory, SettingsError, UnsupportedModel
-from headrace.inference.engine.core.choice import Choice
 from headrace.inference.models.fields import Fields
 from headrace.inference.models.peft_adapter import read_peft_config
 
@@ -64,28 +62,3 @@ def read_adapter(path: Path, *, max_rank: int) -> AdapterFacts:
         content = hashlib.file_digest(file, "sha256")
     content.update(raw)
     return AdapterFacts(path=path, identity=content.hexdigest(), rank=rank)
-
-
-@dataclass(slots=True)
-class AdapterTable:
-    """vLLM's adapters by slot. On the event loop only."""
-
-    _by_slot: dict[int, Any] = field(default_factory=dict)
-    _ids: "count[int]" = field(default_factory=lambda: count(1))
-
-    def next_id(self) -> int:
-        """Return an id that no adapter has had."""
-        return next(self._ids)
-
-    def put(self, slot: int, adapter: Any) -> None:
-        """Fill a slot."""
-        self._by_slot[slot] = adapter
-
-    def take(self, slot: int) -> Any | None:
-        """Empty a slot; return what was in it."""
-        return self._by_slot.pop(slot, None)
-
-    def of(self, choice: Choice) -> Any | None:
-        """Return the adapter of a choice, or None."""
-        slot = choice.sequence.adapter_slot
-        return None if slot < 0 else self._by_slot[slot]

@@ -89,14 +89,9 @@ def engine_arguments(
     source: ModelSource, config: EngineConfig, model: HfModel, limits: EngineLimits, memory: HostMemory | None
 ) -> dict[str, Any]:
     """
-    Return the arguments that the settings ask for.
+    Return the arguments that the settings ask for, which `check_settings` has checked.
 
-    Args:
-        source: The model, checked by `check_settings`, as is `config`.
-        config: The settings of the engine, with a chosen device and parallelism.
-        model: The model.
-        limits: The resolved limits.
-        memory: The memory to plan the KV cache in; None: vLLM measures the GPU.
+    `config` has a chosen device and parallelism. The KV cache is planned in `memory`; None: vLLM measures the GPU.
     """
     is_on_cpu = memory is not None
     return {
@@ -121,7 +116,7 @@ def engine_arguments(
         "shutdown_timeout": _DRAIN_S,
         **({"hf_overrides": {"rope_parameters": _rope(model, source.rope)}} if source.rope else {}),
         **_memory_arguments(config, model, limits, memory),
-        **_lora_arguments(config),
+        **(_lora_arguments(config) if config.max_loras else {}),
     }
 
 
@@ -129,15 +124,9 @@ def merge_arguments(
     arguments: Mapping[str, Any], given: Mapping[str, object], names: Collection[str]
 ) -> dict[str, Any]:
     """
-    Return the arguments with those of `vllm_args` in place of ours.
+    Return the arguments with those of the setting `vllm_args` (`given`) in place of ours.
 
-    Args:
-        arguments: The result of `engine_arguments`.
-        given: The setting `vllm_args`.
-        names: The names that this version of vLLM knows.
-
-    Raises:
-        SettingsError: A name is unknown, or the argument is not free.
+    Raises `SettingsError` for a name that is not among the `names` that this vLLM knows, or an argument that is ours.
     """
     chosen: dict[str, Any] = {}
     for key, value in given.items():
@@ -174,15 +163,9 @@ def _rope(model: HfModel, rope: Mapping[str, object] | None) -> dict[str, object
 
 
 def _lora_arguments(config: EngineConfig) -> dict[str, Any]:
-    if not config.max_loras:
-        return {}
     rank = next(rank for rank in _LORA_RANKS if rank >= config.max_lora_rank)
-    return {
-        "enable_lora": True,
-        "max_loras": config.max_loras,
-        "max_cpu_loras": config.max_loras,
-        "max_lora_rank": rank,
-    }
+    num = config.max_loras
+    return {"enable_lora": True, "max_loras": num, "max_cpu_loras": num, "max_lora_rank": rank}
 
 
 def _memory_arguments(

@@ -32,21 +32,17 @@ def prepare_process() -> None:
     os.setpgid(0, 0)
     folder = Path(os.environ[FOLDER_VARIABLE])
     tempfile.tempdir = str(folder)  # the watchdog removes it, while vLLM leaves files behind even after a clean end
-    _configure_log(multiprocessing.current_process().name, folder / FAILURES_FILE)
+    log_format, _, level = os.environ.get(LOG_VARIABLE, "auto info").partition(" ")
+    setup_logging(format=log_format, level=level)
+    structlog.contextvars.bind_contextvars(process=multiprocessing.current_process().name)
+    library = logging.getLogger("vllm")
+    library.setLevel(library_level(level))
+    library.addHandler(FailureFile(folder / FAILURES_FILE))
 
 
 def _die_after(parent: BaseProcess) -> None:
     parent.join()
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _configure_log(process: str, failures: Path) -> None:
-    log_format, _, level = os.environ.get(LOG_VARIABLE, "auto info").partition(" ")
-    setup_logging(format=log_format, level=level)
-    structlog.contextvars.bind_contextvars(process=process)
-    library = logging.getLogger("vllm")
-    library.setLevel(library_level(level))
-    library.addHandler(FailureFile(failures))
 
 
 def library_level(level: str) -> int:
@@ -63,7 +59,6 @@ class FailureFile(logging.Handler):
         self._path = path
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Append the exception of a record, if it has one."""
         error = record.exc_info[1] if record.exc_info else None
         if error is None:
             return

@@ -48,7 +48,6 @@ class _Reporter(StatLoggerBase):  # type: ignore[misc]
 
 
 def argument_names() -> set[str]:
-    """Return the names of the arguments of vLLM's engine."""
     return {field.name for field in fields(AsyncEngineArgs)}
 
 
@@ -102,7 +101,6 @@ class AsyncLLMClient:
         return adapter
 
     async def remove_adapter(self, adapter: LoRARequest) -> None:
-        """Unload an adapter."""
         await self._llm.remove_lora(adapter.lora_int_id)
 
     def kill(self) -> None:

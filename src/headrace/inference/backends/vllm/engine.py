@@ -2,24 +2,28 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import aclosing
+from itertools import count
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from headrace.core.errors import EngineFailed, HeadraceError, Unavailable
 from headrace.core.generation import Chunk, EngineStats, FinishReason, TokenLogprob
-from headrace.inference.backends.vllm.adapters import AdapterFacts, AdapterTable
+from headrace.inference.backends.vllm.adapters import AdapterFacts
 from headrace.inference.backends.vllm.errors import request_error
 from headrace.inference.backends.vllm.sampling import check_params
-from headrace.inference.backends.vllm.stats import StepStats, Totals
+from headrace.inference.backends.vllm.stats import StepStats
 from headrace.inference.backends.vllm.step_watch import StepWatch
 from headrace.inference.engine.core.choice import Choice, prompt_token
 from headrace.inference.engine.core.observer import EngineObserver
 from headrace.inference.engine.service.stream import ChunkStream
 from headrace.inference.engine.text.detokenizer import TokenTable
+
+if TYPE_CHECKING:
+    from headrace.inference.backends.vllm.client import AsyncLLMClient
 
 _log = structlog.get_logger("headrace.engine")
 
@@ -28,47 +32,15 @@ _STOP_S = 10.0
 _REASONS = {"length": FinishReason.LENGTH, "stop": FinishReason.EOS, "abort": FinishReason.ABORT}
 
 
-class VllmClient(Protocol):
-    """The calls of vLLM that the engine makes; `client` implements them, and a fake does in tests."""
-
-    vocab_size: int
-    is_speculating: bool
-
-    @property
-    def has_died(self) -> bool:
-        """True once a process of vLLM has ended by itself."""
-        ...
-
-    def generate(self, choice: Choice, adapter: Any) -> AsyncGenerator[Any, None]:
-        """Return the outputs of a choice: vLLM's `RequestOutput`s with new tokens only."""
-        ...
-
-    def add_adapter(self, facts: AdapterFacts, adapter_id: int) -> Coroutine[Any, Any, Any]:
-        """Load an adapter; return the value for `generate`."""
-        ...
-
-    def remove_adapter(self, adapter: Any) -> Coroutine[Any, Any, None]:
-        """Unload an adapter that no request uses."""
-        ...
-
-    def kill(self) -> None:
-        """Begin to kill all processes; returns at once."""
-        ...
-
-    def shutdown(self, timeout_s: float) -> None:
-        """Stop all processes; blocks."""
-        ...
-
-
 ReadAdapter = Callable[[Path], AdapterFacts]
 
 
 class VllmEngine:
-    """Runs each choice as a request of vLLM, and makes our chunks of its tokens."""
+    """Runs each choice as a request of vLLM, and makes our chunks of its tokens; `ChoiceEngine` has the contract."""
 
     def __init__(
         self,
-        client: VllmClient,
+        client: "AsyncLLMClient",
         table: TokenTable,
         stats: StepStats,
         *,
@@ -79,11 +51,13 @@ class VllmEngine:
         self._client = client
         self._table = table
         self._stats = stats
-        self._num_adapter_slots = num_adapter_slots
+        self.num_adapter_slots = num_adapter_slots
         self._read_adapter = read_adapter
         self._step_timeout_s = step_timeout_s
         self._step_watch: StepWatch | None = None
-        self._adapters = AdapterTable()
+        self._adapters: dict[int, Any] = {}
+        """vLLM's adapters by slot. On the event loop only, as all that follows."""
+        self._adapter_ids = count(1)
         self._tasks: dict[Choice, asyncio.Task[None]] = {}
         self._observer = EngineObserver()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -92,13 +66,7 @@ class VllmEngine:
 
     @property
     def vocab_size(self) -> int:
-        """The number of token ids."""
         return self._client.vocab_size
-
-    @property
-    def num_adapter_slots(self) -> int:
-        """The number of adapters that may be loaded at the same time."""
-        return self._num_adapter_slots
 
     @property
     def delays_grammars(self) -> bool:
@@ -128,7 +96,7 @@ class VllmEngine:
         From now on steps have a time limit; those of the warm-up may compile kernels and have none.
         """
         self._observer = observer
-        self._stats.totals = Totals()
+        self._stats.totals.clear()
         assert self._loop is not None
         self._step_watch = StepWatch(
             self._step_timeout_s,
@@ -138,7 +106,6 @@ class VllmEngine:
         )
 
     def add(self, choices: list[Choice]) -> None:
-        """Start a request for each choice; see `ChoiceEngine.add`."""
         if self._is_stopping:
             raise Unavailable("The engine has stopped. Send the request to another server or try again later.")
         check_params(choices[0].sequence.params, speculates=self._client.is_speculating)
@@ -164,26 +131,23 @@ class VllmEngine:
         return facts
 
     def stats(self) -> EngineStats:
-        """Return the current load."""
         return self._stats.engine_stats(len(self._tasks))
 
     def stop(self) -> None:
-        """Stop vLLM's processes; blocks. Idempotent."""
         if not self._is_stopping:
             self._is_stopping = True
             self._client.shutdown(_STOP_S)
 
     async def _replace_adapter(self, slot: int, facts: AdapterFacts) -> None:
-        old = self._adapters.take(slot)
-        if old is not None:
+        if (old := self._adapters.pop(slot, None)) is not None:
             await self._between_steps(self._client.remove_adapter(old))
         try:
-            loaded = await self._between_steps(self._client.add_adapter(facts, self._adapters.next_id()))
+            loaded = await self._between_steps(self._client.add_adapter(facts, next(self._adapter_ids)))
         except EngineFailed:
             raise
         except Exception as error:
             raise facts.refusal(error) from error
-        self._adapters.put(slot, loaded)
+        self._adapters[slot] = loaded
 
     async def _between_steps(self, call: Coroutine[Any, Any, Any]) -> Any:
         """Await a call that vLLM answers between two steps."""
@@ -195,8 +159,9 @@ class VllmEngine:
 
     async def _run(self, choice: Choice) -> None:
         """Read the outputs of one choice until its end; the last chunk says how it ended."""
+        slot = choice.sequence.adapter_slot
         try:
-            async with aclosing(self._client.generate(choice, self._adapters.of(choice))) as outputs:
+            async with aclosing(self._client.generate(choice, None if slot < 0 else self._adapters[slot])) as outputs:
                 async for output in outputs:
                     for chunk in self._chunks(choice, output):
                         if chunk.finish is not None:
@@ -234,8 +199,8 @@ class VllmEngine:
         queue_s = max(0.0, times.scheduled_ts - times.queued_ts) if times is not None else 0.0
         choice.admitted_s = min(choice.arrived_s + queue_s, time.perf_counter())
         sequence.num_cached_tokens = output.num_cached_tokens or 0
-        self._stats.totals.prompt_tokens += sequence.num_prompt_tokens
-        self._stats.totals.cached_tokens += sequence.num_cached_tokens
+        self._stats.totals["prompt_tokens_total"] += sequence.num_prompt_tokens
+        self._stats.totals["cached_tokens_total"] += sequence.num_cached_tokens
         if not sequence.scores_prompt:
             return
         for position, entry in enumerate(output.prompt_logprobs or ()):

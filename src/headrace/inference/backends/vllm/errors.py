@@ -41,59 +41,56 @@ class Failure:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
-    """Failures whose type and text match are raised as `error`, with a sentence on how to fix them."""
-
-    pattern: str
-    error: type[HeadraceError]
-    fix: str
-
-
-_RULES: Final = (
-    _Rule(
+_RULES: Final[tuple[tuple[str, type[HeadraceError], str], ...]] = (
+    (
         r"OutOfMemory|out of memory|MemoryError|cannot allocate memory",
         InsufficientMemory,
         "Lower max_model_len or max_num_seqs, split the model with tensor_parallel_size, or use a larger device.",
     ),
-    _Rule(
-        r"No available memory for the cache blocks|larger than the (available|maximum) KV cache|KV cache is needed"
-        r"|(Available|Free) memory on|is larger than the maximum number of tokens that can be stored",
+    (
+        (
+            r"No available memory for the cache blocks|larger than the (available|maximum) KV cache|KV cache is needed"
+            r"|(Available|Free) memory on|is larger than the maximum number of tokens that can be stored"
+        ),
         InsufficientMemory,
         "Lower max_model_len or kv_cache_bytes, or on a GPU raise gpu_memory_utilization.",
     ),
-    _Rule(
-        r"Model architectures? .* (are|is) not supported|no vLLM implementation|does not recognize this architecture"
-        r"|Cannot find model module|is not supported by vLLM|has no vLLM implementation",
+    (
+        (
+            r"Model architectures? .* (are|is) not supported|no vLLM implementation"
+            r"|does not recognize this architecture"
+            r"|Cannot find model module|is not supported by vLLM|has no vLLM implementation"
+        ),
         UnsupportedModel,
         "Choose another backend: --backend auto takes one that runs this model.",
     ),
-    _Rule(
+    (
         r"Failed to find a kernel|quantization is currently not supported in",
         UnsupportedModel,
         "vLLM has no kernels of this quantization for this device: choose another quantization, device or backend.",
     ),
-    _Rule(
+    (
         r"Unknown quantization method|quantization method .* (is not|specified)|[Qq]uantization .* not supported",
         UnsupportedModel,
         "Choose another backend, or a checkpoint that is quantized in another way.",
     ),
-    _Rule(
+    (
         r"trust_remote_code",
         SettingsError,
         "The checkpoint brings its own code. Start the server with --trust-remote-code if you trust it.",
     ),
-    _Rule(
+    (
         r"ValidationError|validation error|NotImplementedError|AssertionError|ValueError",
         SettingsError,
         "Change the setting or the entry of vllm_args that it names.",
     ),
-    _Rule(
+    (
         r"SafetensorError|HeaderTooLarge|does not appear to have (a file|files)|KeyError|MetadataIncompleteBuffer",
         BrokenModel,
         "Fetch the checkpoint again.",
     ),
 )
+"""Patterns for the type and text of a failure, the error that it becomes, and a sentence on how to fix it."""
 
 
 def read_failures(path: Path) -> list[Failure]:
@@ -111,18 +108,12 @@ def _read_failure(line: bytes) -> Failure | None:
 
 
 def start_error(error: Exception, noted: Sequence[Failure]) -> HeadraceError:
-    """
-    Return our error for a failure of the start.
-
-    Args:
-        error: Raised in the server.
-        noted: The exceptions in vLLM's processes; the first is the cause of the others.
-    """
+    """Return our error for a failure of the start: the first exception noted in vLLM's processes is its cause."""
     failure = noted[0] if noted else Failure(type(error).__name__, str(error))
     subject = f"{failure.type}: {failure.message}"
-    for rule in _RULES:
-        if re.search(rule.pattern, subject, re.DOTALL):
-            return rule.error(f"vLLM did not start: {_sentence(failure)} {rule.fix}")
+    for pattern, kind, fix in _RULES:
+        if re.search(pattern, subject, re.DOTALL):
+            return kind(f"vLLM did not start: {_sentence(failure)} {fix}")
     return EngineFailed(f"vLLM did not start: {_sentence(failure)} The log of its processes may say more.")
 
 

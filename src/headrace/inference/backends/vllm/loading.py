@@ -59,11 +59,9 @@ def load_vllm(
     observer: EngineObserver | None = None,
 ) -> AsyncEngine:
     """
-    Start vLLM with a model and return its backend, which is not started.
+    Start vLLM with a model and return its backend, which is not started; see `load_backend`.
 
-    Raises:
-        UserError: The model cannot be found, read or run, a setting is invalid or memory is insufficient.
-        EngineFailed: A process of vLLM failed for another reason.
+    Raises `EngineFailed`, too, if a process of vLLM failed for another reason than those of the user.
     """
     if find_spec("vllm") is None:
         raise SettingsError(MISSING, name="backend")
@@ -112,7 +110,11 @@ def _start(source: ModelSource, config: EngineConfig, arguments: dict[str, Any],
         folder=folder,
         log=" ".join(log_options()),
         cache_dir=source.cache_dir or home_folder(os.environ),
-        cpus=_cpus(config) if config.device == "cpu" else None,
+        cpus=cpus_of_ranks(
+            sorted(usable_cpus()), num_ranks=config.tensor_parallel_size or 1, num_threads=config.threads
+        )
+        if config.device == "cpu"
+        else None,
         is_batch_invariant=bool(config.batch_invariant),
         step_timeout_s=config.step_timeout_s,
     )
@@ -132,11 +134,6 @@ def _start(source: ModelSource, config: EngineConfig, arguments: dict[str, Any],
             if isinstance(error, HeadraceError) or not isinstance(error, Exception):
                 raise
             raise start_error(error, failures) from error
-
-
-def _cpus(config: EngineConfig) -> list[list[int]]:
-    cpus = sorted(usable_cpus())
-    return cpus_of_ranks(cpus, num_ranks=config.tensor_parallel_size or 1, num_threads=config.threads)
 
 
 def _host_memory(config: EngineConfig, model: HfModel) -> HostMemory | None:

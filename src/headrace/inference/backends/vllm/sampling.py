@@ -16,13 +16,7 @@ _SEED_MASK = 2**63 - 1
 
 
 def check_params(params: SamplingParams, *, speculates: bool) -> None:
-    """
-    Raise `InvalidRequest` for a parameter that this backend cannot apply.
-
-    Args:
-        params: Checked for every backend already.
-        speculates: Whether the engine verifies draft tokens.
-    """
+    """Raise `InvalidRequest` for a parameter that this backend cannot apply, or not if it verifies draft tokens."""
     if params.typical_p != 1.0:
         raise InvalidRequest(
             f"`typical_p` is {params.typical_p}; expected 1 (off), because this server runs vLLM, which has no "

@@ -5,9 +5,10 @@ vLLM reports each step that ends, also one that only computes a part of a prompt
 raise no alarm, but missing reports do.
 """
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 _CHECKS: Final = 10
 """Number of checks within the time limit."""
@@ -26,14 +27,10 @@ class Silence:
 
     def until(self, now_s: float, *, num_reports: int, is_busy: bool, most_s: float) -> "Silence":
         """
-        Return the silence as of a later check.
+        Return the silence as of a later check, with the steps that have ended and whether there are requests then.
 
-        Args:
-            now_s: The time of the check.
-            num_reports: The steps that have ended so far.
-            is_busy: Whether there are requests from now on.
-            most_s: The longest time to count for one check: between two checks this process and vLLM's may have been
-                stopped, as on a machine that sleeps.
+        At most `most_s` count for one check: between two checks this process and vLLM's may have been stopped, as on a
+        machine that sleeps.
         """
         if num_reports != self.num_reports:
             seconds = 0.0
@@ -45,31 +42,16 @@ class Silence:
         return Silence(seconds=seconds, seen_s=now_s, num_reports=num_reports, is_busy=is_busy)
 
 
-class Timer(Protocol):
-    """A callback that the event loop will make: asyncio's `TimerHandle`."""
-
-    def cancel(self) -> None:
-        """Cancel the callback."""
-        ...
-
-
-class Loop(Protocol):
-    """The part of asyncio's event loop that tells and waits for the time."""
-
-    def time(self) -> float:
-        """Return the time in seconds."""
-        ...
-
-    def call_later(self, delay: float, callback: Callable[[], None], /) -> Timer:
-        """Call back after a delay in seconds."""
-        ...
-
-
 class StepWatch:
     """Calls `on_hang` once, when no step has ended for `limit_s` while there were requests. On the event loop only."""
 
     def __init__(
-        self, limit_s: float, *, num_reports: Callable[[], int], on_hang: Callable[[], None], loop: Loop
+        self,
+        limit_s: float,
+        *,
+        num_reports: Callable[[], int],
+        on_hang: Callable[[], None],
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._limit_s = limit_s
         self._interval_s = limit_s / _CHECKS
@@ -77,7 +59,7 @@ class StepWatch:
         self._on_hang = on_hang
         self._loop = loop
         self._silence = Silence(num_reports=num_reports())
-        self._timer: Timer | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     def note(self, *, is_busy: bool) -> None:
         """Note whether there are requests from now on; no timer runs while there are none."""
