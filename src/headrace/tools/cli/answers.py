@@ -163,9 +163,7 @@ def _cut(finish: Finish, max_new_tokens: int | None) -> tuple[str, str]:
 def answer_values(answers: list[Answer]) -> dict[str, Any]:
     """Convert answers to a JSON object: a flat one, or `choices` if there are several."""
     values = [_values(answer) for answer in answers]
-    if len(values) == 1:
-        return values[0]
-    return {"choices": values}
+    return values[0] if len(values) == 1 else {"choices": values}
 
 
 def _values(answer: Answer) -> dict[str, Any]:
@@ -242,7 +240,6 @@ class Stopwatch:
     finish: Finish | None = None
 
     def record(self, chunk: Chunk) -> None:
-        """Record a chunk."""
         self.last_s = time.perf_counter()
         if chunk.text or chunk.tokens:
             self.num_pieces += max(1, len(chunk.tokens))
@@ -256,7 +253,6 @@ class Stopwatch:
 
     @property
     def ttft_s(self) -> float | None:
-        """Time to first token."""
         return None if self.first_s is None else self.first_s - self.started_s
 
     @property

@@ -92,14 +92,12 @@ class Conversation:
     num_tokens: int = 0
 
     def request(self) -> GenerationRequest:
-        """Return the request for the next answer."""
         if self.is_text:
             return prompt_request(str(self.turns[-1]["content"]), self.sampling)
         head: list[dict[str, object]] = [{"role": "system", "content": self.system}] if self.system else []
         return prompt_request(ChatPrompt(messages=(*head, *self.turns)), self.sampling)
 
     def add_answer(self, pieces: Sequence[Part], watch: Stopwatch) -> None:
-        """Add a turn with the answer, and its counts."""
         content, reasoning = (
             "".join(piece.text for piece in pieces if isinstance(piece, kind)) for kind in (ContentText, ReasoningText)
         )

@@ -125,7 +125,6 @@ class ComponentDeployment:
     """`ComputeResourceRequirements` of each copy."""
 
     def create(self) -> None:
-        """Create a model and a component, and their endpoint if needed."""
         client = self.platform.sagemaker
         with _undo_on_failure() as undo:
             _create_model(self.platform, self.name, self.container, undo)
@@ -153,14 +152,12 @@ class ComponentDeployment:
             raise Failed(f"The endpoint {self.host} did not come into service: {error}") from error
 
     def poll(self) -> DeploymentState:
-        """Return the state of the component."""
         description = self.platform.sagemaker.describe_inference_component(InferenceComponentName=self.name)
         status, (current, desired) = description["InferenceComponentStatus"], copies_of(description)
         stage = f"{status} on {self.host}, {current} of {count_of(desired, 'copy', 'copies')} ready"
         return DeploymentState(status=status, stage=stage, reason=description.get("FailureReason", ""))
 
     def ready_text(self, took_s: float) -> str:
-        """Return how to use the component."""
         target = f"{self.host}/inference-components/{self.name}"
         models = self.platform.list_models(target, timeout_s=_MODELS_TIMEOUT_S) if self.num_copies else []
         return _ready_text(self.platform, self.name, took_s, models, host=self.host)

@@ -95,7 +95,6 @@ def check_versions() -> Iterator[Finding]:
 
 
 def check_native() -> Iterator[Finding]:
-    """Check the native runtime and report the kernels that it chooses."""
     try:
         from headrace.inference.runner.cpu import cpu_report
 
@@ -238,7 +237,6 @@ def check_port() -> Iterator[Finding]:
 
 
 def check_packages() -> Iterator[Finding]:
-    """Check the required packages and report the extras."""
     try:
         requirements = metadata.requires("headrace") or []
         extras = metadata.metadata("headrace").get_all("Provides-Extra") or []
@@ -302,7 +300,6 @@ def check_stores() -> Iterator[Finding]:
 
 
 def judge_disk(home: Path) -> Finding:
-    """Judge whether the disk has space for models and is writable."""
     existing = next(folder for folder in (home, *home.parents) if folder.exists())
     free = shutil.disk_usage(existing).free
     found = f"{format_size(free)} free at {existing}"
@@ -334,7 +331,6 @@ def check_huge_pages(path: Path = Path("/sys/kernel/mm/transparent_hugepage/enab
 
 
 def check_object_storage() -> Iterator[Finding]:
-    """Report the S3 server that `headrace up` runs."""
     from headrace.platform.storage.object_storage import find_weed
 
     program = find_weed(os.environ)

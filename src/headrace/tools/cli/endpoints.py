@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from headrace.tools.cli.group import Examples
-from headrace.tools.cli.platform_client import find_platform, platform_option, translate_errors, unknown_name
+from headrace.tools.cli.platform_client import opened_platform, platform_option, unknown_name
 from headrace.tools.cli.tables import age, count_of, labelled, table, wrapped
 
 BUSY = frozenset({"Creating", "Updating", "RollingBack", "SystemUpdating"})
@@ -37,8 +37,7 @@ def list_endpoints(*, url: str | None, as_json: bool) -> None:
 
     A second table lists inference components: status, current and desired copies, endpoint, variant and age.
     """
-    platform = find_platform(url)
-    with translate_errors():
+    with opened_platform(url) as platform:
         names = [entry["EndpointName"] for entry in platform.listed("list_endpoints", "Endpoints")]
         endpoints = [endpoint for name in names if (endpoint := platform.endpoint(name)) is not None]
         components = platform.components()
@@ -63,8 +62,7 @@ def list_endpoints(*, url: str | None, as_json: bool) -> None:
 )
 def describe(*, name: str, url: str | None, as_json: bool) -> None:
     """Show an endpoint (status and reason, variants, images, inference components) or an inference component."""
-    platform = find_platform(url)
-    with translate_errors():
+    with opened_platform(url) as platform:
         endpoint = platform.endpoint(name)
         components = platform.components(name) if endpoint is not None else []
         component = platform.component(name) if endpoint is None else None
@@ -158,7 +156,6 @@ def _unit(variant: Mapping[str, Any]) -> str:
 
 
 def _whole(endpoint: Mapping[str, Any], components: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the platform's description of an endpoint with those of its components."""
     own = [_plain(component) for component in components if component["EndpointName"] == endpoint["EndpointName"]]
     return {**_plain(endpoint), "InferenceComponents": own}
 
@@ -242,7 +239,6 @@ def base_name(component: Mapping[str, Any]) -> str:
 
 
 def copies_of(component: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the current and the desired number of copies."""
     config = component.get("RuntimeConfig") or {}
     return config.get("CurrentCopyCount", 0), config.get("DesiredCopyCount", 0)
 
@@ -257,5 +253,4 @@ def _specification(component: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def needs_text(need: Mapping[str, float]) -> str:
-    """Format `ComputeResourceRequirements` for people."""
     return ", ".join(count_of(need[name], noun, plural) for name, noun, plural in _NEEDS if need.get(name))

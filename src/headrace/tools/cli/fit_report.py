@@ -61,7 +61,6 @@ class FormatFit:
 
     @property
     def formats(self) -> tuple[str, str]:
-        """The formats of weights and KV cache."""
         return self.dtype, self.kv_dtype
 
     def sequences_of(self, num_tokens: int) -> int:
@@ -114,7 +113,6 @@ class Report:
         return next((fit_.refusal for fit_ in self.fits if fit_.formats == auto), "")
 
     def head(self) -> str:
-        """Return the lines above the table."""
         spec, moe = self.facts.spec, self.facts.spec.moe
         experts = ""
         if moe is not None:
@@ -131,7 +129,6 @@ class Report:
         )
 
     def values(self) -> dict[str, object]:
-        """Return the report as JSON."""
         spec = self.facts.spec
         return {
             "model": self.model,
@@ -163,7 +160,6 @@ class Report:
 
 
 def fit_formats(plan: Plan, *, max_model_len: int, max_num_seqs: int, available_bytes: int) -> list[FormatFit]:
-    """Plan every format."""
     fits = []
     for dtype, kv_dtype in FORMATS:
         try:

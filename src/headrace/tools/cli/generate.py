@@ -147,7 +147,6 @@ async def _show_text(source: Source, request: GenerationRequest) -> None:
 
 
 def _say_ending(answer: Answer, sampling: SamplingParams, *, is_raw: bool) -> None:
-    """Say on stderr that an answer was cut or has no text."""
     note = ending_note(
         answer.finish,
         has_text=bool(answer.text),

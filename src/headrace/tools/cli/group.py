@@ -146,11 +146,9 @@ class LazyGroup(HelpfulGroup):
         self.sections = sections
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """Return the names in the order of the table."""
         return [name for name, entry in self.entries.items() if not entry.is_hidden]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Import the command."""
         entry = self.entries.get(cmd_name)
         if entry is None:
             return None
@@ -159,13 +157,11 @@ class LazyGroup(HelpfulGroup):
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete names from the table, and options."""
         names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
         items = [CompletionItem(name, help=self.entries[name].summary) for name in names]
         return [*items, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands from the table in their sections."""
         width = max(map(len, self.list_commands(ctx)))
         for title, names in self.sections.items():
             with formatter.section(title):

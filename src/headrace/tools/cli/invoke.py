@@ -23,14 +23,7 @@ from headrace.tools.cli.invoke_body import (
     request_body,
     text_of_value,
 )
-from headrace.tools.cli.platform_client import (
-    Platform,
-    error_of,
-    find_platform,
-    platform_option,
-    translate_errors,
-    unknown_name,
-)
+from headrace.tools.cli.platform_client import Platform, error_of, opened_platform, platform_option, unknown_name
 from headrace.tools.cli.progress import watching
 from headrace.tools.cli.tables import count_of
 
@@ -100,8 +93,7 @@ def invoke(  # noqa: PLR0913 -- its options
     more = {"TargetVariant": target_variant} if target_variant else {}
     if accept is not None:
         more["Accept"] = accept
-    platform = find_platform(url)
-    with translate_errors(), explained_errors(platform, name, target_variant):
+    with opened_platform(url) as platform, explained_errors(platform, name, target_variant):
         with watching(name, partial(_stage, platform, name)):
             models = _models(platform, name, target_variant) if is_text else []
         if not (is_completion or raw) and any(model.get("has_chat_template") is False for model in models):

@@ -111,7 +111,6 @@ def store_place(data_dir: Path | None, database: str | None) -> "tuple[DataFolde
 
 @contextmanager
 def opened_keys(data_dir: Path | None, database: str | None = None) -> "Iterator[AccessKeys]":
-    """Open the keys in the store of a platform."""
     from headrace.platform.host.access_keys import AccessKeys
     from headrace.platform.state.store import open_store
 

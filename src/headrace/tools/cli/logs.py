@@ -15,7 +15,7 @@ import click
 from headrace.core.telemetry import ConsoleRenderer, escape_control_characters
 from headrace.tools.cli.answers import printable
 from headrace.tools.cli.group import Examples, UserFailed
-from headrace.tools.cli.platform_client import Platform, error_of, find_platform, platform_option, translate_errors
+from headrace.tools.cli.platform_client import Platform, error_of, opened_platform, platform_option
 
 GROUPS = ("/aws/sagemaker/Endpoints/", "/aws/sagemaker/InferenceComponents/")
 """Prefixes of the log groups of endpoints and of inference components."""
@@ -38,8 +38,7 @@ def logs(*, name: str, url: str | None, follow: bool, tail: int | None, times: b
     On a terminal events are shown as `headrace serve` shows them; a file or pipe gets the lines as the workers wrote
     them.
     """
-    platform = find_platform(url)
-    with translate_errors():
+    with opened_platform(url) as platform:
         reader = LogTail(platform, name)
         events = list(reader.read())
         if tail is not None:

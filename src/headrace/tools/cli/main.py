@@ -111,7 +111,6 @@ def completion(ctx: click.Context, /, *, shell: str) -> None:
 
 
 def main() -> None:
-    """Run the command line."""
     cli(prog_name="headrace")
 
 

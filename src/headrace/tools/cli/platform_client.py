@@ -70,7 +70,6 @@ class Platform:
         return self.access_key != ANY_KEY
 
     def client(self, service: str, *, read_timeout_s: float = 60.0) -> Any:
-        """Return a boto3 client for a service."""
         import boto3
         from botocore.config import Config
 
@@ -88,7 +87,6 @@ class Platform:
 
     @cached_property
     def sagemaker(self) -> Any:
-        """The SageMaker control plane client."""
         return self.client("sagemaker")
 
     def listed(self, operation: str, key: str, **only: str) -> list[dict[str, Any]]:
@@ -301,8 +299,15 @@ def translate_errors() -> Iterator[None]:
         raise Failed(str(error)) from error
 
 
+@contextmanager
+def opened_platform(url: str | None) -> Iterator[Platform]:
+    """Yield the platform that a command is for, see `find_platform`, and translate boto3's errors in the block."""
+    platform = find_platform(url)
+    with translate_errors():
+        yield platform
+
+
 def error_of(error: Exception) -> tuple[str, str]:
-    """Return code and message of boto3's `ClientError`."""
     response: dict[str, Any] = getattr(error, "response", {})
     detail = response.get("Error", {})
     return str(detail.get("Code", "")), str(detail.get("Message") or error)

@@ -64,7 +64,6 @@ class BarProgress:
         self._console.print(text, markup=False, highlight=False)
 
     def stop(self) -> None:
-        """Remove the bars."""
         with self._lock:
             if self._timer is not None:
                 self._timer.cancel()
@@ -154,7 +153,6 @@ class LineProgress:
                 self._arm(BETWEEN_LINES_S)
 
     def stop(self) -> None:
-        """Print nothing more."""
         with self._lock:
             self._tasks.clear()
             if self._timer is not None:

@@ -39,7 +39,6 @@ def print_ready(url: str, info: ModelInfo, stats: EngineStats) -> None:
 
 
 def print_models_ready(url: str, specs: "Sequence[HandlerSpec]", side_urls: Mapping[str, str]) -> None:
-    """Print the addresses of a server for TorchServe's models to a terminal."""
     if sys.stderr.isatty():
         rows = [
             *(("model", f"{url}/predictions/{spec.model_name}") for spec in specs),
@@ -50,7 +49,6 @@ def print_models_ready(url: str, specs: "Sequence[HandlerSpec]", side_urls: Mapp
 
 
 def print_code_ready(url: str, spec: "HandlerSpec") -> None:
-    """Print the addresses of a server for a model's own code to a terminal."""
     if sys.stderr.isatty():
         click.echo(code_ready_text(url, spec), err=True)
 

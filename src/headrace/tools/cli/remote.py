@@ -123,7 +123,6 @@ class RemoteSource:
             return RecommendedSampling()
 
     async def close(self, *, deadline_s: float) -> None:  # noqa: ARG002 - closing takes no time here
-        """Close the connections."""
         await self._http.close()
 
     def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk]:
@@ -253,13 +252,8 @@ async def _chunks(exchange: Exchange) -> AsyncGenerator[Chunk, None]:
             if text:
                 yield Chunk(text=text)
     cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
-    finish = Finish(
-        reason=reason,
-        prompt_tokens=usage["prompt_tokens"],
-        output_tokens=usage["completion_tokens"],
-        cached_tokens=cached,
-    )
-    yield Chunk(finish=finish)
+    prompt, output = usage["prompt_tokens"], usage["completion_tokens"]
+    yield Chunk(finish=Finish(reason=reason, prompt_tokens=prompt, output_tokens=output, cached_tokens=cached))
 
 
 async def _lines(exchange: Exchange) -> AsyncGenerator[bytes, None]:

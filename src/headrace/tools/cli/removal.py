@@ -10,14 +10,7 @@ import click
 
 from headrace.tools.cli.endpoints import base_name
 from headrace.tools.cli.group import Examples, UserFailed
-from headrace.tools.cli.platform_client import (
-    Platform,
-    find_platform,
-    found,
-    platform_option,
-    translate_errors,
-    unknown_name,
-)
+from headrace.tools.cli.platform_client import Platform, found, opened_platform, platform_option, unknown_name
 from headrace.tools.cli.progress import showing_stage
 
 TAG = "headrace:made-by"
@@ -45,10 +38,9 @@ def rm(*, names: tuple[str, ...], url: str | None, wait: bool, yes: bool) -> Non
     The endpoint configuration and the model are deleted too if `headrace deploy` created them. Adapters are deleted
     before their base, and components before their endpoint, if both are named.
     """
-    platform = find_platform(url)
-    if platform.is_guessed and not yes:
-        _confirm(names, platform)
-    with translate_errors():
+    with opened_platform(url) as platform:
+        if platform.is_guessed and not yes:
+            _confirm(names, platform)
         endpoints = _described(names, platform.endpoint)
         components = _described((name for name in names if name not in endpoints), platform.component)
         for name in endpoints:
@@ -137,5 +129,4 @@ def remove_models(platform: Platform, names: Sequence[str]) -> None:
 
 
 def is_ours(platform: Platform, arn: str) -> bool:
-    """Return whether `headrace deploy` created a resource."""
     return any(tag["Key"] == TAG for tag in platform.sagemaker.list_tags(ResourceArn=arn)["Tags"])

@@ -10,14 +10,7 @@ from typing import Any
 import click
 
 from headrace.tools.cli.group import Examples, UserFailed
-from headrace.tools.cli.platform_client import (
-    Platform,
-    error_of,
-    find_platform,
-    platform_option,
-    translate_errors,
-    unknown_name,
-)
+from headrace.tools.cli.platform_client import Platform, error_of, opened_platform, platform_option, unknown_name
 from headrace.tools.cli.scale_report import report
 from headrace.tools.cli.tables import count_of
 
@@ -77,8 +70,7 @@ def scale(  # noqa: PLR0913 -- its options
     It registers a scalable target and a target-tracking policy on the number of concurrent requests. With --idle-s it
     adds a step policy and an alarm that scale it to the minimum when there are no requests.
     """
-    platform = find_platform(url)
-    with translate_errors():
+    with opened_platform(url) as platform:
         identity = _identity(platform, name, variant)
         if is_describing:
             _describe(platform, identity, as_json=as_json)
@@ -137,7 +129,6 @@ def change_note(identity: dict[str, str], desired: int, *, minimum: int, maximum
 
 
 def tracking(identity: dict[str, str], target: float) -> dict[str, Any]:
-    """Return a target-tracking configuration on concurrent requests."""
     kind = (
         "SageMakerInferenceComponentConcurrentRequestsPerCopyHighResolution"
         if identity["ScalableDimension"] == _COMPONENT
@@ -315,7 +306,6 @@ def _describe(platform: Platform, identity: dict[str, str], *, as_json: bool) ->
 
 
 def _counts(platform: Platform, resource_id: str) -> tuple[int, int]:
-    """Return the current and the desired capacity."""
     kind, name, *rest = resource_id.split("/")
     if kind == "inference-component":
         found = platform.sagemaker.describe_inference_component(InferenceComponentName=name)["RuntimeConfig"]

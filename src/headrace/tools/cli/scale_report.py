@@ -54,7 +54,6 @@ def report(
 
 
 def policy_text(policy: Mapping[str, Any]) -> str:
-    """Return a short description of a policy."""
     tracking = policy.get("TargetTrackingScalingPolicyConfiguration")
     if tracking:
         only = ", never in" if tracking.get("DisableScaleIn") else ""
@@ -88,7 +87,6 @@ def _short(alarm: str) -> str:
 
 
 def _cause(activity: Mapping[str, Any]) -> str:
-    """Return the cause of an activity, shortened if it is an alarm."""
     text = str(activity["Cause"])
     match = _BY_ALARM.fullmatch(text)
     return f"{match['policy']}: alarm {_short(match['alarm'])} is in {match['state']}" if match else text

@@ -65,7 +65,6 @@ def setting_options(*names: str) -> Decorator:
 
 
 def platform_options() -> Decorator:
-    """Add an option for each setting of the platform."""
     return _options(setting_rows(PlatformSettings))
 
 

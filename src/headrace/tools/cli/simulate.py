@@ -149,7 +149,6 @@ def _plan(document: Any, source: Path | str, bounds: Mapping[str, Any]) -> Scena
 
 
 def figures(result: SimulationResult) -> dict[str, float | int | None]:
-    """Return the figures by which policies are compared."""
     shares = {"latency_p50_s": 0.5, "latency_p95_s": 0.95, "latency_p99_s": 0.99}
     latencies = {name: result.latency_s(share) if result.latencies else None for name, share in shares.items()}
     return {
@@ -168,7 +167,6 @@ def figures(result: SimulationResult) -> dict[str, float | int | None]:
 
 
 def figure_rows(runs: list[tuple[str, SimulationResult]]) -> list[tuple[str, ...]]:
-    """Return the figures as a table with a column for each policy."""
     columns = [figures(result) for _, result in runs]
     rows = [(label, *(_formatted(values[key], form) for values in columns)) for key, label, form in ROWS]
     return [("", *(name for name, _ in runs)), *rows]
@@ -194,8 +192,14 @@ def read_policy(path: Path) -> dict[str, Any]:
         raise InvalidRequest(f"{path} cannot be read: {exc}.") from exc
     if not isinstance(document, dict):
         raise InvalidRequest(f"{path} contains a {type(document).__name__}; expected a JSON object.")
+    from botocore.validate import ParamValidator
+
+    from headrace.serving.wire.aws import services
+
     for where, service, operation, request in _requests(document, path):
-        _check(where, service, operation, request)
+        report = ParamValidator().validate(request, services.operation(service, operation).input_shape)
+        if report.has_errors():
+            raise InvalidRequest(f"{where}: {' '.join(report.generate_report().split())}")
     return document
 
 
@@ -230,14 +234,3 @@ def _listed(document: Mapping[str, Any], member: str, path: Path) -> list[dict[s
         if not isinstance(request, dict):
             raise InvalidRequest(f"{path}: {member}[{number}] is a {type(request).__name__}; expected an object.")
     return listed
-
-
-def _check(where: str, service: str, operation: str, request: Mapping[str, Any]) -> None:
-    from botocore.validate import ParamValidator
-
-    from headrace.serving.wire.aws import services
-
-    shape = services.operation(service, operation).input_shape
-    report = ParamValidator().validate(request, shape)
-    if report.has_errors():
-        raise InvalidRequest(f"{where}: {' '.join(report.generate_report().split())}")

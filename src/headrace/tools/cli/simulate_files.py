@@ -133,7 +133,6 @@ def example_trace(seed: int = 0) -> str:
 
 
 def result_csv(result: SimulationResult) -> str:
-    """Return the result as CSV, one row for each step."""
     out = StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["time_s", "requests", "desired", "serving", "queue", "latency_s", "lost"])

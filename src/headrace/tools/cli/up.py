@@ -84,7 +84,6 @@ def folder_option(folder: "DataFolder") -> str:
 
 
 def print_panel(started: "Started") -> None:
-    """Print the message to a terminal; logs have a line about it already."""
     if sys.stderr.isatty():
         settings, storage = started.settings, started.storage.state
         click.echo(panel_text(started.url, settings, started.folder, storage, ending="Ctrl-C stops"), err=True)
