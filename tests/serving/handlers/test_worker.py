@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.serving.handlers.spec import ContractName, HandlerSpec, RestartPolicy
-from headrace.serving.handlers.worker import Failures, Take, Wait, least_used, next_batch, on_gpu
+from headrace.serving.handlers.worker import Failures, Wait, least_used, next_batch, on_gpu
 from headrace_handler.contract import Load
 
 
@@ -67,8 +67,8 @@ def test_a_batch_has_items_and_never_more_than_its_size_or_than_there_are(
     num_alike: int, waited_s: float, batch_size: int, max_delay_s: float, is_closed: bool
 ) -> None:
     decision = next_batch(num_alike, waited_s, batch_size=batch_size, max_delay_s=max_delay_s, is_closed=is_closed)
-    if isinstance(decision, Take):
-        assert 1 <= decision.num_items <= min(num_alike, batch_size)
+    if isinstance(decision, int):
+        assert 1 <= decision <= min(num_alike, batch_size)
     else:
         assert 0 < decision.delay_s <= max_delay_s
         assert num_alike < batch_size
@@ -76,11 +76,11 @@ def test_a_batch_has_items_and_never_more_than_its_size_or_than_there_are(
 
 
 def test_a_full_batch_starts_at_once_and_a_part_of_one_after_the_delay_of_its_first_item() -> None:
-    assert next_batch(4, 0.0, batch_size=4, max_delay_s=1.0, is_closed=False) == Take(4)
-    assert next_batch(9, 0.0, batch_size=4, max_delay_s=1.0, is_closed=False) == Take(4)
+    assert next_batch(4, 0.0, batch_size=4, max_delay_s=1.0, is_closed=False) == 4
+    assert next_batch(9, 0.0, batch_size=4, max_delay_s=1.0, is_closed=False) == 4
     assert next_batch(3, 0.25, batch_size=4, max_delay_s=1.0, is_closed=False) == Wait(0.75)
-    assert next_batch(3, 1.0, batch_size=4, max_delay_s=1.0, is_closed=False) == Take(3)
-    assert next_batch(3, 0.0, batch_size=4, max_delay_s=1.0, is_closed=True) == Take(3)
+    assert next_batch(3, 1.0, batch_size=4, max_delay_s=1.0, is_closed=False) == 3
+    assert next_batch(3, 0.0, batch_size=4, max_delay_s=1.0, is_closed=True) == 3
 
 
 def test_the_delays_of_restarts_grow_to_their_limit() -> None:

@@ -20,9 +20,14 @@ from headrace.serving.artifacts.content_cache import ContentCache, content_key
 from headrace.serving.artifacts.fetch_bounds import Deadline, FetchFailed
 from headrace.serving.handlers import djl, sagemaker, torchserve
 from headrace.serving.handlers.choice import HandlerChoice, HandlerMode, choose
-from headrace.serving.handlers.environment import EnvironmentMaker, inspect_base
+from headrace.serving.handlers.environment import (
+    EnvironmentMaker,
+    has_neuron_device,
+    inspect_base,
+    neuron_lines,
+    read_requirements,
+)
 from headrace.serving.handlers.found import MANIFEST_FILE, Found
-from headrace.serving.handlers.requirements import has_neuron_device, neuron_lines, read_requirements
 from headrace.serving.handlers.spec import ContractName, HandlerSpec
 from headrace.serving.handlers.torchserve_archive import files_folder, is_archive, unpack_archive
 from headrace.serving.handlers.torchserve_config import visible_environment

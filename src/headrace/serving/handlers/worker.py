@@ -29,28 +29,21 @@ _SINGLE_MODES: Final = frozenset({"adapter", "format", "describe"})
 
 
 @dataclass(frozen=True, slots=True)
-class Take:
-    """Start a call with the first `num_items` of the queue."""
-
-    num_items: int
-
-
-@dataclass(frozen=True, slots=True)
 class Wait:
     """Wait for more items, at most `delay_s`."""
 
     delay_s: float
 
 
-def next_batch(num_alike: int, waited_s: float, *, batch_size: int, max_delay_s: float, is_closed: bool) -> Take | Wait:
+def next_batch(num_alike: int, waited_s: float, *, batch_size: int, max_delay_s: float, is_closed: bool) -> int | Wait:
     """
-    Decide whether a free child takes the items at the head of a queue now.
+    Return how many items at the head of a queue a free child takes now, or that it waits for more.
 
     One call can take `num_alike` of them, the first of which has waited `waited_s`; no more can join if `is_closed`.
     """
     remaining_s = max_delay_s - waited_s
     if num_alike >= batch_size or is_closed or remaining_s <= 0:
-        return Take(min(num_alike, batch_size))
+        return min(num_alike, batch_size)
     return Wait(remaining_s)
 
 
@@ -98,16 +91,16 @@ class RequestQueue:
     def take(self, now_s: float) -> list[PendingResponse] | Wait:
         """Return the next batch for a child that is free, or how long to wait for more; the queue is not empty."""
         num_alike, is_closed = self._alike()
-        decision = next_batch(
+        num_taken = next_batch(
             num_alike,
             now_s - self._requests[0].arrived_s,
             batch_size=self._batch_size,
             max_delay_s=self._max_delay_s,
             is_closed=is_closed,
         )
-        if isinstance(decision, Take):
-            return [self._requests.popleft() for _ in range(decision.num_items)]
-        return decision
+        if isinstance(num_taken, Wait):
+            return num_taken
+        return [self._requests.popleft() for _ in range(num_taken)]
 
     def refuse_all(self, response: WholeResponse) -> None:
         while self._requests:
