@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import SettingsError
+from headrace.platform.cluster.host_resources import Given
 from headrace.platform.cluster.launcher import WorkerSpec
 from headrace.platform.cluster.worker import PreparedWorker
+from headrace.platform.cluster.worker_files import Assignment
 from headrace.tools.cli.worker import worker_settings
 
 PORT = 23456
@@ -20,14 +22,13 @@ def settings_of(
     env=None, *, folder: Path | None = None, fetch=no_fetching, threads=None, memory=None, sharing=1, **options: str
 ):
     spec = WorkerSpec(name="w", options=options, threads=threads, memory_bytes=memory)
+    given = Given(workers_per_gpu=sharing)
     prepared = PreparedWorker(
-        spec=spec,
-        port=PORT,
+        assignment=Assignment(spec=spec, port=PORT, cache_folder="/c", log_position=0, given=given),
         model_folder=folder,
         empty_folder=Path("/nonexistent"),
         fetch_model=fetch,
         fetch_adapter=no_fetching,
-        workers_per_gpu=sharing,
         report_notices=lambda _: None,
     )
     return worker_settings(prepared, env or {})

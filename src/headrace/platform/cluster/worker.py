@@ -53,13 +53,7 @@ _SUBMIT_DIRECTORY: Final = "SAGEMAKER_SUBMIT_DIRECTORY"
 class PreparedWorker:
     """A worker whose artifacts have been fetched."""
 
-    spec: WorkerSpec
-    host: str = LOOPBACK
-    """Address to listen on."""
-    port: int
-    """Port to listen on."""
-    token: str = field(default="", repr=False)
-    """Bearer token that requests must carry; empty if none is required."""
+    assignment: Assignment
     model_folder: Path | None
     """The equivalent of `/opt/ml/model` in a container; None without artifacts."""
     empty_folder: Path
@@ -70,8 +64,6 @@ class PreparedWorker:
     """Fetches a model that the settings name by an `s3://` URI; returns its folder."""
     fetch_adapter: Callable[[str, ObjectGrant | None], Path]
     """Fetches the artifacts of an adapter while the server runs; returns their folder. Callable from any thread."""
-    workers_per_gpu: int = 1
-    """Workers that may use its GPUs."""
     report_notices: Callable[[Sequence[str]], None]
     """Reports settings that could not be honoured, in sentences, for the description of the endpoint."""
 
@@ -149,16 +141,12 @@ class _Worker:
         empty_folder = self._files.scratch / "model"
         empty_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         prepared = PreparedWorker(
-            spec=self._spec,
-            host=self._assignment.host,
-            port=self._assignment.port,
-            token=self._assignment.token,
+            assignment=self._assignment,
             model_folder=self._link_channels(fetched),
             channels=fetched.channels,
             empty_folder=empty_folder,
             fetch_model=self._fetch_model,
             fetch_adapter=self._fetch_adapter,
-            workers_per_gpu=self._assignment.given.workers_per_gpu,
             report_notices=self._report_notices,
         )
         return serve(prepared)

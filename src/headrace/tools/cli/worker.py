@@ -49,7 +49,7 @@ def serve_model(prepared: "PreparedWorker") -> int:
         os.environ,
         model_folder=prepared.model_folder or _NO_FOLDER,
         empty_folder=prepared.empty_folder,
-        family=prepared.spec.family,
+        family=prepared.assignment.spec.family,
         channels=prepared.channels,
     )
     if code is not None and code.serves:
@@ -93,7 +93,7 @@ def worker_settings(prepared: "PreparedWorker", env: Mapping[str, str]) -> "tupl
     settings, notices = gather_settings(
         _overrides(prepared), env, model_folder=prepared.model_folder or _NO_FOLDER, on_gpu=runs_on_gpu(env)
     )
-    settings = _with_gpu_share(settings, prepared.workers_per_gpu)
+    settings = _with_gpu_share(settings, prepared.assignment.given.workers_per_gpu)
     if settings.model.startswith(_OBJECTS):
         settings = replace(
             settings,
@@ -105,20 +105,21 @@ def worker_settings(prepared: "PreparedWorker", env: Mapping[str, str]) -> "tupl
 
 def _overrides(prepared: "PreparedWorker") -> dict[str, object]:
     """Return the settings that the image's profile and the launcher decide."""
+    assignment, spec = prepared.assignment, prepared.assignment.spec
     overrides: dict[str, object] = {
-        **_options(prepared.spec.options),
+        **_options(spec.options),
         "container": "true",
-        "host": prepared.host,
-        "port": str(prepared.port),
-        "api_key": prepared.token or None,
+        "host": assignment.host,
+        "port": str(assignment.port),
+        "api_key": assignment.token or None,
         "management_address": "off",  # clients reach a worker through the gateway only, and workers share the host
         "metrics_address": "off",
         "shutdown_delay_s": "0",  # the gateway removes the route before the worker is stopped
     }
-    if prepared.spec.threads is not None:
-        overrides["threads"] = str(prepared.spec.threads)
-    if prepared.spec.memory_bytes is not None:
-        overrides.setdefault("max_memory_bytes", str(prepared.spec.memory_bytes))
+    if spec.threads is not None:
+        overrides["threads"] = str(spec.threads)
+    if spec.memory_bytes is not None:
+        overrides.setdefault("max_memory_bytes", str(spec.memory_bytes))
     return overrides
 
 
