@@ -1,4 +1,4 @@
-from headrace.platform.cluster.worker_environment import worker_environment
+from headrace.platform.cluster.local import worker_environment
 
 SECRETS = {
     "AWS_ACCESS_KEY_ID": "a",

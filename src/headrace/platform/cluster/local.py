@@ -36,7 +36,6 @@ from headrace.platform.cluster.cgroups import WorkerCgroups
 from headrace.platform.cluster.host_resources import Given, Holding, HostResources, give, gpu_environment, gpus_text
 from headrace.platform.cluster.launcher import Handle, LaunchFailed, Observation, WorkerPhase, WorkerSpec
 from headrace.platform.cluster.ports import WORKER_PORTS, free_ports
-from headrace.platform.cluster.worker_environment import worker_environment
 from headrace.platform.cluster.worker_exit import ExitLog
 from headrace.platform.cluster.worker_files import (
     LOOPBACK,
@@ -50,10 +49,25 @@ from headrace.platform.cluster.worker_files import (
 from headrace.platform.cluster.worker_logs import WorkerLogs
 from headrace.serving.http.client import ClientRequest, send_once
 from headrace.serving.http.client_connection import NoResponse
+from headrace.serving.http.otlp import SECRETS as EXPORT_SECRETS
 
 WORKER_COMMAND: Final = (sys.executable, "-P", "-m", "headrace", "worker")
 PING_TIMEOUT_S: Final = 2.0
 """Source: SageMaker developer guide, "How Your Container Should Respond to Health Check (Ping) Requests"."""
+_PASSED_ON: Final = frozenset(
+    (
+        *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR"),
+        *("LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "OMP_WAIT_POLICY"),
+        *("HEADRACE_HOME", "HEADRACE_CACHE_DIR", "HEADRACE_ISA"),
+        *("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HUB_OFFLINE", "HF_ENDPOINT"),
+        *("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_NO_INDEX", "PIP_CONFIG_FILE"),
+        *("PIP_CACHE_DIR", "PIP_CERT", "PIP_TRUSTED_HOST"),
+        *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE"),
+        *EXPORT_SECRETS,
+    )
+)
+_PASSED_ON_PREFIXES: Final = ("LC_", "XDG_", "CUDA_", "NVIDIA_")
+_PROXIES: Final = frozenset({"http_proxy", "https_proxy", "no_proxy", "all_proxy"})
 _ERROR_MARK: Final = "Error: "
 _SEARCHED_EVENTS: Final = 200
 """Log events at the end of an exited worker's log that are searched for the reason."""
@@ -298,6 +312,21 @@ class LocalLauncher:
 
     def _files(self, name: str) -> WorkerFiles:
         return worker_files(self._folder, name)
+
+
+def worker_environment(platform: Mapping[str, str]) -> dict[str, str]:
+    """
+    Return the variables of a platform's environment that its workers get; each adds `WorkerSpec.environment` itself.
+
+    Code in a worker belongs to its user, not to the platform: only variables that are known to be harmless and needed
+    are passed on, not the platform's credentials and settings.
+    """
+    kept = {
+        name: value
+        for name, value in platform.items()
+        if name in _PASSED_ON or name.startswith(_PASSED_ON_PREFIXES) or name.lower() in _PROXIES
+    }
+    return kept | {"PYTHONUNBUFFERED": "1"}
 
 
 def local_handle(process: ProcessId, assignment: Assignment) -> Handle:

@@ -23,8 +23,8 @@ from typing import Final
 
 from headrace.core.processes import ProcessId, is_running, is_session_running, kill_session, reap, spawn
 from headrace.inference.runner.cpu import default_threads
+from headrace.platform.cluster.local import worker_environment
 from headrace.platform.cluster.ports import PLATFORM_PORTS, free_ports
-from headrace.platform.cluster.worker_environment import worker_environment
 from headrace.platform.cluster.worker_files import LOOPBACK, read_value, write_atomically, write_value
 
 _COMMAND: Final = (sys.executable, "-P", "-m", "ray.scripts.scripts", "start", "--head", "--block")

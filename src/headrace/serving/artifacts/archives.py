@@ -14,6 +14,7 @@ import os
 import tarfile
 import zlib
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, Final, cast
 
@@ -173,14 +174,14 @@ def _decompressed(packed: _Packed, name: str) -> IO[bytes]:
     return buffered
 
 
+@dataclass(frozen=True, slots=True)
 class _Extraction:
-    def __init__(self, archive: tarfile.TarFile, packed: _Packed, target: Path, guard: Guard, name: str) -> None:
-        self._archive = archive
-        self._packed = packed
-        self._target = target
-        self._guard = guard
-        self._name = name
-        self._links: list[tuple[Path, str]] = []
+    _archive: tarfile.TarFile
+    _packed: _Packed
+    _target: Path
+    _guard: Guard
+    _name: str
+    _links: list[tuple[Path, str]] = field(default_factory=list)
 
     def run(self) -> None:
         while (member := self._archive.next()) is not None:

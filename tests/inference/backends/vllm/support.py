@@ -11,13 +11,15 @@ from pathlib import Path
 import headrace
 import headrace_handler
 from headrace import _native
-from headrace.inference.backends.vllm.environment import FOLDER_VARIABLE
+from headrace.inference.backends.vllm.child import FOLDER_VARIABLE
 from tests.e2e.conftest import Served, serve
 from tests.waiting import WAIT_S
 
 REPOSITORY = Path(__file__).parents[4]
 EMULATES_BF16 = "avx512_bf16" not in Path("/proc/cpuinfo").read_text()
 """True on a CPU on which vLLM computes in float32 twice as fast as in bf16."""
+HAS_SHARED_MEMORY = "avx512f" in Path("/proc/cpuinfo").read_text()
+"""True on a CPU on which ranks of vLLM exchange tensors in shared memory."""
 FLAGS = (
     *("--backend", "vllm", "--enforce-eager", "--kv-cache-bytes", "256MiB", "--max-model-len", "512"),
     *(("--dtype", "fp32") if EMULATES_BF16 else ()),

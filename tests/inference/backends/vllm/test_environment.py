@@ -6,7 +6,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.inference.backends.vllm.environment import cpus_of_ranks, variables_set, vllm_variables
+from headrace.inference.backends.vllm.child import cpus_of_ranks, variables_set, vllm_variables
 
 
 def variables(environ: dict[str, str], **changes) -> dict[str, str]:

@@ -20,17 +20,17 @@ from headrace.core.telemetry import log_options
 from headrace.core.threads import usable_cpus
 from headrace.inference.backends.vllm.adapters import read_adapter
 from headrace.inference.backends.vllm.arguments import HostMemory, check_settings, engine_arguments, merge_arguments
-from headrace.inference.backends.vllm.child import library_level
-from headrace.inference.backends.vllm.engine import VllmEngine
-from headrace.inference.backends.vllm.environment import (
+from headrace.inference.backends.vllm.child import (
     FAILURES_FILE,
     FOLDER_VARIABLE,
     PLUGIN,
     PLUGIN_GROUP,
     cpus_of_ranks,
+    library_level,
     variables_set,
     vllm_variables,
 )
+from headrace.inference.backends.vllm.engine import VllmEngine
 from headrace.inference.backends.vllm.errors import MISSING, read_failures, start_error
 from headrace.inference.backends.vllm.stats import StepStats
 from headrace.inference.backends.vllm.watchdog import Watchdog
