@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import SettingsError
-from headrace.tools.cli.consent import check_consent, code_digest
+from headrace.tools.cli.serve import check_consent, code_digest
 from headrace.tools.cli.user_code import UserCode, find_user_code
 from tests.headrace_handler.torchserve_models import write_model
 

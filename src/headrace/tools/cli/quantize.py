@@ -1,10 +1,8 @@
 """`headrace quantize`: quantize to 8 bits with SmoothQuant or to 4 bits, as a folder that other programs load too."""
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,7 +14,8 @@ from headrace.tools.cli.group import Examples
 from headrace.tools.cli.progress import showing_progress
 
 if TYPE_CHECKING:
-    from headrace.inference.models.model import Model
+    from collections.abc import Sequence
+
     from headrace.inference.runner.quantize import LayerReport
 
 EXAMPLES = """
@@ -26,7 +25,6 @@ headrace quantize my/model ./out --calibration chats.jsonl  calibrate on texts l
 headrace quantize my/model ./out --alpha 0.5                the same strength everywhere
 headrace quantize my/model ./out --bits 4                   4-bit weights, rounded by the importance of their inputs
 """
-
 
 _WEIGHTS = {
     8: "8-bit weights (one scale per row) for 8-bit activations, smoothed with SmoothQuant.",
@@ -38,17 +36,6 @@ _ROUNDED = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Options:
-    """The options that determine the result."""
-
-    bits: int
-    alpha: str
-    calibration: Path | None
-    samples: int
-    sample_tokens: int
-
-
 @click.command(cls=Examples, examples=EXAMPLES)
 @click.argument("model")
 @click.argument("output_dir", type=click.Path(path_type=Path, file_okay=False))
@@ -56,7 +43,6 @@ class _Options:
     "--bits",
     type=click.Choice(["8", "4"]),
     default="8",
-    show_default=True,
     help="Bits of a weight: 8 with 8-bit activations (W8A8), or 4 with activations as they are (W4A16).",
 )
 @click.option(
@@ -69,37 +55,50 @@ class _Options:
     type=click.Path(path_type=Path, dir_okay=False),
     help="Calibration file: plain text, or .jsonl lines with 'text' or 'messages'.  [default: built-in texts]",
 )
+@click.option("--samples", type=click.IntRange(1), default=MAX_SAMPLES, help="Maximum number of calibration texts.")
 @click.option(
-    "--samples",
-    type=click.IntRange(1),
-    default=MAX_SAMPLES,
-    show_default=True,
-    help="Maximum number of calibration texts.",
-)
-@click.option(
-    "--sample-tokens",
-    type=click.IntRange(1, 8192),
-    default=MAX_SAMPLE_TOKENS,
-    show_default=True,
-    help="Maximum tokens of each text.",
+    "--sample-tokens", type=click.IntRange(1, 8192), default=MAX_SAMPLE_TOKENS, help="Maximum tokens of each text."
 )
 @click.option("--revision", help="Branch, tag or commit of a Hub model.")
-def quantize(*, model: str, output_dir: Path, revision: str | None, bits: str, **options: Any) -> None:
+def quantize(
+    *,
+    model: str,
+    output_dir: Path,
+    revision: str | None,
+    bits: str,
+    alpha: str | None,
+    calibration: Path | None,
+    samples: int,
+    sample_tokens: int,
+) -> None:
     """
     Quantize MODEL to 8 bits (W8A8 with SmoothQuant) or 4 bits (W4A16) and write it to OUTPUT_DIR.
 
     MODEL is any model that `headrace serve` accepts. The folder has the format of Hugging Face and compressed-tensors,
     so vLLM and transformers load it too. Layers are quantized one by one: the largest must fit in memory as float32.
     """
-    from headrace.inference.models.folder_export import check_is_free
+    from headrace.inference.models.folder_export import check_is_free, new_folder
 
-    if bits == "4" and options["alpha"] is not None:
+    if bits == "4" and alpha is not None:
         raise SettingsError("--alpha has no effect with --bits 4, which smooths nothing. Leave it out.")
-    chosen = _Options(bits=int(bits), **options | {"alpha": options["alpha"] or "auto"})
-    alphas = parse_alpha(chosen.alpha)
+    num_bits, alpha = int(bits), alpha or "auto"
+    alphas = parse_alpha(alpha)
     check_is_free(output_dir)
     started_s = time.perf_counter()
-    reports = _run(model, revision, output_dir, chosen, alphas)
+    from headrace.inference.models.calibration_texts import calibration_samples
+    from headrace.inference.models.loading import load_model
+    from headrace.inference.runner.quantize import check_can_quantize, write_quantized
+
+    with showing_progress() as progress:
+        loaded = load_model(model, revision=revision, progress=progress)
+        check_can_quantize(loaded, bits=num_bits)
+        texts = calibration_samples(loaded, calibration, max_samples=samples, max_sample_tokens=sample_tokens)
+        with new_folder(output_dir) as folder:
+            reports = write_quantized(loaded, folder, texts, bits=num_bits, alphas=alphas, progress=progress)
+            option = "--bits 4" if num_bits == 4 else f"--alpha {alpha}"
+            source = "the built-in texts" if calibration is None else f"`{calibration.name}`"
+            card = _model_card(loaded.name, num_bits, option, f"{sum(map(len, texts)):,} tokens of {source}", reports)
+            (folder / "README.md").write_text(card, encoding="utf-8")
     size = sum(file.stat().st_size for file in output_dir.rglob("*") if file.is_file())
     click.echo(summary(reports), err=True)
     click.echo(f"{format_size(size)} written in {time.perf_counter() - started_s:.0f} s.", err=True)
@@ -126,9 +125,8 @@ def summary(reports: "Sequence[LayerReport]") -> str:
     """Return a table of the rounding error of each kind of joint or, with 4 bits, of matrix."""
     if not reports[0].joints:
         return _summary_of_matrices(reports)
-    names = list(reports[0].joints)
     lines = ["input of   error before   after   mean alpha"]
-    for name in names:
+    for name in reports[0].joints:
         joints = [report.joints[name] for report in reports]
         before, after = (
             100 * (sum(values) / len(joints)) ** 0.5
@@ -150,55 +148,29 @@ def _summary_of_matrices(reports: "Sequence[LayerReport]") -> str:
     return "\n".join(lines)
 
 
-def _run(
-    name: str, revision: str | None, output_dir: Path, chosen: _Options, alphas: Sequence[float]
-) -> "list[LayerReport]":
-    from headrace.inference.models.calibration_texts import calibration_samples
-    from headrace.inference.models.folder_export import new_folder
-    from headrace.inference.models.loading import load_model
-    from headrace.inference.runner.quantize import check_can_quantize
-    from headrace.inference.runner.quantized_folder import write_quantized
-
-    with showing_progress() as progress:
-        model = load_model(name, revision=revision, progress=progress)
-        check_can_quantize(model, bits=chosen.bits)
-        samples = calibration_samples(
-            model, chosen.calibration, max_samples=chosen.samples, max_sample_tokens=chosen.sample_tokens
-        )
-        with new_folder(output_dir) as folder:
-            reports = write_quantized(model, folder, samples, bits=chosen.bits, alphas=alphas, progress=progress)
-            card = model_card(model, chosen, reports, num_tokens=sum(map(len, samples)))
-            (folder / "README.md").write_text(card, encoding="utf-8")
-    return reports
-
-
-def model_card(model: "Model", chosen: _Options, reports: "Sequence[LayerReport]", *, num_tokens: int) -> str:
-    """Return the README of the folder: its content and how it was created."""
+def _model_card(name: str, bits: int, option: str, texts: str, reports: "Sequence[LayerReport]") -> str:
     from headrace import __version__
 
-    base = f"base_model: {model.name}\n" if "/" in model.name else ""
-    texts = "the built-in texts" if chosen.calibration is None else f"`{chosen.calibration.name}`"
-    is_int4 = chosen.bits == 4
-    tags = "int4, w4a16" if is_int4 else "int8, w8a8, smoothquant"
-    option = "--bits 4" if is_int4 else f"--alpha {chosen.alpha}"
+    base = f"base_model: {name}\n" if "/" in name else ""
+    tags = "int4, w4a16" if bits == 4 else "int8, w8a8, smoothquant"
     return f"""\
 ---
 {base}pipeline_tag: text-generation
 tags: [compressed-tensors, {tags}]
 ---
 
-# {model.name}, {"W4A16" if is_int4 else "W8A8"}
+# {name}, {"W4A16" if bits == 4 else "W8A8"}
 
-{model.name} with {_WEIGHTS[chosen.bits]}
+{name} with {_WEIGHTS[bits]}
 The embedding, the LM head and the norms are in floating point. The licence of the original model applies.
 
-Made by Headrace {__version__}: `headrace quantize {model.name} OUTPUT_DIR {option}`,
-calibrated on {num_tokens:,} tokens of {texts}.
+Made by Headrace {__version__}: `headrace quantize {name} OUTPUT_DIR {option}`,
+calibrated on {texts}.
 
     headrace serve FOLDER
     vllm serve FOLDER
 
-Error of the outputs of the matrices, root mean square, {_ROUNDED[chosen.bits]}:
+Error of the outputs of the matrices, root mean square, {_ROUNDED[bits]}:
 
 ```
 {summary(reports)}
