@@ -36,8 +36,7 @@ def npy_to_numpy(npy_array: Any) -> Any:
     """
     Return the array of a client's NPY file.
 
-    Raises:
-        InvalidBody: the file is broken, describes more than it holds, or holds a pickle (see `PICKLES_VARIABLE`).
+    Raises `InvalidBody`: the file is broken, describes more than it holds, or holds a pickle (see `PICKLES_VARIABLE`).
     """
     import numpy as np
 
@@ -58,8 +57,7 @@ def npz_to_arrays(npz_bytes: Any) -> dict[str, Any]:
     """
     Return the arrays of a client's NPZ file by their names.
 
-    Raises:
-        InvalidBody: the file or an array is broken, or too large once it is unpacked.
+    Raises `InvalidBody`: the file or an array is broken, or too large once it is unpacked.
     """
     data = bytes(npz_bytes)
     if data.count(_DIRECTORY_ENTRY) > _MAX_MEMBERS:
@@ -78,8 +76,7 @@ def npz_to_sparse(npz_bytes: Any) -> Any:
     """
     Return the sparse matrix of a client's NPZ file.
 
-    Raises:
-        InvalidBody: see `npz_to_arrays`; or the arrays do not describe a matrix.
+    Raises `InvalidBody`: see `npz_to_arrays`; or the arrays do not describe a matrix.
     """
     import scipy.sparse
 
@@ -97,8 +94,7 @@ def checked_array(array: Any, num_bytes: int) -> Any:
     """
     Return an array whose shape fits the bytes that it came in; elements without bytes fill the memory only later.
 
-    Raises:
-        InvalidBody: there are more elements than bytes.
+    Raises `InvalidBody`: there are more elements than bytes.
     """
     num_elements = math.prod(max(length, 1) for length in array.shape)
     if num_elements > max(num_bytes, _FREE_ELEMENTS) or _is_empty(array.dtype):
@@ -131,8 +127,7 @@ def _check_header(data: bytes) -> None:
     """
     Refuse what is no NPY file, and a header that is too long, before numpy reads it.
 
-    Raises:
-        InvalidBody: see above.
+    Raises `InvalidBody`: see above.
     """
     if not data.startswith(_NPY):
         if data.startswith(_ZIP):

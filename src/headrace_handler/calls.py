@@ -95,7 +95,6 @@ class ItemReply:
         self._is_cancelled = True
 
     def credit(self, chunks: int, num_bytes: int) -> None:
-        """Record that the client has read chunks."""
         self._count(-chunks, -num_bytes)
 
     def _count(self, chunks: int, num_bytes: int) -> None:
@@ -116,7 +115,6 @@ class RunningCall:
         self._replies = replies
 
     def credit(self, item_id: int, chunks: int, num_bytes: int) -> None:
-        """Extend the send window of an item, if this call has it."""
         if item_id in self._replies:
             self._replies[item_id].credit(chunks, num_bytes)
 

@@ -44,8 +44,7 @@ def parameter(value: str, name: str) -> str:
 
     Source: RFC 9110 section 5.6.6. Browsers send backslashes in file names as they are, and a name has none.
 
-    Raises:
-        ValueError: the header has more parameters than any client sends.
+    Raises `ValueError`: the header has more parameters than any client sends.
     """
     at = value.find(";")
     for _ in range(_MAX_PARAMETERS):
@@ -64,8 +63,7 @@ def decode_text(data: Any, content_type: str | None) -> str:
     """
     Return text in the character set that its type names, by default UTF-8; without a byte order mark.
 
-    Raises:
-        InvalidBody: 415 for an unknown character set, 400 for bytes that are not text in it.
+    Raises `InvalidBody`: 415 for an unknown character set, 400 for bytes that are not text in it.
     """
     try:
         charset = parameter(content_type or "", "charset").lower().replace("_", "-") or "utf-8"
@@ -90,8 +88,7 @@ def decode_csv(text: str) -> dict[str, Any]:
     """
     Return the column `inputs` as a list, or all rows as objects, as the toolkits of Hugging Face and DJL do.
 
-    Raises:
-        ValueError: the first line does not name the columns.
+    Raises `ValueError`: the first line does not name the columns.
     """
     header = (text.splitlines() or [""])[0].lower()
     if not any(name in header for name in _CSV_HEADERS):
@@ -117,8 +114,7 @@ def open_image(data: Any) -> Any:
     """
     Return an image of Pillow.
 
-    Raises:
-        PIL.UnidentifiedImageError: the format is unknown, or one that needs another program.
+    Raises `PIL.UnidentifiedImageError`: the format is unknown, or one that needs another program.
     """
     from PIL import Image
 
@@ -127,12 +123,7 @@ def open_image(data: Any) -> Any:
 
 
 def check_parameters(parameters: Any) -> None:
-    """
-    Refuse parameters for a pipeline of transformers that would run code.
-
-    Raises:
-        InvalidBody: there is one.
-    """
+    """Refuse parameters for a pipeline of transformers that would run code. Raises `InvalidBody`: there is one."""
     named = [name for name in _RUN_CODE if isinstance(parameters, Mapping) and name in parameters]
     if named:
         raise InvalidBody(

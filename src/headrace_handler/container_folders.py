@@ -92,8 +92,7 @@ def _mount(folders: Mapping[Path, Path], private: Sequence[Path]) -> None:
     """
     Enter a mount namespace and mount the folders.
 
-    Raises:
-        OSError: the kernel does not allow it, or there is no place for the mounts.
+    Raises `OSError`: the kernel does not allow it, or there is no place for the mounts.
     """
     kernel = _Kernel()
     kernel.enter_namespace()

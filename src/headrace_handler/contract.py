@@ -68,8 +68,7 @@ class Reply(Protocol):
         """
         Send a part, which becomes one HTTP chunk; block while the client does not keep up.
 
-        Raises:
-            Cancelled: the client has disconnected.
+        Raises `Cancelled`: the client has disconnected.
         """
         ...
 
@@ -96,8 +95,6 @@ class Reply(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """One request of a batch."""
-
     request_id: str
     method: str = "POST"
     path: str = "/invocations"
@@ -138,8 +135,7 @@ class Contract(Protocol):
         """
         Import and initialize the code; called once, on the main thread.
 
-        Raises:
-            LoadFailed: with the contract's status and text.
+        Raises `LoadFailed`: with the contract's status and text.
         """
         ...
 

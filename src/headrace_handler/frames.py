@@ -91,12 +91,7 @@ class FrameParser:
         self._descriptors: deque[int] = deque()
 
     def feed(self, data: bytes, descriptors: Sequence[int] = ()) -> Iterator[Frame]:
-        """
-        Add received bytes, and yield the frames that they complete.
-
-        Raises:
-            BadFrame: they are malformed.
-        """
+        """Add received bytes, and yield the frames that they complete. Raises `BadFrame`: they are malformed."""
         self._descriptors += descriptors
         buffer, at = self._buffer, 0
         buffer += data
@@ -188,7 +183,6 @@ def after(buffers: Sequence[Buffer], num_bytes: int) -> list[Buffer]:
 
 
 def write_memory_file(content: Buffer) -> int:
-    """Return the descriptor of a new memory file with this content."""
     descriptor = os.memfd_create("headrace", os.MFD_CLOEXEC)
     try:
         rest = memoryview(content)
@@ -202,12 +196,7 @@ def write_memory_file(content: Buffer) -> int:
 
 
 def read_memory_file(descriptor: int, num_bytes: int) -> bytearray:
-    """
-    Read a memory file into new memory and close it.
-
-    Raises:
-        BadFrame: it is shorter than the frame says.
-    """
+    """Read a memory file into new memory and close it. Raises `BadFrame`: it is shorter than the frame says."""
     try:
         if os.fstat(descriptor).st_size < num_bytes:
             raise BadFrame(f"memory file of fewer than {num_bytes} bytes")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from headrace_handler.contracts.djl import responses
+from headrace_handler.contracts.djl import messages
 from headrace_handler.standins import djl_python
 from headrace_handler.standins.djl_python.outputs import Output
 from headrace_handler.standins.djl_python.streaming_utils import StreamingUtils
@@ -154,7 +154,7 @@ def test_a_client_that_leaves_ends_the_generation(gpt2: str) -> None:
     reply = LeavingReply(after=3)
     streamer = StreamingUtils.use_hf_default_streamer(model, tokenizer, ["one"], None)
 
-    responses.send(Output().add_stream_content(streamer), [reply], djl_python)
+    messages.send(Output().add_stream_content(streamer), [reply], djl_python)
 
     assert model.ended.wait(WAIT_S)
     assert reply.chunks == [b'{"outputs": ["hello"]}\n'] * 3

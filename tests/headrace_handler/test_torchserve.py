@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace_handler.contract import Call, Part
-from headrace_handler.contracts.torchserve.responses import encode
+from headrace_handler.contracts.torchserve.service import encode
 from tests.headrace_handler.support import call, make_item
 from tests.headrace_handler.torchserve_models import load, write_model
 

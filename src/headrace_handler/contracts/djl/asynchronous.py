@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headrace_handler.contract import Cancelled, Item, Reply
-from headrace_handler.contracts.djl import responses
+from headrace_handler.contracts.djl import messages
 
 _CODE = re.compile("[2-9][0-9][0-9]")
 logger = logging.getLogger(__name__)
@@ -35,8 +35,6 @@ _FAILED = 424
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """A part of a response."""
-
     data: bytes = b""
     is_last: bool = False
     status: int = 200
@@ -49,7 +47,7 @@ def read_chunk(output: Any) -> Chunk | None:
     """Return the part that an output holds; None if it is a response of another kind."""
     if output.code != 200 or output.stream_content is not None:
         return None
-    return decode_chunk(responses.body_of(output), output.properties)
+    return decode_chunk(messages.body_of(output), output.properties)
 
 
 def decode_chunk(content: bytes | bytearray, properties: Mapping[str, Any]) -> Chunk | None:
@@ -67,7 +65,7 @@ def decode_chunk(content: bytes | bytearray, properties: Mapping[str, Any]) -> C
         data=json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode(),
         is_last=True,
         status=status,
-        phrase=responses.phrase_of(error),
+        phrase=messages.phrase_of(error),
         properties=properties,
     )
 
@@ -76,13 +74,12 @@ def send_chunk(chunk: Chunk, reply: Reply) -> None:
     """
     Send a part; an empty one is dropped unless it is the last, as in a response that is not streamed.
 
-    Raises:
-        Cancelled: the client has disconnected.
+    Raises `Cancelled`: the client has disconnected.
     """
     if not chunk.data and not chunk.is_last:
         return
     if not reply.has_head:
-        reply.head(chunk.status, responses.headers_of(chunk.properties), phrase=chunk.phrase)
+        reply.head(chunk.status, messages.headers_of(chunk.properties), phrase=chunk.phrase)
     if chunk.is_last:
         reply.end(chunk.data)
     else:
@@ -121,7 +118,7 @@ class Sender:
         """Send a whole response, and run what the handler wants run after it."""
         chunk = read_chunk(output)
         if chunk is None:
-            await self._in_thread(responses.send, output, [reply], self._djl)
+            await self._in_thread(messages.send, output, [reply], self._djl)
             return
         try:
             await self.send_chunk(replace(chunk, is_last=True), reply)
@@ -140,18 +137,13 @@ class Sender:
                 await close()
 
     async def send_chunk(self, chunk: Chunk, reply: Reply) -> None:
-        """
-        Send a part of a response.
-
-        Raises:
-            Cancelled: the client has disconnected.
-        """
+        """Send a part of a response. Raises `Cancelled`: the client has disconnected."""
         await self._in_thread(send_chunk, chunk, reply)
 
     async def _send_outputs(self, outputs: AsyncIterator[Any], reply: Reply) -> None:
         try:
             async for output in outputs:
-                chunk = self._chunk(responses.checked(self._djl, output))
+                chunk = self._chunk(messages.checked(self._djl, output))
                 await self.send_chunk(chunk, reply)
                 if chunk.is_last:
                     return
@@ -160,7 +152,7 @@ class Sender:
         except Exception as error:
             logger.exception("The handler failed while its response was sent")
             if not reply.has_head:
-                await self.send(responses.failed(self._djl, error, message=FAILURE), reply)
+                await self.send(messages.failed(self._djl, error, message=FAILURE), reply)
                 return
             # as in a stream of a synchronous handler, the exception's text is the last chunk
             await self.send_chunk(Chunk(data=str(error).encode(), is_last=True), reply)
@@ -169,10 +161,10 @@ class Sender:
 
     def _chunk(self, output: Any) -> Chunk:
         return read_chunk(output) or Chunk(
-            data=bytes(responses.body_of(output)),
+            data=bytes(messages.body_of(output)),
             is_last=output.code >= 300,
             status=output.code,
-            phrase=responses.phrase_of(output.message),
+            phrase=messages.phrase_of(output.message),
             properties=output.properties,
         )
 
@@ -182,8 +174,6 @@ class Sender:
 
 @dataclass(slots=True)
 class _Live:
-    """A request in the batch."""
-
     item: Item
     chunks: asyncio.Queue[Chunk] = field(default_factory=asyncio.Queue)
     """Unbounded: it holds at most the generated text, and a slow client must not delay the others."""

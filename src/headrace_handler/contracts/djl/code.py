@@ -31,8 +31,6 @@ _UNAVAILABLE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserCode:
-    """The functions of the user's code."""
-
     module: Any
     handler: str
     """The name of the function that answers; the module may lack it if it has formatters."""
@@ -54,8 +52,7 @@ def load_code(load: Load) -> UserCode:
     """
     Import the code of a model.
 
-    Raises:
-        LoadFailed: it is not there, cannot be imported, or has neither a handler nor formatters.
+    Raises `LoadFailed`: it is not there, cannot be imported, or has neither a handler nor formatters.
     """
     if str(load.model_dir) not in sys.path:
         sys.path.insert(0, str(load.model_dir))

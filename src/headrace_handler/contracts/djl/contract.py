@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from headrace_handler.contract import Call, Contract, Item, Load, LoadFailed
-from headrace_handler.contracts.djl import requests, responses
+from headrace_handler.contracts.djl import messages
 from headrace_handler.contracts.djl.asynchronous import FAILURE, RollingBatch, Sender
 from headrace_handler.contracts.djl.code import UserCode, describe, load_code
 from headrace_handler.contracts.djl.formatters import Formatters, Tokenizer
@@ -68,11 +68,13 @@ class DjlContract:
             for item in call.items:
                 self._formatters.answer(item)
         elif call.mode == "describe":
+            formatters = json.dumps({"formatters": self._formatters.kinds}).encode()
             for item in call.items:
-                self._describe(item)
+                output = self._djl.Output().add_property("Content-Type", "application/json")
+                messages.send_one(output.add(formatters), item.reply, self._djl)
         elif call.mode == "adapter":
             for item in call.items:
-                self._call_function(requests.requested_handler(item) or "", [item])
+                self._call_function(messages.requested_handler(item) or "", [item])
         else:
             items = [item for item in call.items if self._is_allowed(item)]
             if items:
@@ -82,35 +84,35 @@ class DjlContract:
         if call.mode in {"format", "describe"}:
             await asyncio.get_running_loop().run_in_executor(None, self.call, call)
         elif call.mode == "adapter":
-            await asyncio.gather(*(self._answer(item, requests.requested_handler(item) or "") for item in call.items))
+            await asyncio.gather(*(self._answer(item, messages.requested_handler(item) or "") for item in call.items))
         else:
             items = [item for item in call.items if self._is_allowed(item)]
             await asyncio.gather(*map(self._answer_prediction, items))
 
     def _warm_up(self, load: Load) -> None:
         """Let the handler load its model: the call without content."""
-        inputs = requests.make_warm_up(self._djl, load.options, self._common)
+        inputs = messages.make_warm_up(self._djl, load.options, self._common)
         try:
             output = getattr(self._code.module, self._code.handler)(inputs)
             if self._loop is not None:
                 output = self._loop.run_until_complete(_result(output))
         except (Exception, SystemExit) as error:
             failure = error if isinstance(error, Exception) else RuntimeError(f"sys.exit({error})")
-            output = responses.failed(self._djl, failure)
+            output = messages.failed(self._djl, failure)
             raise LoadFailed(_status(output), _load_error(output, describe(error))) from error
-        output = responses.checked(self._djl, output)
+        output = messages.checked(self._djl, output)
         if output.code >= 300:
-            raise LoadFailed(_status(output), _load_error(output, str(responses.body_of(output), "utf-8", "replace")))
+            raise LoadFailed(_status(output), _load_error(output, str(messages.body_of(output), "utf-8", "replace")))
 
     def _call_function(self, name: str, items: Sequence[Item]) -> None:
         common = {**self._common, "handler": name}
         try:
-            inputs = requests.make_inputs(self._djl, items, common)
-            output = responses.checked(self._djl, getattr(self._code.module, name)(inputs))
+            inputs = messages.make_inputs(self._djl, items, common)
+            output = messages.checked(self._djl, getattr(self._code.module, name)(inputs))
         except Exception as error:
             logger.exception("Failed invoke service.invoke_handler()")
-            output = responses.failed(self._djl, error)
-        responses.send(output, [item.reply for item in items], self._djl)
+            output = messages.failed(self._djl, error)
+        messages.send(output, [item.reply for item in items], self._djl)
 
     async def _answer_prediction(self, item: Item) -> None:
         if self._rolling_batch is None:
@@ -119,15 +121,15 @@ class DjlContract:
             await self._rolling_batch.answer(item)
 
     async def _answer(self, item: Item, name: str) -> None:
-        output = await self._invoke(name, requests.make_input(self._djl, item, {**self._common, "handler": name}))
+        output = await self._invoke(name, messages.make_input(self._djl, item, {**self._common, "handler": name}))
         if isinstance(output, AsyncIterator):
             await self._sender.send_stream(output, item.reply)
         else:
-            await self._sender.send(responses.checked(self._djl, output), item.reply)
+            await self._sender.send(messages.checked(self._djl, output), item.reply)
 
     async def _step(self, items: Sequence[tuple[Item, bool]], is_reset: bool) -> Any:
-        inputs = requests.make_step(self._djl, items, self._common, is_reset=is_reset)
-        return responses.checked(self._djl, await self._invoke(self._code.handler, inputs))
+        inputs = messages.make_step(self._djl, items, self._common, is_reset=is_reset)
+        return messages.checked(self._djl, await self._invoke(self._code.handler, inputs))
 
     async def _invoke(self, name: str, inputs: Any) -> Any:
         try:
@@ -135,23 +137,18 @@ class DjlContract:
             return await output if inspect.isawaitable(output) else output
         except Exception as error:
             logger.exception("Failed invoke service.invoke_handler_async()")
-            return responses.failed(self._djl, error, message=FAILURE)
+            return messages.failed(self._djl, error, message=FAILURE)
 
     def _is_allowed(self, item: Item) -> bool:
         """Return whether a request may be answered; refuse one that chooses its function."""
-        if requests.requested_handler(item) is None or os.environ.get(_OVERRIDE_VARIABLE, "").lower() == "true":
+        if messages.requested_handler(item) is None or os.environ.get(_OVERRIDE_VARIABLE, "").lower() == "true":
             return True
-        responses.send_error(item.reply, 400, "BadRequestException", "The handler can't be overridden in a request")
+        messages.send_error(item.reply, 400, "BadRequestException", "The handler can't be overridden in a request")
         return False
 
     def _function_of(self, items: Sequence[Item]) -> str:
-        requested = requests.requested_handler(items[0]) if len(items) == 1 else None
+        requested = messages.requested_handler(items[0]) if len(items) == 1 else None
         return requested or self._code.handler
-
-    def _describe(self, item: Item) -> None:
-        kinds = self._formatters.kinds
-        output = self._djl.Output().add_property("Content-Type", "application/json")
-        responses.send_one(output.add(json.dumps({"formatters": kinds}).encode()), item.reply, self._djl)
 
 
 def _common_properties(load: Load, code: UserCode) -> dict[str, Any]:

@@ -29,9 +29,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from headrace_handler.contract import Item
-from headrace_handler.contracts.djl import responses
+from headrace_handler.contracts.djl import messages
 from headrace_handler.contracts.djl.code import UserCode, describe
-from headrace_handler.contracts.djl.requests import properties
+from headrace_handler.contracts.djl.messages import properties
 
 logger = logging.getLogger(__name__)
 
@@ -145,7 +145,7 @@ class Formatters:
             logger.exception("Custom formatter failed")
             output.set_code(424)
             formatted = json.dumps({"code": 424, "error": str(error)}, ensure_ascii=False).encode()
-        responses.send_one(output.add(formatted), item.reply, self._djl)
+        messages.send_one(output.add(formatted), item.reply, self._djl)
 
     def _format(self, name: str, item: Item, content: bytes) -> bytes:
         kind = _OUTPUT_KIND if name == "event" else name

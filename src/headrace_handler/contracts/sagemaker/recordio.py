@@ -31,8 +31,7 @@ def read_records(data: bytes) -> Iterator[tuple[Mapping[str, Tensor], Mapping[st
     """
     Yield features and labels of each record.
 
-    Raises:
-        ValueError: the bytes are not RecordIO, are cut short, or hold no valid message.
+    Raises `ValueError`: the bytes are not RecordIO, are cut short, or hold no valid message.
     """
     at = 0
     while at < len(data):
@@ -122,8 +121,7 @@ def write_matrix(matrix: Any, labels: Any = None) -> bytes:
     """
     Return a record for each row of a dense or scipy sparse matrix.
 
-    Raises:
-        ValueError: the matrix has not two axes, a label for each row, or a type of numbers that records hold.
+    Raises `ValueError`: the matrix has not two axes, a label for each row, or a type of numbers that records hold.
     """
     if len(matrix.shape) != 2:
         raise ValueError("Array must be a Matrix")

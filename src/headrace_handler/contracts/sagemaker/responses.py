@@ -35,8 +35,7 @@ def encode(value: Any) -> bytes | bytearray | memoryview:
     """
     Return a body's bytes; model servers write what is neither bytes nor text as JSON.
 
-    Raises:
-        UnsupportedOutput: JSON cannot express the value.
+    Raises `UnsupportedOutput`: JSON cannot express the value.
     """
     if isinstance(value, bytes | bytearray | memoryview):
         return value

@@ -48,8 +48,7 @@ def import_program(load: Load) -> ModuleType | None:
     Returns:
         None for a model without a program, which its image's functions serve.
 
-    Raises:
-        LoadFailed: the named program does not exist, or has the name of a module that is already imported.
+    Raises `LoadFailed`: the named program does not exist, or has the name of a module that is already imported.
     """
     folders = [load.model_dir / "code", load.model_dir]
     if not load.entry:
@@ -123,7 +122,6 @@ def _drop_context(function: Function) -> Function:
 
 
 def context_of_model(load: Load) -> Any:
-    """Return the context that user code gets while it loads the model."""
     from ts.context import Context
 
     return Context(

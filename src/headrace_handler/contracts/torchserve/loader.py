@@ -23,8 +23,7 @@ def load_handler(entry: str, model_dir: Path) -> tuple[Handle, Initialize]:
             of a default handler, such as `image_classifier`.
         model_dir: the folder of the model.
 
-    Raises:
-        Exception: the module or what it imports cannot be imported, or defines no handler.
+    Raises `Exception`: the module or what it imports cannot be imported, or defines no handler.
     """
     file, _, function = entry.partition(":")
     module = _import_module(file, model_dir)

@@ -51,8 +51,7 @@ def decode_csv(inputs: Input, require_headers: bool = True) -> Any:
     """
     Return `{"inputs": ...}` of rows under a header, or without `require_headers` an array of numbers.
 
-    Raises:
-        ValueError: the header names none of the known columns, or a value is not a number.
+    Raises `ValueError`: the header names none of the known columns, or a value is not a number.
     """
     text = inputs.get_as_string()
     return client_data.decode_csv(text) if require_headers else _numbers(text)

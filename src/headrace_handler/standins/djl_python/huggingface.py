@@ -27,8 +27,6 @@ _TASKS = {
 Parsed = tuple[list[Any], list[int], list[dict[str, Any]], dict[int, str], list[Input]]
 """Prompts, numbers of prompts, parameters, errors and requests; see `HuggingFaceService.parse_input`."""
 
-_NO_ADAPTERS = "LoRA adapter API is only supported for rolling batch."
-
 
 class HuggingFaceService:
     """A pipeline of transformers that answers DJL's requests."""
@@ -45,8 +43,7 @@ class HuggingFaceService:
         """
         Load the model that `model_id` names, else the one in `model_dir`.
 
-        Raises:
-            ImportError: transformers is not installed.
+        Raises `ImportError`: transformers is not installed.
         """
         try:
             transformers: Any = importlib.import_module("transformers")
@@ -128,8 +125,7 @@ def infer_task(architectures: Any) -> str:
     """
     Return the pipeline's task by the architecture's name.
 
-    Raises:
-        ValueError: no architecture is known; `option.task` has to name the task.
+    Raises `ValueError`: no architecture is known; `option.task` has to name the task.
     """
     for name in architectures:
         for end, task in _TASKS.items():
@@ -139,12 +135,7 @@ def infer_task(architectures: Any) -> str:
 
 
 def get_rolling_batch_class_from_str(rolling_batch_type: str, *_: Any) -> Any:
-    """
-    Raise an error: there are no classes of rolling batches outside the engine.
-
-    Raises:
-        ValueError: always.
-    """
+    """Raise an error: there are no classes of rolling batches outside the engine. Raises `ValueError`: always."""
     raise ValueError(
         f"Invalid rolling batch type: {rolling_batch_type}. Batches of generated text are made by the server's engine;"
         " serve the model without a handler, or write one for option.rolling_batch."
@@ -162,15 +153,10 @@ def handle(inputs: Input) -> Output | None:
 
 
 def register_adapter(inputs: Input) -> Output:
-    raise NotImplementedError(_NO_ADAPTERS)
+    raise NotImplementedError("LoRA adapter API is only supported for rolling batch.")
 
 
-def update_adapter(inputs: Input) -> Output:
-    raise NotImplementedError(_NO_ADAPTERS)
-
-
-def unregister_adapter(inputs: Input) -> Output:
-    raise NotImplementedError(_NO_ADAPTERS)
+update_adapter = unregister_adapter = register_adapter
 
 
 def _parse(item: Input) -> tuple[Any, dict[str, Any]]:

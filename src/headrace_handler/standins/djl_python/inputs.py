@@ -103,12 +103,7 @@ class Input:
         return "batch_size" in self.properties
 
     def get_batch_size(self) -> int:
-        """
-        Return the number of requests.
-
-        Raises:
-            ValueError: a client's header `batch_size` is no such number.
-        """
+        """Return the number of requests. Raises `ValueError`: a client's header `batch_size` is no such number."""
         size = int(self.properties.get("batch_size", "1"))
         if not 1 <= size <= _MAX_BATCH_SIZE:
             raise ValueError(f"batch_size is {size}; expected 1 to {_MAX_BATCH_SIZE}. Send no header of that name.")
@@ -162,8 +157,7 @@ class Input:
         """
         Return a content; without a key `data`, else the first one. None if there is no content.
 
-        Raises:
-            KeyError: there is content, but not under `key`.
+        Raises `KeyError`: there is content, but not under `key`.
         """
         if self.content.is_empty():
             return None

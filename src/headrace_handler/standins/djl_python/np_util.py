@@ -14,12 +14,7 @@ _KINDS = frozenset("biufc")
 
 
 def to_nd_list(np_list: Any) -> bytearray:
-    """
-    Encode arrays.
-
-    Raises:
-        ValueError: an array has a type that an NDList has no name for, such as `object`.
-    """
+    """Encode arrays. Raises `ValueError`: an array has a type that an NDList has no name for, such as `object`."""
     arrays = np_list if isinstance(np_list, list) else [np_list]
     encoded = bytearray(struct.pack(">i", len(arrays)))
     for array in arrays:
@@ -45,12 +40,7 @@ def _text(text: str) -> bytes:
 
 
 def from_nd_list(encoded: Any) -> list[Any]:
-    """
-    Decode the arrays of an NDList, or of an npz.
-
-    Raises:
-        ValueError: the bytes are neither.
-    """
+    """Decode the arrays of an NDList, or of an npz. Raises `ValueError`: the bytes are neither."""
     if bytes(encoded[:2]) == _ZIP:
         return from_npz(encoded)
     reader = _Reader(memoryview(encoded))
@@ -61,7 +51,6 @@ def from_nd_list(encoded: Any) -> list[Any]:
 
 
 def from_npz(encoded: Any) -> list[Any]:
-    """Decode the arrays of an npz in their order."""
     return list(npz_to_arrays(encoded).values())
 
 
@@ -112,8 +101,7 @@ def _dtype(name: str) -> Any:
     """
     Return a type of numbers.
 
-    Raises:
-        InvalidBody: another type: numpy would take the bytes of objects for addresses of its memory.
+    Raises `InvalidBody`: another type: numpy would take the bytes of objects for addresses of its memory.
     """
     import numpy as np
 

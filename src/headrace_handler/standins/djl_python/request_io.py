@@ -80,8 +80,6 @@ class Sequence:
 
 @dataclass
 class RequestInput:
-    """A request, as an input formatter returns it."""
-
     request_id: int | None = None
     client_request_id: str | None = None
     output_formatter: Callable[..., Any] | str | None = None
@@ -94,8 +92,6 @@ class RequestInput:
 
 @dataclass
 class TextInput(RequestInput):
-    """A request to generate text."""
-
     input_text: str | list[str] | None = None
     adapters: Any = None
     tokenizer: Any = None

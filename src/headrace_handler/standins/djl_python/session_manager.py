@@ -44,12 +44,7 @@ class Session:
         return np.memmap(self._path(key), dtype=dtype, mode="r+", shape=shape)
 
     def remove(self) -> bool:
-        """
-        Delete the session's files.
-
-        Raises:
-            ValueError: they do not exist.
-        """
+        """Delete the session's files. Raises `ValueError`: they do not exist."""
         if not Path(self.files_path).exists():
             raise ValueError(f"session directory does not exist: {self.session_id}")
         logger.info("closing session: %s", self.session_id)
@@ -101,8 +96,7 @@ class SessionManager:
         """
         Return a session; None without an id, for a new session, or if it has expired.
 
-        Raises:
-            ValueError: there is no such session.
+        Raises `ValueError`: there is no such session.
         """
         if not session_id or session_id == _NEW_SESSION:
             return None
@@ -113,12 +107,7 @@ class SessionManager:
         return session
 
     def close_session(self, session_id: str | None) -> None:
-        """
-        Delete a session.
-
-        Raises:
-            ValueError: there is no such session.
-        """
+        """Delete a session. Raises `ValueError`: there is no such session."""
         if not session_id:
             raise ValueError(f"invalid session_id: {session_id}")
         self._find(session_id).remove()

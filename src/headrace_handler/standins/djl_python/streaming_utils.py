@@ -34,8 +34,7 @@ class HFStreamer:
         """
         Take the prompts' tokens, then one token of every sequence at a time.
 
-        Raises:
-            StreamClosed: the client has disconnected; the generation ends.
+        Raises `StreamClosed`: the client has disconnected; the generation ends.
         """
         if self.is_closed:
             raise StreamClosed
@@ -96,8 +95,7 @@ class StreamingUtils:
         """
         Return a function `(model, tokenizer, inputs, device, **parameters)` that yields lists of texts.
 
-        Raises:
-            ValueError: the engine is not `Accelerate`.
+        Raises `ValueError`: the engine is not `Accelerate`.
         """
         if execution_engine not in StreamingUtils.BUILTIN_ENGINES:
             raise ValueError(f"{execution_engine} engine is not supported for streaming")

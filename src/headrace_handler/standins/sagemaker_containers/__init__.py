@@ -188,8 +188,7 @@ def import_module(uri: str, name: str = DEFAULT_MODULE_NAME, cache: Any = None) 
     The original downloads and installs a package first; here code and requirements are in place before the process
     starts.
 
-    Raises:
-        ImportModuleError: the module cannot be imported.
+    Raises `ImportModuleError`: the module cannot be imported.
     """
     folder = code_dir if uri.startswith("s3://") else uri
     if folder not in sys.path:

@@ -82,8 +82,7 @@ def decode(obj: Any, content_type: str | None) -> Any:
     """
     Return the array that `obj` holds.
 
-    Raises:
-        UnsupportedFormatError: `content_type` is not one of JSON, CSV, NPY and NPZ.
+    Raises `UnsupportedFormatError`: `content_type` is not one of JSON, CSV, NPY and NPZ.
     """
     if content_type not in _decoder_map:
         raise UnsupportedFormatError(content_type)
@@ -111,8 +110,7 @@ def encode(array_like: Any, content_type: str) -> Any:
     """
     Return the array as a body of the type: text for JSON and CSV, bytes for NPY.
 
-    Raises:
-        UnsupportedFormatError: `content_type` is none of the three.
+    Raises `UnsupportedFormatError`: `content_type` is none of the three.
     """
     if content_type not in _encoder_map:
         raise UnsupportedFormatError(content_type)

@@ -35,8 +35,7 @@ def get_content_type(content_type_cfg_val: str | None) -> str:
     """
     Return the short name of a MIME type; without one `libsvm`.
 
-    Raises:
-        ValueError: the type is none of the image's, or names more than one label column.
+    Raises `ValueError`: the type is none of the image's, or names more than one label column.
     """
     if content_type_cfg_val is None:
         return LIBSVM
@@ -57,8 +56,7 @@ def get_dmatrix(data_path: Any, content_type: str, csv_weights: int = 0, is_pipe
     """
     Return features and labels of the files of a folder; the first column of csv and parquet is the label.
 
-    Raises:
-        ValueError: pipe mode, or data without labels.
+    Raises `ValueError`: pipe mode, or data without labels.
     """
     import xgboost
 

@@ -39,21 +39,9 @@ class GQA(Enum):
 # config: settings of the compiler, which are kept and have no effect on a CPU
 
 
-class GenerationConfig(SimpleNamespace):
-    """Sampling on the device. On a CPU, the arguments of `generate` and `sample` decide."""
-
-
-class QuantizationConfig(SimpleNamespace):
-    """Options of the quantization on the device."""
-
-
-class ContinuousBatchingConfig(SimpleNamespace):
-    """Shapes for continuous batching on the device."""
-
-
-class NeuronConfig(SimpleNamespace):
-    """Options of the compiler for the Neuron device."""
-
+_CONFIGS = "GenerationConfig QuantizationConfig ContinuousBatchingConfig NeuronConfig"
+for _name in _CONFIGS.split():
+    globals()[_name] = type(_name, (SimpleNamespace,), {"__module__": __name__})
 
 # module
 
@@ -78,8 +66,7 @@ def load_split(folder: Path) -> dict[str, Any]:
     """
     Read the tensors of a split folder; a file is read as a tensor and runs no code.
 
-    Raises:
-        ValueError: the listing names a file elsewhere, or a file without weights.
+    Raises `ValueError`: the listing names a file elsewhere, or a file without weights.
     """
     import torch
 
@@ -118,8 +105,7 @@ class CpuModelForSampling:
         Every call has `batch_size` rows, as compiled for on Neuron. `n_positions` is the longest sequence, prompt
         included; of several compiled lengths the largest counts. `_neuron` is what only a device and its compiler use.
 
-        Raises:
-            ValueError: `amp` is unknown, or the folder is malformed.
+        Raises `ValueError`: `amp` is unknown, or the folder is malformed.
         """
         import torch
 
@@ -226,7 +212,7 @@ class HuggingFaceGenerationModelAdapter:
 add_submodules(
     __name__,
     {
-        "config": "GenerationConfig QuantizationConfig ContinuousBatchingConfig NeuronConfig",
+        "config": _CONFIGS,
         "constants": "LAYOUT_BSH LAYOUT_HSB LAYOUT_SBH GQA",
         "generation_utils": "HuggingFaceGenerationModelAdapter",
         "module": "SPLIT LISTING save_pretrained_split load_split CpuModelForSampling",

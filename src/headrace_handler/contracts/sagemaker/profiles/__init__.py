@@ -26,8 +26,7 @@ def create(load: Load, module: ModuleType | None) -> Profile:
     """
     Return the profile that the option `profile` names, for the user's module or for none.
 
-    Raises:
-        LoadFailed: there is no such profile, or it cannot do what the environment asks for.
+    Raises `LoadFailed`: there is no such profile, or it cannot do what the environment asks for.
     """
     name = load.options.get("profile", "generic")
     if name not in _PROFILES:

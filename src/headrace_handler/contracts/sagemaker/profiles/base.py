@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from headrace_handler.client_data import decode_text
 from headrace_handler.contract import Item, Load
-from headrace_handler.contracts.sagemaker.responses import Response
+from headrace_handler.contracts.sagemaker.responses import Response, server_error
 from headrace_handler.contracts.sagemaker.user_code import Function, context_of_model, find, header
 
 JSON = "application/json"
@@ -49,8 +49,9 @@ class Profile:
         raise NotImplementedError
 
     def execution_parameters(self) -> Response:
-        """Answer a batch transform job that asks for its parameters."""
-        raise NotImplementedError
+        """Answer a batch transform job that asks for its parameters; Multi Model Server has none."""
+        message = "Requested resource is not found, please refer to API document."
+        return server_error(404, message, "ResourceNotFoundException")
 
     def run(self, name: str, *arguments: Any) -> Any:
         return self.functions[name](*arguments)

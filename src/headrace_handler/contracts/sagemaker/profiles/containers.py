@@ -121,12 +121,7 @@ def internal_error() -> Response:
 
 
 def render(result: Any, accept: str) -> Response:
-    """
-    Return the response that Flask makes of what a function returns.
-
-    Raises:
-        TypeError: Flask cannot convert it.
-    """
+    """Return the response that Flask makes of what a function returns. Raises `TypeError`: Flask cannot convert it."""
     from sagemaker_containers.beta.framework import worker
 
     if isinstance(result, Response):

@@ -51,10 +51,6 @@ class HuggingFace(Profile):
             return server_error(503, "Unsupported model output data type.")
         return server_error(error.status if isinstance(error, InvalidBody) else 400, str(error))
 
-    def execution_parameters(self) -> Response:
-        message = "Requested resource is not found, please refer to API document."
-        return server_error(404, message, "ResourceNotFoundException")
-
 
 def predict(data: Any, model: Any) -> Any:
     """Call the pipeline with `inputs` and `parameters`, or with the whole body."""

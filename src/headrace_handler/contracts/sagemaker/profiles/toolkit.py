@@ -66,10 +66,6 @@ class Toolkit(Profile):
         phrase = " ".join(str(known.phrase).splitlines())
         return Response(status=int(known.status_code), phrase=phrase, body=f"{known.message}\n{trace}")
 
-    def execution_parameters(self) -> Response:
-        message = "Requested resource is not found, please refer to API document."
-        return server_error(404, message, "ResourceNotFoundException")
-
 
 def respond(result: Any, accept: str, context: Any) -> Response:
     """Return the response for the result of user code and for the values that it set in the context."""

@@ -120,8 +120,7 @@ def load_boosters(model_dir: str) -> list[tuple[Any, bool]]:
     """
     Return each booster of the folder with whether it was a pickle.
 
-    Raises:
-        RuntimeError: a file is neither a pickle nor a model of XGBoost, or there is none.
+    Raises `RuntimeError`: a file is neither a pickle nor a model of XGBoost, or there is none.
     """
     files = [file for file in listed(Path(model_dir)) if file.is_file()]
     if not files:
@@ -218,8 +217,7 @@ def select_outputs(predictions: Any, keys: list[str], config: Mapping[str, Any])
     """
     Return the named outputs of each prediction; NaN for one that the objective does not have.
 
-    Raises:
-        ValueError: the objective offers no outputs to choose from.
+    Raises `ValueError`: the objective offers no outputs to choose from.
     """
     objective = config["objective"]["name"]
     if objective not in _VALID:
@@ -269,8 +267,7 @@ def encode_selection(predictions: list[dict[str, Any]], keys: list[str], accept:
     """
     Return the outputs in the type that the client accepts.
 
-    Raises:
-        RuntimeError: the type is none of the image's.
+    Raises `RuntimeError`: the type is none of the image's.
     """
     if accept == JSON:
         return json.dumps({"predictions": predictions})

@@ -95,8 +95,7 @@ class MicroBatching:
         """
         Take a batch through the stages and return its results in order.
 
-        Raises:
-            Exception: the first one that a stage raised, after the other micro-batches have left their stages.
+        Raises `Exception`: the first one that a stage raised, after the other micro-batches have left their stages.
         """
         size = self.micro_batch_size
         failed = threading.Event()

@@ -36,8 +36,6 @@ class MetricTypes(enum.Enum):
 
 @dataclass
 class Dimension:
-    """A dimension of a metric and its value."""
-
     name: str
     value: str
 
@@ -64,8 +62,6 @@ UNITS: Final = {
 
 
 class CachingMetric:
-    """A metric with the names of its dimensions."""
-
     def __init__(
         self,
         metric_name: str,
@@ -260,12 +256,7 @@ class MetricsCacheYamlImpl(MetricAdders):
         self._report(COUNTER, name, value, "", "", dimensions)
 
     def get_metric(self, metric_name: str, metric_type: MetricTypes = COUNTER) -> CachingMetric:
-        """
-        Return a metric.
-
-        Raises:
-            MetricsCacheKeyError: there is none.
-        """
+        """Return a metric. Raises `MetricsCacheKeyError`: there is none."""
         try:
             return self.cache[MetricTypes(metric_type.value)][metric_name]
         except KeyError:

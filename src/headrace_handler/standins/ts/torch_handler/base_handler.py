@@ -36,8 +36,7 @@ class BaseHandler(abc.ABC):  # noqa: B024 - users derive from it and from ABC
         """
         Load the model: TorchScript, a state of the class in `modelFile`, ONNX, or a library that PyTorch exported.
 
-        Raises:
-            RuntimeError: the manifest names no file that can be loaded.
+        Raises `RuntimeError`: the manifest names no file that can be loaded.
         """
         self.model_yaml_config = context.model_yaml_config or {}
         self.manifest = context.manifest

@@ -62,12 +62,7 @@ class TextHandler(BaseHandler):
         self.initialized = True
 
     def get_source_vocab_path(self, ctx: Context) -> str:
-        """
-        Return the path of the vocabulary.
-
-        Raises:
-            FileNotFoundError: the model has none.
-        """
+        """Return the path of the vocabulary. Raises `FileNotFoundError`: the model has none."""
         path = Path(ctx.system_properties["model_dir"], "source_vocab.pt")
         if not path.is_file():
             raise FileNotFoundError(f"The vocabulary {path} is missing; pack it with the model by `--extra-files`.")
@@ -139,7 +134,6 @@ class TextClassifier(TextHandler):
         return map_class_to_label(torch.softmax(data, dim=-1).tolist(), self.mapping)
 
     def get_insights(self, data_preprocess: Any, inputs: Any, target: Any = 0) -> Any:
-        """Return the importance of each word."""
         import torch
         from captum.attr import TokenReferenceBase
 

@@ -40,7 +40,6 @@ class VisionHandler(BaseHandler):
         return torch.stack([self._to_tensor(row.get("data") or row.get("body")) for row in data]).to(self.device)
 
     def get_insights(self, data_preprocess: Any, inputs: Any, target: Any = 0) -> Any:
-        """Return the attribution of each pixel."""
         del inputs
         return self.ig.attribute(data_preprocess, target=target, n_steps=15).tolist()
 

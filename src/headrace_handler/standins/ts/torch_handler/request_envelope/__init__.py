@@ -37,8 +37,6 @@ def content_of(row: dict[str, Any]) -> Any:
 
 
 class BodyEnvelope(BaseEnvelope):
-    """Passes on the bodies alone."""
-
     def parse_input(self, data: list[dict[str, Any]]) -> list[Any]:
         return [content_of(row) for row in data]
 
