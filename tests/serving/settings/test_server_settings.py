@@ -3,9 +3,9 @@
 import pytest
 
 from headrace.core.errors import SettingsError
-from headrace.serving.settings.addresses import split_address
 from headrace.serving.settings.docs import setting_rows
 from headrace.serving.settings.loading import FOREIGN_ENV_NAMES, load_settings
+from headrace.serving.settings.rules import split_address
 from headrace.serving.settings.server_settings import env_name, setting_names
 from headrace.serving.settings.shutdown import resolve_shutdown_delay
 

@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from headrace.core.errors import SettingsError
-from headrace.serving.settings.addresses import split_address
 from headrace.serving.settings.container_tables import reasons_of
 from headrace.serving.settings.file_guard import TRUST_FLAG, file_scope
 from headrace.serving.settings.model_folder import in_folder
 from headrace.serving.settings.near_names import near_name
 from headrace.serving.settings.properties_file import read_properties
-from headrace.serving.settings.rules import FileScope
+from headrace.serving.settings.rules import FileScope, split_address
 from headrace.serving.settings.server_settings import setting_rule
 from headrace.serving.settings.values import read_value
 

@@ -32,7 +32,7 @@ from headrace.serving.http.origins import (
 from headrace.serving.http.pages import DOCS_PATH
 from headrace.serving.http.spans import begin_span, run_in_span
 from headrace.serving.server.base_service import BaseService, ServerPhase
-from headrace.serving.settings.addresses import is_loopback
+from headrace.serving.settings.rules import is_loopback
 from headrace.serving.settings.server_settings import env_name
 from headrace.serving.wire.dialect import ErrorReply
 from headrace.serving.wire.openapi.operations import OPENAPI_PATH

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from headrace.core.errors import SettingsError
-from headrace.serving.settings.addresses import is_loopback, split_address
 from headrace.serving.settings.container_names import Notice, read_container_names
 from headrace.serving.settings.file_guard import FileGuard
+from headrace.serving.settings.rules import is_loopback, split_address
 from headrace.serving.settings.server_settings import (
     ENV_PREFIX,
     PLATFORM_PREFIX,

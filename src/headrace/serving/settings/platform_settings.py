@@ -11,8 +11,7 @@ from urllib.parse import urlsplit
 
 from headrace.core.errors import SettingsError
 from headrace.serving.settings import rules
-from headrace.serving.settings.addresses import is_loopback
-from headrace.serving.settings.rules import setting
+from headrace.serving.settings.rules import is_loopback, setting
 from headrace.serving.settings.server_settings import PLATFORM_PREFIX
 from headrace.serving.settings.shutdown import check_shutdown
 from headrace.serving.settings.values import flag_name, masked_repr, read_environment, read_value, rules_of, text_of

@@ -5,6 +5,7 @@ A `Rule` turns text into a value and describes what it expects. All sources of s
 give text, so that a value is parsed and refused in the same way whichever source it came from.
 """
 
+import ipaddress
 import json
 import math
 import re
@@ -196,6 +197,20 @@ def address() -> Rule:
         return f"http://{host}:{parts.port}"
 
     return Rule(expected="off, or an address such as http://127.0.0.1:8081", read=read)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach a server on `host`; names other than localhost count as reachable."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Return the host and the port of an address that the rule `address` has read."""
+    host, _, port = address.removeprefix("http://").rpartition(":")
+    return host.strip("[]"), int(port)
 
 
 def assignments() -> Rule:

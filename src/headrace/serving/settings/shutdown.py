@@ -1,7 +1,7 @@
 """Time limits of an orderly shutdown, for the model server and the platform. Pure."""
 
 from headrace.core.errors import SettingsError
-from headrace.serving.settings.addresses import is_loopback
+from headrace.serving.settings.rules import is_loopback
 
 DEFAULT_SHUTDOWN_DELAY_S = 5.0
 """Kubernetes removes a terminating pod from its services within a second or two; load balancers poll less often."""

@@ -60,11 +60,13 @@ class FieldTable:
         return shortened_names(f"{prefix}{name}" for name in others if name not in self.refused)
 
 
-def check_nested(body: bytes, body_fields: FieldTable, parameter_fields: FieldTable) -> tuple[str, ...]:
-    """Check a body with nested `parameters`, as `FieldTable.check`; return all names without effect."""
+def check_nested(
+    body: bytes, body_fields: FieldTable, nested_fields: FieldTable, *, name: str = "parameters"
+) -> tuple[str, ...]:
+    """Check a body with nested parameters, as `FieldTable.check`; return all names without effect."""
     ignored = body_fields.check(body)
-    parameters = raw_fields(body).get("parameters")
-    return ignored if parameters is None else (*ignored, *parameter_fields.check(parameters, prefix="parameters."))
+    nested = raw_fields(body).get(name)
+    return ignored if nested is None else (*ignored, *nested_fields.check(nested, prefix=f"{name}."))
 
 
 def struct_fields(*structs: type[msgspec.Struct]) -> frozenset[str]:

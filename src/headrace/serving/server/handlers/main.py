@@ -23,8 +23,8 @@ from headrace.serving.server.lifecycle import ModelServer, SideApp, in_daemon_th
 from headrace.serving.server.main import TRACED_SERVICE, log_start
 from headrace.serving.server.middleware import middleware
 from headrace.serving.server.torchserve_routes import management_app, torchserve_routes
-from headrace.serving.settings.addresses import split_address
 from headrace.serving.settings.container_names import Notice
+from headrace.serving.settings.rules import split_address
 from headrace.serving.settings.server_settings import ServerSettings
 from headrace.serving.wire.torchserve.management import ApiError, Registration
 

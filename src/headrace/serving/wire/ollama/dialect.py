@@ -19,8 +19,8 @@ from headrace.core.generation import ChatPrompt, GenerationRequest, Grammar, Sam
 from headrace.core.sampling_defaults import RecommendedSampling
 from headrace.serving.wire.constraints import read_schema
 from headrace.serving.wire.dialect import ParsedRequest, RequestContext
-from headrace.serving.wire.fields import LARGEST_SEED, FieldTable, clamp_count, effective_temperature, field_table
-from headrace.serving.wire.framing import decode_body, raw_fields, refusing_deep_nesting
+from headrace.serving.wire.fields import LARGEST_SEED, check_nested, clamp_count, effective_temperature, field_table
+from headrace.serving.wire.framing import decode_body, refusing_deep_nesting
 from headrace.serving.wire.ollama.reply import OllamaReply, ReplyOptions, render_error
 from headrace.serving.wire.openai import messages as openai
 from headrace.serving.wire.openai.answer_stream import AnswerPlan
@@ -247,7 +247,7 @@ class OllamaChat:
     def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
         fields = decode_body(body, _chat_decoder)
         context, adapter = named_model(fields.model, context)
-        ignored = _check(CHAT_FIELDS, body)
+        ignored = check_nested(body, CHAT_FIELDS, OPTION_FIELDS, name="options")
         if not fields.messages:
             return _load(fields, context, ignored, is_chat=True)
         tools = plan_tools(fields.tools, None, parallel=True)
@@ -268,7 +268,7 @@ class OllamaGenerate:
     def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
         fields = decode_body(body, _generate_decoder)
         context, adapter = named_model(fields.model, context)
-        ignored = _check(GENERATE_FIELDS, body)
+        ignored = check_nested(body, GENERATE_FIELDS, OPTION_FIELDS, name="options")
         if not fields.prompt:
             return _load(fields, context, ignored, is_chat=False)
         prompt = _generate_prompt(fields, context)
@@ -285,12 +285,6 @@ def named_model(name: str, context: RequestContext) -> tuple[RequestContext, str
 def timestamp(seconds: float) -> str:
     """Return seconds since 1970 in the format of RFC 3339."""
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
-
-
-def _check(table: FieldTable, body: bytes) -> tuple[str, ...]:
-    ignored = table.check(body)
-    options = raw_fields(body).get("options")
-    return ignored if options is None else (*ignored, *OPTION_FIELDS.check(options, prefix="options."))
 
 
 def _generate_prompt(fields: GenerateBody, context: RequestContext) -> str | ChatPrompt:

@@ -61,7 +61,7 @@ class OpenAIChat:
     @refusing_deep_nesting()
     def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
         fields = decode_body(body, _decoder)
-        context, adapter = parameters.served_model(fields, context)
+        context, adapter = parameters.model_named(fields.model, context)
         ignored = FIELDS.check(body)
         envelope = openai.Envelope.of(fields, context, "chatcmpl", self.framing)
         plan = plan_tools(fields.tools, fields.tool_choice, parallel=fields.parallel_tool_calls is not False)

@@ -45,7 +45,7 @@ class OpenAICompletions:
     @refusing_deep_nesting()
     def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
         fields = decode_body(body, _decoder)
-        context, adapter = parameters.served_model(fields, context)
+        context, adapter = parameters.model_named(fields.model, context)
         ignored = FIELDS.check(body)
         envelope = openai.Envelope.of(fields, context, "cmpl", self.framing)
         no_text, no_ids = "empty string. Expected at least one character", "empty array. Expected at least one token id"

@@ -78,18 +78,13 @@ class CommonFields(ConstraintFields, kw_only=True):
     cache_salt: str | None = None
 
 
-def served_model(fields: CommonFields, context: RequestContext) -> tuple[RequestContext, str | None]:
+def model_named(name: str | None, context: RequestContext) -> tuple[RequestContext, str | None]:
     """
-    Return the context with the model that answers, and the adapter if `model` names one.
+    Return the context with the model that answers, and the adapter if the request names one.
 
     Raises:
         ModelNotFound: the server accepts certain names only, and this is none of them.
     """
-    return model_named(fields.model, context)
-
-
-def model_named(name: str | None, context: RequestContext) -> tuple[RequestContext, str | None]:
-    """Return the result of `served_model` for a model's name."""
     if name in context.adapters:
         return replace(context, model=replace(context.model, name=name)), name
     accepted = context.accepted_models

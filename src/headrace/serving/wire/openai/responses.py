@@ -113,7 +113,7 @@ class OpenAIResponses:
         if fields.store and self.store is None:
             ignored = (*ignored, "store")
         _check_settings(fields)
-        context, adapter = parameters.served_model(fields, context)
+        context, adapter = parameters.model_named(fields.model, context)
         before = self._before(fields, context)
         earlier = _decode_items(before)
         tools = read_tools(fields.tools or ())

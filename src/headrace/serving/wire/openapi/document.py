@@ -1,18 +1,23 @@
 """
 The OpenAPI document of a list of operations.
 
+The schemas of responses and events come from the interfaces of `answers.ts`. The renderers write dicts and byte
+templates for speed; `tests/serving/server/test_openapi.py` holds their output against these schemas, in which no
+unnamed member is allowed.
+
 Source: OpenAPI Specification 3.1.1, whose schemas are those of JSON Schema 2020-12.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 
 import msgspec
 
 from headrace.serving.wire.fields import FieldTable
 from headrace.serving.wire.framing import JSON_CONTENT_TYPE, SSE_CONTENT_TYPE, to_json
-from headrace.serving.wire.openapi.answers import REFERENCE, answer_types
 
 _Object = dict[str, object]
 
@@ -74,9 +79,9 @@ class Operation:
 def render_openapi(operations: Sequence[Operation], *, title: str, version: str, description: str) -> bytes:
     """Render the document as JSON; `description` is its introduction."""
     bodies = list(dict.fromkeys(body for operation in operations for body in operation.bodies))
-    found, components = msgspec.json.schema_components(bodies, schema_hook=_any_value, ref_template=REFERENCE)
+    found, components = msgspec.json.schema_components(bodies, schema_hook=_any_value, ref_template=_REFERENCE)
     references = dict(zip(bodies, found, strict=True))
-    answers = answer_types().components(kind for operation in operations for kind in operation.kinds)
+    answers = _answer_types().components(kind for operation in operations for kind in operation.kinds)
     assert not answers.keys() & components.keys(), "an interface of answers.ts has the name of a request's struct"
     paths: dict[str, _Object] = {}
     for operation in operations:
@@ -142,7 +147,7 @@ def _responses(operation: Operation) -> _Object:
     success: _Object = {"description": _STREAMED if operation.event else "The response."}
     if content:
         success["content"] = content
-    error = {"schema": {"$ref": REFERENCE.format(name=operation.api.error)}}
+    error = {"schema": {"$ref": _REFERENCE.format(name=operation.api.error)}}
     refusal = {
         "description": "An error. Its text names the value, what was expected, and the fix.",
         "content": {JSON_CONTENT_TYPE: error},
@@ -154,7 +159,7 @@ def _response_schema(operation: Operation, kind: str) -> _Object:
     """Return the schema of a response; that of a stream describes one event, as in OpenAI's own document."""
     if kind == operation.answer:
         return _TEXT
-    return answer_types().schema(operation.answer if kind == JSON_CONTENT_TYPE else operation.event)
+    return _answer_types().schema(operation.answer if kind == JSON_CONTENT_TYPE else operation.event)
 
 
 def _field_notes(prefix: str, table: FieldTable) -> Iterator[str]:
@@ -166,3 +171,80 @@ def _field_notes(prefix: str, table: FieldTable) -> Iterator[str]:
 
 def _names(prefix: str, names: Iterable[str]) -> str:
     return ", ".join(f"`{prefix}{name}`" for name in sorted(names))
+
+
+_REFERENCE = "#/components/schemas/{name}"
+
+_ALIAS = re.compile(r"^type (\w+) = (.+)$", re.MULTILINE)
+_INTERFACE = re.compile(
+    r"^/\*\* (?P<about>.+) \*/\ninterface (?P<name>\w+)(?: extends (?P<base>\w+))? \{(?P<members>[^}]*)\}",
+    re.MULTILINE,
+)
+_MEMBER = re.compile(r"(?P<name>\w+)(?P<is_optional>\??): (?P<type>[^;\n]*[^;\s])")
+_CONTINUED = re.compile(r"\|\n\s+")
+_OR = re.compile(r" \| (?![^(]*\))")
+"""Between the members of a union, not inside of parentheses."""
+_RECORD = "Record<string, "
+_BASIC: Mapping[str, _Object] = {
+    **{name: {"type": name} for name in ("string", "integer", "number", "boolean", "null")},
+    "unknown": {"description": "Any JSON value."},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _AnswerTypes:
+    """The declarations of a file of interfaces."""
+
+    aliases: Mapping[str, str]
+    interfaces: Mapping[str, re.Match[str]]
+
+    def schema(self, kind: str) -> _Object:
+        """Return the schema of a type; interfaces are referred to."""
+        options = _OR.split(self.aliases.get(kind, kind))
+        literals = [option.strip('"') for option in options if option.startswith('"')]
+        schemas: list[_Object] = [{"enum": literals}] if literals else []
+        schemas += [self._single(option) for option in options if not option.startswith('"')]
+        return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
+
+    def components(self, kinds: Iterable[str]) -> dict[str, _Object]:
+        """Return the schemas of all interfaces that the types refer to, directly or not."""
+        found: dict[str, _Object] = {}
+        pending = [self.schema(kind) for kind in kinds]
+        while pending:
+            for name in re.findall(rb'"#/components/schemas/(\w+)"', to_json(pending.pop())):
+                if name.decode() not in found:
+                    found[name.decode()] = self._interface(self.interfaces[name.decode()])
+                    pending.append(found[name.decode()])
+        return found
+
+    def _single(self, kind: str) -> _Object:
+        if kind in self.aliases:
+            return self.schema(kind)
+        if kind.endswith("[]"):
+            return {"type": "array", "items": self.schema(kind[:-2].removeprefix("(").removesuffix(")"))}
+        if kind.startswith(_RECORD):
+            return {"type": "object", "additionalProperties": self.schema(kind[len(_RECORD) : -1])}
+        return _BASIC.get(kind) or {"$ref": _REFERENCE.format(name=kind)}
+
+    def _interface(self, declared: re.Match[str]) -> _Object:
+        texts = [declared["members"]]
+        if declared["base"] is not None:
+            texts.insert(0, self.interfaces[declared["base"]]["members"])
+        members = [member for text in texts for member in _MEMBER.finditer(text)]
+        return {
+            "title": declared["name"],
+            "description": declared["about"],
+            "type": "object",
+            "properties": {member["name"]: self.schema(member["type"]) for member in members},
+            "required": [member["name"] for member in members if not member["is_optional"]],
+        }
+
+
+@cache
+def _answer_types() -> _AnswerTypes:
+    """Return the declarations of `answers.ts`."""
+    text = _CONTINUED.sub("| ", Path(__file__).with_name("answers.ts").read_text(encoding="utf-8"))
+    return _AnswerTypes(
+        aliases=dict(_ALIAS.findall(text)),
+        interfaces={found["name"]: found for found in _INTERFACE.finditer(text)},
+    )
