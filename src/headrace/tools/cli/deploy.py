@@ -155,11 +155,9 @@ def container_of(model: str, environment: Mapping[str, str], image: str) -> dict
 
 def _check_model(model: str) -> None:
     """
-    Refuse names that are no model; the platform, perhaps on another machine, checks absolute paths and Hub ids.
+    Refuse a relative path that does not exist, and a name that is neither an alias nor a Hub id, which has a slash.
 
-    Raises:
-        UserFailed: a relative path does not exist.
-        ModelNotFound: a name is neither an alias nor a file or folder here, and no Hub id, which has a slash.
+    The platform, perhaps on another machine, checks absolute paths and Hub ids.
     """
     from headrace.inference.models.aliases import ALIASES
     from headrace.inference.models.sources import not_found

@@ -171,9 +171,7 @@ class LazyGroup(HelpfulGroup):
         """Run the command; an error becomes a message and an exit code."""
         try:
             return super().invoke(ctx)
-        except (click.ClickException, click.exceptions.Exit, click.Abort, OSError) as error:
-            if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
-                raise _failure(error, ctx) from error
+        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):  # click's to handle
             raise
         except KeyboardInterrupt:
             click.echo(err=True)

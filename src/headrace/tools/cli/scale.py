@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -129,11 +129,9 @@ def change_note(identity: dict[str, str], desired: int, *, minimum: int, maximum
 
 
 def tracking(identity: dict[str, str], target: float) -> dict[str, Any]:
-    kind = (
-        "SageMakerInferenceComponentConcurrentRequestsPerCopyHighResolution"
-        if identity["ScalableDimension"] == _COMPONENT
-        else "SageMakerVariantConcurrentRequestsPerModelHighResolution"
-    )
+    kind = "SageMakerVariantConcurrentRequestsPerModelHighResolution"
+    if identity["ScalableDimension"] == _COMPONENT:
+        kind = "SageMakerInferenceComponentConcurrentRequestsPerCopyHighResolution"
     return {
         "TargetValue": target,
         "PredefinedMetricSpecification": {"PredefinedMetricType": kind},
@@ -143,12 +141,7 @@ def tracking(identity: dict[str, str], target: float) -> dict[str, Any]:
 
 
 def _identity(platform: Platform, name: str, variant: str | None) -> dict[str, str]:
-    """
-    Return the scalable target of a name: a variant of an endpoint, else a component.
-
-    Raises:
-        UserFailed: there is neither, or the endpoint has several variants.
-    """
+    """Return the scalable target of a name: a variant of an endpoint, else a component."""
     if (endpoint := platform.endpoint(name)) is None:
         if platform.component(name) is None:
             raise unknown_name(name)
@@ -241,12 +234,7 @@ def _unless_missing(call: Callable[[], Any]) -> bool:
 
 
 def _switch_off(platform: Platform, identity: dict[str, str], name: str) -> str:
-    """
-    Delete what `headrace scale` created, and the scalable target unless it has other policies; return a summary.
-
-    Raises:
-        UserFailed: it is not scaled, or only by policies that `headrace scale` did not create.
-    """
+    """Delete what `headrace scale` created, and the scalable target unless it has other policies; return a summary."""
     client = platform.client("application-autoscaling")
     own, others = _policies_and_schedules(client, identity)
     if not others:
@@ -301,7 +289,10 @@ def _describe(platform: Platform, identity: dict[str, str], *, as_json: bool) ->
     if not targets:
         click.echo(f"{resource_id} is not scaled. `headrace scale NAME --min 1 --max 4` starts it.")
         return
-    counts, alarms, now = _counts(platform, resource_id), _alarm_states(platform, policies), datetime.now(UTC)
+    names = [alarm["AlarmName"] for policy in policies for alarm in policy["Alarms"]]
+    found = platform.client("cloudwatch").describe_alarms(AlarmNames=names)["MetricAlarms"] if names else []
+    alarms = {alarm["AlarmName"]: alarm["StateValue"] for alarm in found}
+    counts, now = _counts(platform, resource_id), datetime.now(UTC)
     click.echo(report(targets[0], counts=counts, policies=policies, alarms=alarms, activities=activities, now=now))
 
 
@@ -313,11 +304,3 @@ def _counts(platform: Platform, resource_id: str) -> tuple[int, int]:
     variants = platform.sagemaker.describe_endpoint(EndpointName=name)["ProductionVariants"]
     variant = next(variant for variant in variants if variant["VariantName"] == rest[-1])
     return variant["CurrentInstanceCount"], variant["DesiredInstanceCount"]
-
-
-def _alarm_states(platform: Platform, policies: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    names = [alarm["AlarmName"] for policy in policies for alarm in policy["Alarms"]]
-    if not names:
-        return {}
-    found = platform.client("cloudwatch").describe_alarms(AlarmNames=names)["MetricAlarms"]
-    return {alarm["AlarmName"]: alarm["StateValue"] for alarm in found}

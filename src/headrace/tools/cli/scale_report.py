@@ -14,6 +14,8 @@ _NOT_SCALED = {
     "AutoScalingAnticipatedFlapping": "removing one of {CurrentCapacity} would scale out again",
     "TargetServicePutResourceAsUnscalable": "cannot be scaled now: it is being updated, or has failed",
 }
+_NO_ALARM = "no alarm: nothing triggers it"
+_UNKNOWN = dict.fromkeys(("MinCapacity", "MaxCapacity", "CurrentCapacity"), "?")
 _BY_ALARM = re.compile(r"monitor alarm (?P<alarm>.+) in state (?P<state>\w+) triggered policy (?P<policy>.+)")
 _ADJUSTMENTS = {"ChangeInCapacity": "{:+d}", "PercentChangeInCapacity": "{:+d} %", "ExactCapacity": "to {:d}"}
 _SUSPENDED = {
@@ -73,11 +75,8 @@ def _metric_of(tracking: Mapping[str, Any]) -> str:
 
 def _alarm_states(policy: Mapping[str, Any], alarms: Mapping[str, str]) -> str:
     """Return the alarm states such as `High OK, Low ALARM`; alarms of the user appear by name."""
-    states = []
-    for alarm in policy.get("Alarms", ()):
-        name = alarm["AlarmName"]
-        states.append(f"{_short(name)} {alarms.get(name, 'deleted')}")
-    return ", ".join(states) or "no alarm: nothing triggers it"
+    names = [alarm["AlarmName"] for alarm in policy.get("Alarms", ())]
+    return ", ".join(f"{_short(name)} {alarms.get(name, 'deleted')}" for name in names) or _NO_ALARM
 
 
 def _short(alarm: str) -> str:
@@ -94,7 +93,7 @@ def _cause(activity: Mapping[str, Any]) -> str:
 
 def _activity_row(activity: Mapping[str, Any], now: datetime) -> tuple[str, ...]:
     reasons = [
-        _NOT_SCALED.get(reason["Code"], reason["Code"]).format_map({**_NUMBERS, **reason})
+        _NOT_SCALED.get(reason["Code"], reason["Code"]).format_map({**_UNKNOWN, **reason})
         for reason in activity.get("NotScaledReasons", ())
     ]
     description = ", ".join(reasons) or activity["Description"]
@@ -103,6 +102,3 @@ def _activity_row(activity: Mapping[str, Any], now: datetime) -> tuple[str, ...]
     description = " ".join(filter(None, (description, activity.get("Details"))))
     status = "not scaled" if reasons else activity["StatusCode"]
     return age(activity["StartTime"], now), status, description, _cause(activity)
-
-
-_NUMBERS = dict.fromkeys(("MinCapacity", "MaxCapacity", "CurrentCapacity"), "?")
