@@ -263,15 +263,20 @@ def _module_name(path: Path) -> str:
 def of_item(item: pytest.Item) -> frozenset[str]:
     """Return the needs of a test: of its file, its function, its parameters and its fixtures."""
     cls, name = getattr(item, "cls", None), getattr(item, "originalname", "")  # Hypothesis hides the name of a function
-    needs = set(of_file(item.path) | of_name(_module_name(item.path), cls.__name__ if cls else name))
-    needs.update(TESTS[name] for name in (item.nodeid, item.nodeid.split("[")[0]) if name in TESTS)
+    fixtures = tuple((fixture, definitions[-1].func) for fixture, definitions in fixtures_of(item).items())
+    needed = _of_test(item.path, cls.__name__ if cls else name, fixtures)
     callspec = getattr(item, "callspec", None)
     values: Iterable[object] = callspec.params.values() if callspec else ()
-    needs.update(PARAMETERS[value] for value in values if isinstance(value, str) and value in PARAMETERS)
-    for fixture, definitions in fixtures_of(item).items():
-        needs.update({FIXTURES[fixture]} if fixture in FIXTURES else ())
-        needs |= of_function(definitions[-1].func)
-    return frozenset(needs)
+    of_values = {PARAMETERS[value] for value in values if isinstance(value, str) and value in PARAMETERS}
+    return needed.union(of_values, (TESTS[name] for name in (item.nodeid, item.nodeid.split("[")[0]) if name in TESTS))
+
+
+@cache
+def _of_test(path: Path, name: str, fixtures: tuple[tuple[str, object], ...]) -> frozenset[str]:
+    """Return the needs that all parameters of a test have."""
+    listed = {FIXTURES[fixture] for fixture, _ in fixtures if fixture in FIXTURES}
+    functions = (of_function(function) for _, function in fixtures)
+    return of_file(path).union(of_name(_module_name(path), name), listed, *functions)
 
 
 def fixtures_of(item: pytest.Item) -> dict[str, Sequence[pytest.FixtureDef]]:

@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from tests import costs, needs
-from tests.tiers import KEPT, Tier
+from tests.inference.runner.native_models import ISAS
+from tests.tiers import KEPT, OTHER_ISA, Tier
 
 TESTS = Path(__file__).parent
 
@@ -22,7 +23,7 @@ TESTS = Path(__file__).parent
         ("tests.inference.models.bf16_folder", {"torch"}),
         ("tests.browser", {"a browser"}),
         ("tests.postgresql", set()),  # a function imports psycopg
-        ("tests.platform.host.test_ray_cluster", {"Ray"}),  # skipped without
+        ("tests.platform.cluster.test_ray_platforms", {"Ray"}),  # skipped without
     ],
 )
 def test_the_needs_of_a_module_are_those_of_what_it_imports(module: str, found: set[str]) -> None:
@@ -103,7 +104,28 @@ def test_a_test_is_slow_with_its_part_of_its_fixtures(num_users: int, cpu_s: flo
     items = [SimpleNamespace(nodeid=f"{test}[x]", _fixtureinfo=fixtures) for test in tests]
     tier = Tier("quick")
     tier.costs = costs.Table(
-        tests={tests[0]: costs.Cost(cpu_s, cpu_s)}, fixtures={costs.fixture_name(definition): costs.Cost(5.0, 5.0)}
+        tests={tests[0]: costs.Cost(cpu_s, cpu_s)}, fixtures={costs.fixture_name(definition): costs.Cost(2.5, 2.5)}
     )
     assert (tests[0] in tier.slow_tests(items)) is is_slow
     assert Tier("all").slow_tests(items) == set()
+
+
+@pytest.mark.parametrize(("num_gone", "is_slow"), [(0, True), (3, False)])
+def test_parameters_that_are_left_out_already_take_their_part_of_the_time(num_gone: int, is_slow: bool) -> None:
+    tier = Tier("quick")
+    tier.costs = costs.Table(tests={"tests/test_a.py::test_it": costs.Cost(3.0, 3.0)})
+    fixtures = SimpleNamespace(name2fixturedefs={})
+    item = SimpleNamespace(nodeid="tests/test_a.py::test_it[best]", _fixtureinfo=fixtures)
+    assert bool(tier.slow_tests([item], {"tests/test_a.py::test_it": num_gone})) is is_slow
+
+
+def test_the_quick_tier_runs_kernels_with_the_best_instruction_set_only(request: pytest.FixtureRequest) -> None:
+    for tier, isa, expected in (("quick", "old", OTHER_ISA), ("quick", ISAS[0], None), ("all", "old", None)):
+        node = SimpleNamespace(
+            path=request.node.path,
+            originalname=request.node.originalname,
+            nodeid=request.node.nodeid,
+            callspec=SimpleNamespace(params={"isa": isa}),
+            _fixtureinfo=SimpleNamespace(name2fixturedefs={}),
+        )
+        assert Tier(tier).lacks_of(node) == expected

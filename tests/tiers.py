@@ -6,19 +6,23 @@ The tiers of the suite: which tests run, and the line at the end that says what 
 """
 
 import ast
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from tests import costs, needs
+from headrace import _native
+from tests import costs, needs, sharing
 
 PLUGIN = "headrace-tier"
 TIERS = ("quick", "named", "all")
 SLOW = "more time"
 """The need of a slow test."""
-SLOW_CPU_S = 2.0
-SLOW_WALL_S = 8.0
+OTHER_ISA = "another instruction set"
+"""The need of a test of a parameter `isa` other than this machine's best: the quick tier runs only that."""
+SLOW_CPU_S = 1.0
+SLOW_WALL_S = 4.0
 """A test is slow if it takes longer, in `tests/costs.json`, with its part of its fixtures."""
 _FORMATTERS = "tests/platform/host/test_formatters.py::test_an_archive_with_formatters"
 KEPT = (
@@ -30,7 +34,6 @@ KEPT = (
     "tests/platform/host/test_end_to_end.py::test_a_killed_platform_loses_nothing_and_its_workers_keep_serving",
     "tests/platform/host/test_autoscaling.py::test_a_variant_scales_out_then_to_zero_and_is_woken_by_a_request",
     "tests/platform/host/test_components.py::test_models_behind_one_endpoint_answer_by_their_names",
-    "tests/platform/host/test_faults.py::test_a_worker_that_is_killed_under_load_is_replaced",
     f"{_FORMATTERS}_is_deployed_by_djls_image_and_streams_their_lines",
     "tests/platform/host/test_gateway_metrics.py::test_a_queue_at_zero_survives_the_platform_and_scales_its_endpoint",
 )
@@ -62,17 +65,29 @@ class Tier:
             return min(needed, default=None)
         return min((need for need in needed if not needs.is_installed(need)), default=None)
 
-    def slow_tests(self, items: list[pytest.Item]) -> set[str]:
-        """Return the slow test functions; a fixture counts in equal parts for those that use it."""
+    def lacks_of(self, item: pytest.Item) -> str | None:
+        """Return the first need for which the tier leaves this test out."""
+        lacks = self.lacks(needs.of_item(item))
+        if lacks is None and self.name == "quick" and _isa(item) not in (None, _native.available_isas()[0]):
+            return OTHER_ISA
+        return lacks
+
+    def slow_tests(self, items: list[pytest.Item], gone: Mapping[str, int] = {}) -> set[str]:
+        """
+        Return the slow test functions; a fixture counts in equal parts for those that use it.
+
+        `gone`: how many parameters of a function are left out already; the others take their part of its time.
+        """
         if self.name != "quick":
             return set()
         fixtures = {
             _name(item): {costs.fixture_name(found[-1]) for found in needs.fixtures_of(item).values()} for item in items
         }
         users = Counter(fixture for used in fixtures.values() for fixture in used)
+        num_left = Counter(_name(item) for item in items)
         slow = set()
         for test, used in fixtures.items():
-            own = self.costs.tests.get(test, costs.NOTHING)
+            own = self.costs.tests.get(test, costs.NOTHING).part(num_left[test] / (num_left[test] + gone.get(test, 0)))
             parts = [(self.costs.fixtures.get(fixture, costs.NOTHING), users[fixture]) for fixture in used]
             cpu_s = own.cpu_s + sum(cost.cpu_s / number for cost, number in parts)
             wall_s = own.wall_s + sum(cost.wall_s / number for cost, number in parts)
@@ -91,9 +106,11 @@ class Tier:
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Leave out tests, and put slow files first if several processes share them, so that none ends alone."""
         kept, gone, counted = [], [], set()
-        slow = self.slow_tests(items)
+        lacks = {item: self.lacks_of(item) for item in items}
+        left = [item for item in items if lacks[item] is None]
+        slow = self.slow_tests(left, Counter(_name(item) for item in items if lacks[item] is not None))
         for item in items:
-            need = self.lacks(needs.of_item(item)) or (SLOW if _name(item) in slow else None)
+            need = lacks[item] or (SLOW if _name(item) in slow else None)
             (gone if need else kept).append(item)
             if need and _name(item) not in counted:
                 counted.add(_name(item))
@@ -102,7 +119,20 @@ class Tier:
             config.hook.pytest_deselected(items=gone)
         items[:] = kept
         if hasattr(config, "workerinput"):
-            items.sort(key=lambda item: -self.costs.files.get(item.nodeid.split("::")[0], costs.NOTHING).wall_s)
+            self.put_slow_first(items)
+
+    def put_slow_first(self, items: list[pytest.Item]) -> None:
+        """Order groups of files, and the files of each, by the time that they take."""
+        files = {_file(item): self.costs.files.get(_file(item), costs.NOTHING).wall_s for item in items}
+        groups: defaultdict[str, float] = defaultdict(float)
+        for file, wall_s in files.items():
+            groups[sharing.group_of(file)] += wall_s
+
+        def order(item: pytest.Item) -> tuple[float, str, float]:
+            group = sharing.group_of(_file(item))
+            return -groups[group], group, -files[_file(item)]
+
+        items.sort(key=order)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -137,9 +167,20 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Tier(config.getoption("tier")), PLUGIN)
 
 
+def _file(item: pytest.Item) -> str:
+    """Return the path of the file of a test."""
+    return item.nodeid.split("::")[0]
+
+
 def _name(item: pytest.Item) -> str:
     """Return the name of the test function."""
     return item.nodeid.split("[")[0]
+
+
+def _isa(item: pytest.Item) -> object:
+    """Return the instruction set with which a test runs; None if it has no such parameter."""
+    callspec = getattr(item, "callspec", None)
+    return None if callspec is None else callspec.params.get("isa")
 
 
 def _num_tests(path: Path) -> int:
