@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from .ray_nodes import Nodes, ray_nodes
+from .ray_nodes import NODE_CPUS, Nodes, ray_nodes
 
 
 @pytest.fixture(scope="package")
 def nodes() -> Iterator[Nodes]:
-    """A head node without CPUs, and two nodes of two CPUs."""
+    """A head node without CPUs, and two nodes."""
     pytest.importorskip("ray")
-    with ray_nodes(2, 2) as made:
+    with ray_nodes(NODE_CPUS, NODE_CPUS) as made:
         yield made

@@ -12,6 +12,8 @@ from typing import Any
 from headrace.platform.cluster.ray_head import choose_ports
 from tests.waiting import WAIT_S
 
+NODE_CPUS = 4
+"""Of each node that the tests share: workers of two `ml.c5.large` fit on one."""
 OBJECT_STORE_BYTES = 80 * 1024 * 1024
 MEMORY_BYTES = 8 << 30
 """Resources of each node, unless a test names others."""

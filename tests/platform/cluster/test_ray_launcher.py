@@ -14,7 +14,7 @@ from headrace.platform.cluster.launcher import InsufficientCapacity, ResourceReq
 from headrace.platform.cluster.ray_link import ClusterUnreachable
 
 from .listening import descendants, listening
-from .ray_nodes import MEMORY_BYTES, Nodes
+from .ray_nodes import MEMORY_BYTES, NODE_CPUS, Nodes
 from .sites import LONG, Site, ray_launcher, ray_site, seen_as, spec, started, until
 
 pytest.importorskip("ray")
@@ -52,7 +52,7 @@ async def test_a_worker_requires_its_token_and_is_unreachable_from_other_machine
 
 async def test_a_worker_that_fits_no_node_is_refused_with_the_resources(site: Site) -> None:
     resources = ResourceRequest(num_cpus=9, memory_bytes=GIB, is_at_most=False)
-    numbers = r"Requested on one node: 9 CPU and 1 GiB of memory\. Nodes: 2 x 2 CPU and 8 GiB of memory"
+    numbers = r"Requested on one node: 9 CPU and 1 GiB of memory\. Nodes: 2 x 4 CPU and 8 GiB of memory"
     with pytest.raises(InsufficientCapacity, match=rf"is large enough for the worker\. {numbers}"):
         await site.launcher.start(spec("w", resources=resources))
     with pytest.raises(InsufficientCapacity, match=r"Requested on one node: 0\.1 CPU and 9 GiB of memory"):
@@ -63,19 +63,19 @@ async def test_a_worker_that_fits_no_node_is_refused_with_the_resources(site: Si
 
 
 async def test_an_instance_type_gets_at_most_the_largest_node_with_a_notice(site: Site) -> None:
-    resources = ResourceRequest(num_cpus=4, num_accelerators=1, memory_bytes=16 * GIB)
+    resources = ResourceRequest(num_cpus=8, num_accelerators=1, memory_bytes=16 * GIB)
     handle = await started(site.launcher, spec("w", resources=resources))
     (notice,) = (await seen_as(site.launcher, "w", handle, WorkerPhase.STARTING)).notices
     assert notice == (
-        "The worker requests 4 CPU, 1 GPU and 16 GiB of memory, which no node of the cluster has: "
-        "it gets 2 CPU and 8 GiB of memory. The model runs on the CPU."
+        "The worker requests 8 CPU, 1 GPU and 16 GiB of memory, which no node of the cluster has: "
+        "it gets 4 CPU and 8 GiB of memory. The model runs on the CPU."
     )
-    assert json.loads((site.folder("w") / "worker.json").read_text())["spec"]["threads"] <= 2
+    assert json.loads((site.folder("w") / "worker.json").read_text())["spec"]["threads"] <= NODE_CPUS
     assert handle.memory_bytes == MEMORY_BYTES
 
 
 async def test_a_worker_that_waits_for_resources_does_not_delay_others(site: Site) -> None:
-    whole = ResourceRequest(num_cpus=2)
+    whole = ResourceRequest(num_cpus=NODE_CPUS)
     first = await started(site.launcher, spec("first", resources=whole))
     await started(site.launcher, spec("second", resources=whole))
     with pytest.raises(StartPending, match=r"has enough free resources now\. .* Free on all together: 0 CPU"):
@@ -107,10 +107,11 @@ async def test_a_worker_that_requests_a_gpu_is_placed_on_a_node_with_one(site: S
 
 
 async def test_workers_on_a_node_have_different_gpus_and_one_without_sees_none(site: Site, nodes: Nodes) -> None:
-    node = nodes.add(num_cpus=4, num_gpus=4)  # one may be reserved for the worker that waited in an earlier test
+    # One may be reserved for the worker that waited in an earlier test.
+    node = nodes.add(num_cpus=NODE_CPUS + 2, num_gpus=4)
     pair = ResourceRequest(num_cpus=0.1, num_accelerators=2, is_at_most=False)
     single = ResourceRequest(num_cpus=0.1, num_accelerators=1, is_at_most=False)
-    large = ResourceRequest(num_cpus=3, is_at_most=False)
+    large = ResourceRequest(num_cpus=NODE_CPUS + 1, is_at_most=False)
     handles = {}
     try:
         for name, resources in (("pair", pair), ("single", single), ("none", large)):
@@ -152,7 +153,7 @@ async def test_connecting_goes_on_while_its_callers_give_up(nodes: Nodes, tmp_pa
 
 
 async def test_the_workers_of_a_lost_node_exit_and_another_node_is_used(site: Site, nodes: Nodes) -> None:
-    lost = await site.healthy("lost", resources=ResourceRequest(num_cpus=2), print=["last words"])
+    lost = await site.healthy("lost", resources=ResourceRequest(num_cpus=NODE_CPUS), print=["last words"])
     stays = await site.healthy("stays")
     assert lost.facts["node"] != stays.facts["node"], "each has a node of its own"
     process = site.process("lost")
@@ -174,4 +175,4 @@ async def test_the_workers_of_a_lost_node_exit_and_another_node_is_used(site: Si
         back = await site.healthy("back")
         assert back.facts["node"] == stays.facts["node"]
     finally:
-        nodes.add(num_cpus=2)
+        nodes.add(num_cpus=NODE_CPUS)

@@ -1,29 +1,22 @@
 """Platforms on Ray clusters with the real small model: a node lost under load, the platform killed, one of its own."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from headrace.core.processes import ProcessId, is_running, is_session_running, process_id
-from tests.platform.cluster.listening import descendants
-from tests.platform.cluster.ray_nodes import Nodes, ray_nodes
-from tests.platform.cluster.sites import LONG
+from tests.platform.host.running import IMAGE, Running, until, up
+from tests.platform.host.test_end_to_end import answered, delete_endpoint, make_endpoint
+from tests.platform.host.test_faults import Load, described
 
-from .running import IMAGE, Running, until, up
-from .test_end_to_end import answered, delete_endpoint, make_endpoint
-from .test_faults import Load, described
+from .listening import descendants
+from .ray_nodes import NODE_CPUS, Nodes
+from .sites import LONG
 
 pytest.importorskip("ray")
 pytestmark = LONG
-
-
-@pytest.fixture(scope="module")
-def nodes() -> Iterator[Nodes]:
-    with ray_nodes(4, 4) as made:
-        yield made
 
 
 def handles(running: Running) -> dict[str, dict[str, object]]:
@@ -68,6 +61,7 @@ def test_a_lost_node_and_a_killed_platform_lose_no_endpoint(nodes: Nodes, tmp_pa
         delete_endpoint(following, "spread")
     finally:
         assert following.stop() == 0, following.log()
+        nodes.add(num_cpus=NODE_CPUS)
 
 
 @pytest.mark.model
