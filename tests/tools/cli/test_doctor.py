@@ -4,9 +4,15 @@ from types import SimpleNamespace
 
 import pytest
 
+from headrace.core.engine_names import BACKENDS
 from headrace.core.gpus import Gpu
+from headrace.core.installing import pip_install
+from headrace.inference.backends.choice import HostFacts
 from headrace.tools.cli import doctor
-from headrace.tools.cli.doctor import Finding, judge_disk, judge_memory, printed
+from headrace.tools.cli.doctor import Finding, check_backends, judge_choice, judge_disk, judge_memory, printed
+
+TORCH = pip_install("headrace[torch]")
+NATIVE = frozenset({"native"})
 
 
 def test_doctor_reports_kernels_memory_and_stores(headrace) -> None:
@@ -79,3 +85,34 @@ def test_doctor_lists_gpus() -> None:
     gpus = (Gpu(index=0, name="NVIDIA L4", memory_bytes=24 << 30), Gpu(index=1))
     assert doctor.judge_gpus(gpus).found == "0: NVIDIA L4, 24 GiB; 1: NVIDIA GPU"
     assert "run on the CPU" in doctor.judge_gpus(()).found
+
+
+@pytest.mark.parametrize(
+    ("installed", "num_gpus", "status", "found", "others"),
+    [
+        (
+            NATIVE,
+            0,
+            "ok",
+            "native on cpu: the first choice on a CPU",
+            f"none runs them ({TORCH}",
+        ),
+        (frozenset(BACKENDS), 0, "ok", "native on cpu: the first choice on a CPU", "transformers runs them"),
+        (frozenset(BACKENDS), 1, "ok", "vllm on cuda: the first choice on a GPU", "vllm runs them"),
+        (NATIVE, 1, "warning", "native on cpu: vllm is not installed", "none runs them"),
+    ],
+)
+def test_the_doctor_says_what_auto_takes(installed, num_gpus, status, found, others):
+    auto, other = judge_choice(HostFacts(installed=installed, num_gpus=num_gpus))
+
+    assert (auto.name, auto.status) == ("backend auto", status)
+    assert auto.found.startswith(found)
+    assert other.found.startswith(others)
+    assert (pip_install("headrace[vllm]") in auto.advice) == (status == "warning")
+
+
+def test_the_doctor_lists_each_backend_with_its_version_or_its_extra():
+    findings = {finding.name: finding.found for finding in check_backends()}
+
+    for name in BACKENDS[1:]:
+        assert "(pip install " in findings[f"backend {name}"] or findings[f"backend {name}"][-1].isalnum()

@@ -12,7 +12,7 @@ from headrace.core.answer_format.parser import ContentText, ReasoningText
 from headrace.core.generation import Chunk, EngineStats, Finish, FinishReason, ModelInfo
 from headrace.serving.handlers.spec import ContractName, HandlerSpec
 from headrace.tools.cli.answers import PartWriter, Stopwatch, printable
-from headrace.tools.cli.ready import code_ready_text, ready_text
+from headrace.tools.cli.ready import BEGINNING, QUESTION, code_ready_text, prompt_for, ready_text
 from headrace_handler.contract import Load
 
 
@@ -107,3 +107,16 @@ def test_the_ready_message_of_user_code_shows_a_request_of_its_contract(
 
     assert request_line in card
     assert "1 to 2 processes" in card
+
+
+@pytest.mark.parametrize(
+    ("models", "prompt"),
+    [
+        ([{"id": "chat", "has_chat_template": True}], QUESTION),
+        ([{"id": "base", "has_chat_template": False}], BEGINNING),
+        ([{"id": "of another server"}], QUESTION),
+        ([], QUESTION),
+    ],
+)
+def test_a_base_model_is_given_a_text_to_continue(models: list[dict[str, object]], prompt: str) -> None:
+    assert prompt_for(models) == prompt

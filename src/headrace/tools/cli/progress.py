@@ -99,11 +99,17 @@ class BarProgress:
 
 @dataclass(slots=True)
 class _Running:
-    """A task of which a line was printed."""
+    """A task or a stage of which a line was printed."""
 
     began_s: float
     told_s: float
     text: str
+
+    def tell_if_due(self, now_s: float) -> None:
+        """Print the text and the time that it takes, unless the last line is recent."""
+        if now_s - self.told_s >= BETWEEN_LINES_S:
+            self.told_s = now_s
+            click.echo(f"{self.text}, {now_s - self.began_s:.0f} s", err=True)
 
 
 class LineProgress:
@@ -128,7 +134,7 @@ class LineProgress:
             text = f"{task}: {_number(completed, unit)} of {_amount(total, unit)}"
             if running is not None and completed < total:
                 running.text = text
-                self._tell_if_due(running, now_s)
+                running.tell_if_due(now_s)
             elif running is not None:
                 del self._tasks[task]
                 click.echo(f"{task}: done", err=True)
@@ -148,7 +154,7 @@ class LineProgress:
             self._timer = None
             now_s = self._clock()
             for running in self._tasks.values():
-                self._tell_if_due(running, now_s)
+                running.tell_if_due(now_s)
             if self._tasks:
                 self._arm(BETWEEN_LINES_S)
 
@@ -171,11 +177,6 @@ class LineProgress:
         self._timer = Timer(delay_s, self.tell)
         self._timer.daemon = True
         self._timer.start()
-
-    def _tell_if_due(self, running: _Running, now_s: float) -> None:
-        if now_s - running.told_s >= BETWEEN_LINES_S:
-            running.told_s = now_s
-            click.echo(f"{running.text}, {now_s - running.began_s:.0f} s", err=True)
 
 
 @contextmanager
@@ -205,19 +206,15 @@ class StageLines:
         self._name = name
         self._is_counter = is_counter
         self._clock = clock
-        self._stage: str | None = None
-        self._began_s = self._told_s = 0.0
+        self._running: _Running | None = None
 
     def __call__(self, stage: str) -> None:
-        now_s = self._clock()
-        is_new, is_due = stage != self._stage, now_s - self._told_s >= BETWEEN_LINES_S
-        if (is_new and not self._is_counter) or self._stage is None:
-            self._began_s = self._told_s = now_s
-            self.note(f"{self._name}: {stage}")
-        elif is_due:
-            self._told_s = now_s
-            self.note(f"{self._name}: {stage}, {now_s - self._began_s:.0f} s")
-        self._stage = stage
+        text, now_s = f"{self._name}: {stage}", self._clock()
+        if self._running is None or (text != self._running.text and not self._is_counter):
+            self._running = _Running(now_s, now_s, text)
+            self.note(text)
+        self._running.text = text
+        self._running.tell_if_due(now_s)
 
     def note(self, text: str) -> None:
         """Print a line that stays."""
