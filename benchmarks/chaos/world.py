@@ -162,15 +162,11 @@ class World:
                 return None
             platform.kill()
             return platform.name, platform.start
-        pids = [pid, *self._serving(platform)]
-        undo = [_hit(process, action) for process in pids]
+        undo = [_hit(process, action) for process in (pid, *children(pid))]
         return platform.name, lambda: [call() for call in undo] and None
 
-    def _serving(self, platform: Platform) -> list[int]:
-        return children(platform.pid) if platform.pid is not None and self.setup.processes > 1 else []
-
     def _hit_process(self, action: str, fault: Fault) -> tuple[str, Undo] | None:
-        pids = [pid for platform in self.platforms for pid in self._serving(platform)]
+        pids = [child for platform in self.platforms if platform.pid for child in children(platform.pid)]
         if not pids:
             return None
         pid = pids[fault.target % len(pids)]

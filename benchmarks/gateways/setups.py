@@ -53,11 +53,8 @@ class Setup:
         return [platform.port for platform in self.platforms]
 
     def gateway_pids(self) -> list[int]:
-        """Return the processes that serve."""
-        pids = [platform.pid for platform in self.platforms if platform.pid is not None]
-        if KINDS[self.name].processes == 1:
-            return pids
-        return [child for pid in pids for child in children(pid)]
+        """Return the processes that serve: children of each platform's first one."""
+        return [child for platform in self.platforms if platform.pid for child in children(platform.pid)]
 
     def pin(self, gateways: Sequence[int], rest: Sequence[int]) -> None:
         """Let the gateways and the worker run on these cores only."""
