@@ -11,8 +11,7 @@ from headrace.core.errors import SettingsError, Unavailable, UserError
 from headrace.tools.bench.http1 import ConnectionFailed, Exchange, HttpClient, Truncated
 from headrace.tools.bench.measure import Failure
 from headrace.tools.bench.report import Report, print_report
-from headrace.tools.bench.run import server_cpu_s
-from headrace.tools.bench.session import BenchOptions, run_benchmark
+from headrace.tools.bench.run import BenchOptions, run_benchmark, server_cpu_s
 from headrace.tools.bench.workload import Arrivals, Synthetic, parse_lengths
 from tests.tools.bench.scripted_server import Connection, openai_completion, openai_models, serving
 from tests.waiting import WAIT_S

@@ -9,7 +9,7 @@ import trustme
 from headrace.core.errors import SettingsError, Unavailable
 from headrace.platform.host.folders import Address, DataFolder
 from headrace.testing.server import EchoServer, echo_server
-from headrace.tools.bench.session import BenchOptions, run_benchmark
+from headrace.tools.bench.run import BenchOptions, run_benchmark
 from headrace.tools.bench.workload import Arrivals, Synthetic, parse_lengths
 from headrace.tools.cli.api_key import ca_bundle_for
 from headrace.tools.cli.remote import RemoteSource

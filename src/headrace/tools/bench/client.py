@@ -72,7 +72,7 @@ class LoadClient:
 
     def __init__(self, http: HttpClient, template: RequestTemplate) -> None:
         self._http = http
-        self._asking = template
+        self._template = template
         self.start_s = time.perf_counter()
 
     def now_s(self) -> float:
@@ -81,11 +81,11 @@ class LoadClient:
 
     async def send(self, planned: PlannedRequest, *, due_s: float) -> RequestRecord:
         """Send one request and wait for the end of its answer. Failures are recorded, never raised."""
-        body = request_body(self._asking, planned.question, planned.max_tokens)
+        body = request_body(self._template, planned.question, planned.max_tokens)
         sent_s = self.now_s()
         answer, failure, message = Answer(), None, ""
         try:
-            exchange = await self._http.fetch("POST", PATHS[self._asking.api], body, accept=_ACCEPT)
+            exchange = await self._http.fetch("POST", PATHS[self._template.api], body, accept=_ACCEPT)
             if exchange.status == 200:
                 answer = read_answer(exchange)
                 failure, message = judge(answer)

@@ -1,7 +1,7 @@
 """Render a result as a table for people (a column for each level of load) and as a JSON object for programs."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -9,7 +9,15 @@ from rich.table import Table
 
 from headrace.tools.bench.dialects import RequestTemplate
 from headrace.tools.bench.measure import Spread, Summary
-from headrace.tools.bench.run import ServerFacts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerFacts:
+    """The models and routes that the server reports."""
+
+    models: tuple[str, ...] = ()
+    info: dict[str, object] = field(default_factory=dict)
+    software: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

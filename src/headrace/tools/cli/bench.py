@@ -16,7 +16,7 @@ from headrace.core.errors import SettingsError
 from headrace.tools.bench.dialects import Api
 from headrace.tools.bench.measure import Objectives, RequestRecord, parse_objectives
 from headrace.tools.bench.report import print_report
-from headrace.tools.bench.session import BenchOptions, OnRecord, run_benchmark
+from headrace.tools.bench.run import BenchOptions, OnRecord, run_benchmark
 from headrace.tools.bench.workload import Arrivals, Dataset, Synthetic, parse_dataset, parse_lengths
 from headrace.tools.cli.api_key import api_key_for, ca_bundle_for
 from headrace.tools.cli.group import Examples
