@@ -17,12 +17,8 @@ NATIVE_ONLY = frozenset({"native"})
 LLAMA = ModelFacts(architecture="LlamaForCausalLM", model_type="llama")
 VLLM = pip_install("headrace[vllm]")
 REFUSAL = "model_type is 'bloom'; expected one of llama."
-BLOOM = ModelFacts(
-    architecture="BloomForCausalLM", model_type="bloom", native_error=REFUSAL, torch_error="torch: no alibi"
-)
-MAMBA = ModelFacts(
-    architecture="MambaForCausalLM", model_type="mamba", native_error="no", torch_error="no", keeps_state=True
-)
+BLOOM = ModelFacts(architecture="BloomForCausalLM", model_type="bloom", own_error=REFUSAL)
+MAMBA = ModelFacts(architecture="MambaForCausalLM", model_type="mamba", own_error="no", keeps_state=True)
 MPT = replace(BLOOM, architecture="MptForCausalLM", model_type="mpt", in_vllm=False)
 NEW = replace(BLOOM, architecture="NewForCausalLM", model_type="new", in_vllm=False, in_transformers=False)
 NEW_WITH_CODE = replace(NEW, has_own_code=True)
@@ -33,8 +29,7 @@ VERSIONS = {"transformers": "5.23.0", "vllm": "0.32.0"}
 T5 = ModelFacts(
     architecture="T5ForConditionalGeneration",
     model_type="t5",
-    native_error="no",
-    torch_error="no",
+    own_error="no",
     is_encoder_decoder=True,
 )
 GGUF = ModelFacts(is_gguf=True)
@@ -136,7 +131,7 @@ def test_a_backend_that_is_named_serves_if_it_can(backend):
             f"backend is transformers, which is not installed. Install it: {pip_install('headrace[torch]')}.",
         ),
         (BLOOM, ALL, {"backend": "native"}, UnsupportedModel, REFUSAL),
-        (BLOOM, ALL, {"backend": "torch"}, UnsupportedModel, "torch: no alibi"),
+        (BLOOM, ALL, {"backend": "torch"}, UnsupportedModel, REFUSAL),
         (
             T5,
             ALL,
@@ -280,8 +275,7 @@ MODELS = st.builds(
     ModelFacts,
     architecture=st.just("SomeForCausalLM"),
     model_type=st.just("some"),
-    native_error=st.none() | st.just("native: no"),
-    torch_error=st.none() | st.just("torch: no"),
+    own_error=st.none() | st.just("no"),
     has_own_code=st.booleans(),
     in_transformers=st.booleans(),
     in_vllm=st.booleans(),
@@ -326,8 +320,7 @@ def test_whatever_is_asked_an_installed_backend_serves_or_one_line_says_why_not(
 
 
 def check(choice, request, model, host):
-    errors = {"native": model.native_error, "torch": model.torch_error}
-    assert errors.get(choice.name) is None
+    assert choice.name not in ("native", "torch") or model.own_error is None
     may_run_code = model.has_own_code and request.trust_remote_code
     assert choice.name != "transformers" or model.in_transformers or may_run_code
     assert choice.name != "vllm" or model.in_vllm or may_run_code

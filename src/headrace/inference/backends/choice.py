@@ -46,10 +46,8 @@ class ModelFacts:
     architecture: str = ""
     """The class in `architectures` of config.json."""
     model_type: str = ""
-    native_error: str | None = None
-    """Why the native engine does not run it; None: it does."""
-    torch_error: str | None = None
-    """Why the torch runner does not run it."""
+    own_error: str | None = None
+    """Why our own networks, native and in torch, do not run it; None: they do."""
     has_own_code: bool = False
     """The checkpoint brings a network in Python."""
     in_transformers: bool = True
@@ -160,9 +158,8 @@ def _obstacle(name: str, request: Request, model: ModelFacts, host: HostFacts) -
         return _Obstacle("runs on CPUs only", "use --device cpu", SettingsError)
     if name != NATIVE and name not in host.installed:
         return _Obstacle(NOT_INSTALLED, install_command(name), SettingsError)
-    if name in (NATIVE, "torch"):  # the same networks
-        error = model.native_error if name == NATIVE else model.torch_error
-        return _Obstacle(_does_not_run(model), message=error) if error is not None else None
+    if name in (NATIVE, "torch"):
+        return _Obstacle(_does_not_run(model), message=model.own_error) if model.own_error is not None else None
     if model.is_pooled or model.is_gguf:
         return _Obstacle(
             "serves no embeddings or scores" if model.is_pooled else "reads no GGUF files", "use --backend native"
@@ -236,10 +233,6 @@ def _first(
             place = "a GPU" if device == "cuda" else "a CPU"
             return _chosen(name, device, "; ".join(passed) or f"the first choice on {place}")
         passed.append(f"{name} {obstacle.text}")
-    raise _none_serves(order, obstacles, model)
-
-
-def _none_serves(order: tuple[str, ...], obstacles: Mapping[str, _Obstacle | None], model: ModelFacts) -> HeadraceError:
     native = obstacles[NATIVE]
     first = native.message if native is not None and native.message else f"No backend can serve {model.title} here."
     others = [
@@ -247,7 +240,7 @@ def _none_serves(order: tuple[str, ...], obstacles: Mapping[str, _Obstacle | Non
         for name in order
         if (obstacle := obstacles[name]) is not None and (name != NATIVE or not obstacle.message)
     ]
-    return UnsupportedModel(f"{first} Other backends: {'; '.join(others)}.", model_type=model.model_type)
+    raise UnsupportedModel(f"{first} Other backends: {'; '.join(others)}.", model_type=model.model_type)
 
 
 def _with_fix(obstacle: _Obstacle) -> str:

@@ -63,13 +63,11 @@ def model_facts(path: Path, *, task: str = "auto") -> ModelFacts:
     if path.is_file():
         return ModelFacts(is_gguf=True, is_pooled=is_pooled)
     config = read_config(path)
-    error = _native_error(config)
     # Some checkpoints say themselves that they compute vectors or scores, not text.
     only_pools = task == "auto" and ((path / "modules.json").is_file() or not has_lm_head(config))
     return replace(
         library_facts(config, transformers_tables(), vllm_tables()),
-        native_error=error,
-        torch_error=error,
+        own_error=_own_error(config),
         is_pooled=is_pooled or only_pools,
     )
 
@@ -104,13 +102,13 @@ def _quantization(config: Fields, transformers: TransformersTables | None) -> Qu
     )
 
 
-def _native_error(config: Fields) -> str | None:
-    """Return why the native engine does not run a network, or None; loading reports all other errors."""
+def _own_error(config: Fields) -> str | None:
+    """Return why our own networks do not run a model, or None; loading reports all other errors."""
     try:
         from_config(config)
         refuse_other_quantization(config)
     except UnsupportedModel as error:
         return error.message
     except BrokenModel:
-        return None
+        pass
     return None

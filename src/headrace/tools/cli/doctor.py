@@ -35,7 +35,7 @@ TOO_LITTLE_MEMORY_BYTES = 512 << 20
 LOW_DISK_BYTES = 5 << 30
 LARGE_MODEL_PARAMETERS = 8_000_000_000
 PORT = 8080
-_OTHER_MODEL = ModelFacts(architecture="other networks", native_error="not native", torch_error="not native")
+_OTHER_MODEL = ModelFacts(architecture="other networks", own_error="not native")
 _MARK_COLUMNS = 6
 _NAME_COLUMNS = 22
 """Columns of the longest name, `backend transformers`, and of the space after it."""
