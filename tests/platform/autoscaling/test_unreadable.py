@@ -32,7 +32,7 @@ def world() -> Iterator[World]:
 
 def break_record(world: World, kind: AnyKind, **changes: Any) -> str:
     """Change the stored spec of the one record of a kind; return its name."""
-    raw = Kind(kind.name, dict, dict, migrations=kind.migrations)
+    raw = Kind(kind.name, dict, dict, migrations=kind.migrations, oldest=kind.oldest)
     record = world.store.list(raw)[0]
     world.store.update(record, spec={**record.spec, **changes})
     assert isinstance(world.store.get(kind, record.name), Unreadable)

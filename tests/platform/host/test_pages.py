@@ -47,11 +47,11 @@ def test_the_commands_of_the_page_run_from_the_start_of_a_platform_to_its_end(
         assert piece in output, output
 
 
-def test_a_platform_of_the_first_version_is_upgraded_copied_and_restored_by_the_page_on_backups(
+def test_a_platform_of_an_earlier_version_is_upgraded_copied_and_restored_by_the_page_on_backups(
     smollm2_path: Path, tmp_path: Path
 ) -> None:
     data = tmp_path / "data"
-    store_of_first_version(data / "records.sqlite", smollm2_path)
+    store_of_earlier_version(data / "records.sqlite", smollm2_path)
     env = clean_environment(HEADRACE_UP_DATA_DIR=str(data), HEADRACE_UP_PORT="0")
 
     def headrace(*arguments: str) -> str:
@@ -71,10 +71,10 @@ def test_a_platform_of_the_first_version_is_upgraded_copied_and_restored_by_the_
         headrace("down")
 
 
-def store_of_first_version(path: Path, model: Path) -> None:
-    """Make records as the first version stored them: an endpoint of two variants, with a policy."""
+def store_of_earlier_version(path: Path, model: Path) -> None:
+    """Make records as an earlier version stored them: an endpoint of two variants, with a policy."""
     path.parent.mkdir(mode=0o700)
-    load_store(path, 1)
+    load_store(path)
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("DELETE FROM headrace_records WHERE kind IN ('inference-component', 'worker', 'route')")
         connection.execute("DELETE FROM headrace_records WHERE kind LIKE 'endpoint%' AND name != 'plain'")

@@ -145,18 +145,6 @@ def test_a_process_that_cannot_read_the_records_of_a_live_member_does_not_join(l
         assert [found.id for found in new.heartbeat().members] == ["new", "old"]
 
 
-def test_members_of_a_headrace_that_did_not_tell_its_forms_go_on(lasting_place: str) -> None:
-    with contextlib.closing(Coordination(lasting_place, member("old"))) as old:
-        old.open(term=0)
-        with old._engine.begin() as connection:
-            connection.exec_driver_sql("ALTER TABLE headrace_members DROP COLUMN forms")
-    with contextlib.closing(Coordination(lasting_place, replace(member("new"), forms={"endpoint": 1}))) as new:
-        assert new.open(term=0).newer is None
-        with new._engine.begin() as connection:
-            connection.exec_driver_sql("UPDATE headrace_members SET url = 'renewed' WHERE id = 'old'")
-        assert {found.id: found.forms for found in new.heartbeat().members} == {"new": {"endpoint": 1}, "old": {}}
-
-
 def test_members_of_one_host_share_the_home_of_the_first(lasting_place: str) -> None:
     with contextlib.ExitStack() as stack:
 

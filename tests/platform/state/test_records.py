@@ -1,8 +1,6 @@
 """Typed records: decoding, migrations, refusals and copies."""
 
-import contextlib
-import sqlite3
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -10,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from headrace.platform.state.records import Json, Kind, NoStatus, Record, RecordPart, Unreadable
-from headrace.platform.state.store import Store, open_store
+from headrace.platform.state.store import Store
 
 
 class Old(RecordPart, frozen=True, kw_only=True):
@@ -141,15 +139,12 @@ def test_sound_fields_are_salvaged_from_an_unreadable_record(store) -> None:
     assert store.get(ALARM, "a").salvage(Owner) is None
 
 
-def test_tables_of_the_first_form_are_upgraded_and_their_records_are_of_version_one(tmp_path: Path) -> None:
-    path = tmp_path / "state.db"
-    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
-        connection.executescript(FIRST_FORM)
-    for _ in range(2):
-        with contextlib.closing(open_store(path)) as store:
-            found = store.get(ALARM, "a")
-            assert isinstance(found, Record)
-            assert (found.spec.period_ms, found.revision, found.tags) == (2000, 7, {"team": "x"})
+def test_a_record_older_than_what_is_read_is_unreadable(store) -> None:
+    store.create(ALARM, "a", spec=Alarm(period_ms=5))
+    overwrite(store, schema_version=1)
+    found = store.get(replace(ALARM, migrations=(), oldest=3), "a")
+    assert "its schema version is 1, this Headrace reads versions from 3 on" in found.reason
+    assert found.is_newer is False
 
 
 def overwrite(store: Store, **columns: Any) -> None:
@@ -158,16 +153,3 @@ def overwrite(store: Store, **columns: Any) -> None:
         for name, value in columns.items():
             query = sa.text(f"UPDATE headrace_records SET {name} = :value WHERE name = 'a'")
             connection.execute(query, {"value": value})
-
-
-FIRST_FORM = """
-CREATE TABLE headrace_records (uid VARCHAR NOT NULL, kind VARCHAR NOT NULL, name VARCHAR NOT NULL,
-    revision BIGINT NOT NULL, spec TEXT NOT NULL, status TEXT NOT NULL, tags TEXT NOT NULL,
-    created_s DOUBLE NOT NULL, modified_s DOUBLE NOT NULL, deleting_s DOUBLE,
-    PRIMARY KEY (uid), UNIQUE (kind, name));
-CREATE TABLE headrace_store (id INTEGER NOT NULL, schema_version INTEGER NOT NULL, revision BIGINT NOT NULL,
-    PRIMARY KEY (id));
-INSERT INTO headrace_store VALUES (1, 1, 7);
-INSERT INTO headrace_records VALUES
-    ('u', 'alarm', 'a', 7, '{"Seconds": 2}', '{}', '{"team": "x"}', 1.0, 1.0, NULL);
-"""

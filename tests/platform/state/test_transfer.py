@@ -13,10 +13,9 @@ from headrace.core.errors import SettingsError
 from headrace.platform.state.coordination import Coordination, Member
 from headrace.platform.state.records import Fenced
 from headrace.platform.state.store import Store, open_store
-from headrace.platform.state.transfer import read_copy, schema_versions, write_copy
+from headrace.platform.state.transfer import read_copy, write_copy
 
 from .kinds import ACCESS_KEY, ENDPOINT, MODEL
-from .test_records import FIRST_FORM
 
 HERE = Member(id="here", url="http://127.0.0.1:7450", host="host", data_dir="/data of here", version="1")
 
@@ -101,21 +100,13 @@ def test_the_copy_is_that_of_one_moment(lasting_place: str) -> None:
             writer.join()
 
 
-def test_tables_of_an_earlier_version_are_read_and_not_upgraded(tmp_path: Path) -> None:
-    place = tmp_path / "state.db"
-    with contextlib.closing(sqlite3.connect(place)) as connection, connection:
-        connection.executescript(FIRST_FORM)
-    copy = read_copy(place)
-    assert (copy.schema_version, copy.revision, copy.term, schema_versions(copy.rows)) == (1, 7, 0, {"alarm": 1})
-    with contextlib.closing(sqlite3.connect(place)) as connection:
-        assert connection.execute("SELECT schema_version FROM headrace_store").fetchall() == [(1,)]
-
-
-def test_tables_of_a_newer_version_are_refused(lasting_place: str) -> None:
+@pytest.mark.parametrize("version", [2, 99], ids=["older", "newer"])
+def test_tables_of_another_version_are_refused(lasting_place: str, version: int) -> None:
     with contextlib.closing(open_store(lasting_place)) as store, store._engine.begin() as connection:
-        connection.execute(sa.text("UPDATE headrace_store SET schema_version = 99"))
-    with pytest.raises(SettingsError, match="schema version 99"):
-        read_copy(lasting_place)
+        connection.execute(sa.text(f"UPDATE headrace_store SET schema_version = {version}"))
+    for use in (read_copy, open_store):
+        with pytest.raises(SettingsError, match=f"schema version {version}; this Headrace expects version 3"):
+            use(lasting_place)
 
 
 def test_what_is_no_store_is_named_and_not_created(tmp_path: Path, new_database) -> None:

@@ -109,8 +109,6 @@ class Displaced(HeadraceError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """The outcome of a heartbeat."""
-
     term: int
     leader: str
     """Id of the leader; empty if the lease is free."""
@@ -120,8 +118,6 @@ class Standing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bulletin:
-    """A message of a member to all others."""
-
     member: str
     number: int
     topic: str
@@ -157,7 +153,6 @@ class Coordination:
         Raises `Unavailable`: the database failed.
         """
         with self._translated(), creating(self._engine, TABLES) as connection:
-            _add_forms(connection)
             now_s = self._now_s(connection)
             row = connection.execute(sa.select(_LEADER)).one_or_none()
             if row is None:
@@ -323,12 +318,6 @@ class Coordination:
             yield
         except (sa.exc.DBAPIError, sa.exc.TimeoutError) as error:
             raise Unavailable(f"The store {self._shown} failed: {first_line(error)}.") from error
-
-
-def _add_forms(connection: sa.Connection) -> None:
-    """Add the column to a table of an earlier Headrace, whose members write without it and keep working."""
-    if all(column["name"] != "forms" for column in sa.inspect(connection).get_columns(_MEMBERS.name)):
-        connection.exec_driver_sql(f"ALTER TABLE {_MEMBERS.name} ADD COLUMN forms VARCHAR DEFAULT '{{}}' NOT NULL")
 
 
 def end_membership(connection: sa.Connection, *, term: int) -> int:

@@ -75,8 +75,7 @@ def engine_of(
         wait_s: timeout for a lock, a free connection, or the answer of a database.
         is_durable: a write to SQLite is on the disk when it returns.
 
-    Raises:
-        SettingsError: the file cannot be created, or PostgreSQL's driver is missing.
+    Raises `SettingsError`: the file cannot be created, or PostgreSQL's driver is missing.
     """
     if is_sqlite(url):
         return _sqlite(url, wait_s, is_durable=is_durable)

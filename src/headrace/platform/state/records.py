@@ -19,8 +19,8 @@ the gateway reads routes; they meet only in the store. The module that owns a re
 `store.get(ALARM, name)` then returns a `Record[AlarmSpec, AlarmStatus]`, an `Unreadable` or None. Cross-field rules go
 into `__post_init__`: a ValueError raised there makes the record unreadable too.
 
-To change the stored form of a kind, change the structs and append a migration: the version of a kind is the number of
-its migrations plus one. A record is migrated when it is read, and written in the new form with its next update.
+To change the stored form of a kind, change the structs and append a migration, which makes a new version of the kind. A
+record is migrated when it is read, and written in the new form with its next update.
 See docs/decisions/0019-typed-records.md.
 """
 
@@ -73,12 +73,14 @@ class Kind(Generic[SpecT_co, StatusT_co]):
     status: type[StatusT_co]
     """All its fields need defaults: a new record has the status `status()`."""
     migrations: tuple[Migration, ...] = ()
-    """The first converts version 1 to 2, the second 2 to 3."""
+    """The first converts version `oldest` to the next one."""
+    oldest: int = 1
+    """The oldest schema version that is read."""
 
     @property
     def version(self) -> int:
         """The current schema version, in which records are written."""
-        return 1 + len(self.migrations)
+        return self.oldest + len(self.migrations)
 
     def __str__(self) -> str:
         return self.name
@@ -184,7 +186,9 @@ def decode_record(
         return Unreadable(kind=kind, reason=reason, is_newer=True, raw_spec=raw_spec, **envelope)
     try:
         raw_spec, raw_status = json.loads(spec), json.loads(status)
-        for migrate in kind.migrations[version - 1 :]:
+        if version < kind.oldest:
+            raise ValueError(f"its schema version is {version}, this Headrace reads versions from {kind.oldest} on")
+        for migrate in kind.migrations[version - kind.oldest :]:
             raw_spec, raw_status = migrate(raw_spec, raw_status)
         return Record(
             kind=kind,

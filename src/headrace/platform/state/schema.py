@@ -1,6 +1,6 @@
-"""The tables of a store, and their upgrades from earlier versions."""
+"""The tables of a store, and their version."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -42,40 +42,23 @@ COUNTER: Final = sa.Table(
 """One row: the revision of the newest write, and the term of the newest leader."""
 
 
-def _add_record_versions(connection: sa.Connection) -> None:
-    """Upgrade version 1 to 2: add the schema version of records, which is 1 for existing ones."""
-    connection.exec_driver_sql(f"ALTER TABLE {RECORDS.name} ADD COLUMN schema_version INTEGER DEFAULT 1 NOT NULL")
-
-
-def _add_terms(connection: sa.Connection) -> None:
-    """Upgrade version 2 to 3: add the leader's term."""
-    connection.exec_driver_sql(f"ALTER TABLE {COUNTER.name} ADD COLUMN term BIGINT DEFAULT 0 NOT NULL")
-
-
-_UPGRADES: Final[tuple[Callable[[sa.Connection], None], ...]] = (_add_record_versions, _add_terms)
-"""The first upgrades version 1 to 2. Columns are only added, so that an older platform can finish its requests."""
-
-SCHEMA_VERSION: Final = 1 + len(_UPGRADES)
+SCHEMA_VERSION: Final = 3
 """Version of the tables; every kind of record has its own schema version."""
 
 
 def set_up(engine: sa.Engine, shown: str) -> None:
-    """Create or upgrade the tables under a lock. Raises `SettingsError`: a newer Headrace wrote the store."""
+    """Create the tables under a lock, unless they exist. Raises `SettingsError`: they are of another version."""
     with creating(engine, _METADATA) as connection:
         version = connection.execute(sa.select(COUNTER.c.schema_version)).scalar_one_or_none()
         if version is None:
             connection.execute(sa.insert(COUNTER).values(id=1, schema_version=SCHEMA_VERSION, revision=0, term=0))
-            return
-        check_version(version, shown)
-        if version < SCHEMA_VERSION:
-            for upgrade in _UPGRADES[version - 1 :]:
-                upgrade(connection)
-            connection.execute(sa.update(COUNTER).values(schema_version=SCHEMA_VERSION))
+        else:
+            check_version(version, shown)
 
 
 def check_version(version: int, shown: str) -> None:
-    """Raise `SettingsError` if a newer Headrace wrote the tables of a store, or of a copy of one."""
-    if version > SCHEMA_VERSION:
+    """Raise `SettingsError` if another version of Headrace wrote the tables of a store, or of a copy of one."""
+    if version != SCHEMA_VERSION:
         raise SettingsError(
             f"The store {shown} has schema version {version}; this Headrace expects version {SCHEMA_VERSION}. "
             "Start the version of Headrace that wrote it, or choose another data folder."
@@ -91,6 +74,4 @@ def creating(engine: sa.Engine, tables: sa.MetaData) -> Iterator[sa.Connection]:
             if engine.dialect.name == "postgresql":
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_SETUP_LOCK)))
             tables.create_all(connection)
-            for index in (index for table in tables.sorted_tables for index in table.indexes):
-                index.create(connection, checkfirst=True)  # `create_all` adds none to a table of an earlier version
             yield connection

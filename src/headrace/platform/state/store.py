@@ -147,7 +147,6 @@ class Store:
         return record
 
     def get(self, kind: Kind[SpecT, StatusT], name: str) -> Record[SpecT, StatusT] | Unreadable | None:
-        """Return the record with a name, or None."""
         return self._first(kind, RECORDS.c.name == name)
 
     def list(self, kind: Kind[SpecT, StatusT]) -> Sequence[Record[SpecT, StatusT] | Unreadable]:
@@ -231,8 +230,7 @@ class Store:
 
         Writing unchanged values has no effect: no new revision, no call of a listener.
 
-        Raises:
-            Conflict: `record.revision` is not the newest, or the record was removed.
+        Raises `Conflict`: `record.revision` is not the newest, or the record was removed.
         """
         with self._writing() as write:
             row = write.read(record.uid)

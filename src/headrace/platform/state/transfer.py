@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import sqlalchemy as sa
@@ -46,8 +46,6 @@ class StoredRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreCopy:
-    """All records of a store at one moment."""
-
     schema_version: int
     """Schema version of the tables."""
     revision: int
@@ -57,9 +55,9 @@ class StoreCopy:
 
 def read_copy(where: str | Path) -> StoreCopy:
     """
-    Read all records of a store, of any version up to this one, in one snapshot.
+    Read all records of a store in one snapshot.
 
-    Raises `SettingsError`: there is no store, it cannot be read, or a newer Headrace wrote it.
+    Raises `SettingsError`: there is no store, it cannot be read, or another version of Headrace wrote its tables.
     """
     url = url_of(where)
     if is_sqlite(url) and not Path(str(url.database)).is_file():
@@ -71,13 +69,13 @@ def read_copy(where: str | Path) -> StoreCopy:
                 connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
             if not sa.inspect(connection).has_table(COUNTER.name):
                 raise _no_store(shown_url(url))
-            counter = dict(connection.execute(_present_columns(connection, COUNTER)).mappings().one())
-            check_version(counter["schema_version"], shown_url(url))
-            rows = connection.execute(_present_columns(connection, RECORDS).order_by(RECORDS.c.revision)).mappings()
+            counter = connection.execute(sa.select(COUNTER)).one()
+            check_version(counter.schema_version, shown_url(url))
+            rows = connection.execute(sa.select(RECORDS).order_by(RECORDS.c.revision)).mappings()
             return StoreCopy(
-                schema_version=counter["schema_version"],
-                revision=counter["revision"],
-                term=counter.get("term", 0),
+                schema_version=counter.schema_version,
+                revision=counter.revision,
+                term=counter.term,
                 rows=tuple(StoredRow(**row) for row in rows),
             )
     finally:
@@ -133,12 +131,6 @@ def unreadable_rows(rows: Iterable[StoredRow], kinds: Mapping[str, AnyKind]) -> 
     """Return the records that cannot be decoded; `kinds` has all their kinds, by name."""
     found = [decode_row(kinds[row.kind], row) for row in rows]
     return [record for record in found if isinstance(record, Unreadable)]
-
-
-def _present_columns(connection: sa.Connection, table: sa.Table) -> "sa.Select[Any]":
-    """Select the columns that a table of an earlier version has."""
-    present = {column["name"] for column in sa.inspect(connection).get_columns(table.name)}
-    return sa.select(*(column for column in table.c if column.name in present))
 
 
 def _no_store(shown: str) -> SettingsError:

@@ -1,4 +1,4 @@
-"""A store written by an older Headrace opens, is described as before, and its endpoints come up."""
+"""A stored store opens, is described as when it was written, and its endpoints come up."""
 
 import contextlib
 import json
@@ -21,35 +21,26 @@ from headrace.testing.fake_launcher import FakeMachine, FakeWorker, ManualClock,
 from tests.platform.control.support import AWS_SCOPE, ListedLogs, reconciler_of
 
 HERE = Path(__file__).parent
-VERSIONS = range(1, SCHEMA_VERSION + 1)
-"""Of the tables; each has a fixture with records as they were stored then."""
-DESCRIBED: dict[int, dict[str, Any]] = {
-    version: json.loads((HERE / f"described_{version}.json").read_text()) for version in VERSIONS
-}
-CALLS = [call for call in DESCRIBED[1] if call != "now_s"]
-
-
-@pytest.fixture(params=VERSIONS)
-def version(request: pytest.FixtureRequest) -> int:
-    return int(request.param)
+DESCRIBED: dict[str, Any] = json.loads((HERE / f"described_{SCHEMA_VERSION}.json").read_text())
+CALLS = [call for call in DESCRIBED if call != "now_s"]
 
 
 @pytest.fixture
-def database(version: int, tmp_path: Path) -> Path:
+def database(tmp_path: Path) -> Path:
     path = tmp_path / "state.db"
-    load_store(path, version)
+    load_store(path)
     return path
 
 
-def load_store(path: Path, version: int) -> None:
-    """Make the database of a platform of an earlier version."""
+def load_store(path: Path) -> None:
+    """Make the database of a platform of the first version that is still read."""
     with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.executescript((HERE / f"store_{version}.sql").read_text())
+        connection.executescript((HERE / f"store_{SCHEMA_VERSION}.sql").read_text())
 
 
 @pytest.fixture
-def clock(version: int) -> ManualClock:
-    return ManualClock(DESCRIBED[version]["now_s"])
+def clock() -> ManualClock:
+    return ManualClock(DESCRIBED["now_s"])
 
 
 @pytest.fixture
@@ -60,14 +51,12 @@ def store(database: Path, clock: ManualClock) -> Iterator[Store]:
 
 def ask(store: Store, now_s: float, call: str) -> dict[str, Any]:
     service, operation, params = call.split(" ", 2)
-    context = CallContext(
-        store=store, logs=ListedLogs(), aws_scope=AWS_SCOPE, identity_arn="", now_s=now_s, request_id="r"
-    )
+    context = CallContext(store=store, logs=ListedLogs(), aws_scope=AWS_SCOPE, now_s=now_s)
     return OPERATIONS[service, operation](context, json.loads(params))
 
 
-def test_everything_is_described_as_before(store: Store, clock: ManualClock, version: int) -> None:
-    assert {call: ask(store, clock(), call) for call in CALLS} == {call: DESCRIBED[version][call] for call in CALLS}
+def test_everything_is_described_as_before(store: Store, clock: ManualClock) -> None:
+    assert {call: ask(store, clock(), call) for call in CALLS} == {call: DESCRIBED[call] for call in CALLS}
 
 
 def test_every_record_can_be_read(store: Store) -> None:

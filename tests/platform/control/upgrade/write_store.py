@@ -2,13 +2,8 @@
 Write the store of a platform that was stopped during deployments, and the responses of its API at that moment.
 
 `python -m tests.platform.control.upgrade.write_store FILE` writes FILE (the database), FILE.sql (its dump) and
-FILE.json (the responses). The fixtures in this folder were written by it at these commits:
-
-    store_1.sql, described_1.json    6e72c42, the last one before records had schema versions
-    store_2.sql, described_2.json    a9df3e79, the first one in which all kinds of records have types
-    store_3.sql, described_3.json    aa594e0f, with the leader's term
-
-Imports differ between commits; the calls do not.
+FILE.json (the responses). The fixtures in this folder were written by it at the commit aa594e0f: the oldest form of
+records that is still read.
 """
 
 import asyncio
@@ -70,9 +65,7 @@ class PlatformToStop:
             store=self.store,
             logs=ListedLogs(),
             aws_scope=AWS_SCOPE,
-            identity_arn="",
             now_s=self.clock(),
-            request_id="r",
         )
         return OPERATIONS[service, operation](context, params)
 

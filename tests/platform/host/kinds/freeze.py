@@ -2,10 +2,9 @@
 Freeze the stored form of all kinds of records, and of the tables, in `frozen.json`.
 
 `python -m tests.platform.host.kinds.freeze` adds versions that are new. It does not change one that is there: stores
-have records of it. Append a migration to the kind, or an upgrade to `state/schema.py`, whose version is new then.
+have records of it. Append a migration to the kind; changed tables need a new version in `state/schema.py`.
 
-The coordination tables have no version: `state/coordination.py` adds the columns that a table lacks, so what is frozen
-is their first form.
+The coordination tables have no version: members of two versions write them at once.
 """
 
 import json

@@ -5,7 +5,7 @@ from typing import Final, Self, TypeGuard
 
 import msgspec
 
-from headrace.platform.control.model.endpoint import member_notices, progress_in_revisions, variant_notices
+from headrace.platform.control.model.endpoint import member_notices, variant_notices
 from headrace.platform.control.model.resources import read_requirements
 from headrace.platform.control.model.workload import (
     DOWNLOAD_TIMEOUT_S,
@@ -110,8 +110,6 @@ class ComponentOwner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ComponentSpec(DeployableSpec[ComponentRevision], frozen=True, kw_only=True):
-    """The desired state of an inference component."""
-
     endpoint: str
     endpoint_uid: str
     density: Density | None = None
@@ -125,43 +123,7 @@ class ComponentStatus(DeployableStatus[ComponentRevision], frozen=True, kw_only=
 ComponentRecord = Record[ComponentSpec, ComponentStatus]
 
 
-def _in_revisions(spec: Json, status: Json) -> tuple[Json, Json]:
-    """Migrate from version 1, which stored a component as an endpoint with one synthetic production variant."""
-    progress = {"progress": progress_in_revisions(status["progress"])} if status.get("progress") else {}
-    revisions = {number: _as_revision(version) for number, version in status.get("versions", {}).items()}
-    kept: Json = {name: status[name] for name in ("ready", "notices") if name in status}
-    return (
-        {
-            "endpoint": spec["endpoint"],
-            "endpoint_uid": spec["endpoint_uid"],
-            "generation": spec["asked"],
-            "revision": _as_revision(spec["version"]),
-            "density": spec.get("density"),
-        },
-        {**kept, **progress, "revisions": revisions} if status else {},
-    )
-
-
-def _as_revision(version: Json) -> Json:
-    config = version["config"]
-    (variant,) = config["ProductionVariants"]
-    (desired,) = version["desired"].values()
-    (model,) = version["models"].values()
-    return {
-        "number": version["generation"],
-        "variant": variant["VariantName"],
-        "instance_type": variant["InstanceType"],
-        "specification": config["Specification"],
-        "specifications": config.get("Specifications") or [],
-        "model": model,
-        "copies": desired["count"],
-        "deployment": version.get("deployment") or {},
-    }
-
-
-INFERENCE_COMPONENT: Final[Kind[ComponentSpec, ComponentStatus]] = Kind(
-    "inference-component", ComponentSpec, ComponentStatus, migrations=(_in_revisions,)
-)
+INFERENCE_COMPONENT: Final = Kind("inference-component", ComponentSpec, ComponentStatus, oldest=2)
 
 
 def owner_of(record: ComponentRecord | Unreadable) -> ComponentOwner | None:

@@ -20,15 +20,8 @@ class DefinitionSpec(RecordPart, frozen=True, kw_only=True):
     members: Json
 
 
-def _as_members(spec: Json, status: Json) -> tuple[Json, Json]:
-    """Migrate from version 1, whose spec was the members themselves."""
-    return {"members": spec}, status
-
-
-MODEL: Final[Kind[DefinitionSpec, NoStatus]] = Kind("model", DefinitionSpec, NoStatus, migrations=(_as_members,))
-ENDPOINT_CONFIG: Final[Kind[DefinitionSpec, NoStatus]] = Kind(
-    "endpoint-config", DefinitionSpec, NoStatus, migrations=(_as_members,)
-)
+MODEL: Final = Kind("model", DefinitionSpec, NoStatus, oldest=2)
+ENDPOINT_CONFIG: Final = Kind("endpoint-config", DefinitionSpec, NoStatus, oldest=2)
 
 
 def container_of(model: Json) -> Json:

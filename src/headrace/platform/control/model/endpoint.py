@@ -44,7 +44,6 @@ class EndpointRevision(Revision, frozen=True, kw_only=True, dict=True):
         return str(self.config["EndpointConfigName"])
 
     def variant_config(self, variant: str) -> Json:
-        """Return a production variant's members."""
         configs: list[Json] = self.config["ProductionVariants"]
         return next(config for config in configs if config["VariantName"] == variant)
 
@@ -112,8 +111,6 @@ class EndpointSpec(DeployableSpec[EndpointRevision], frozen=True, kw_only=True):
 
 
 class EndpointStatus(DeployableStatus[EndpointRevision], frozen=True, kw_only=True):
-    """The observed state of an endpoint."""
-
     placements: dict[str, list[str]] = msgspec.field(default_factory=dict)
     """Sentences about the GPUs that workers run on, by variant."""
     instances: dict[str, list[HostInstance]] = msgspec.field(default_factory=dict)
@@ -123,36 +120,7 @@ class EndpointStatus(DeployableStatus[EndpointRevision], frozen=True, kw_only=Tr
 EndpointRecord = Record[EndpointSpec, EndpointStatus]
 
 
-def progress_in_revisions(progress: Json) -> Json:
-    """Return a `Progress` of version 1 in the names of version 2."""
-    renamed = {"observed": "observed_generation", "lacking": "num_unplaced"}
-    return {renamed.get(name, name): value for name, value in progress.items()}
-
-
-def _in_revisions(spec: Json, status: Json) -> tuple[Json, Json]:
-    """Migrate from version 1, in which `generation` was the number of a revision, and `asked` that of a request."""
-    progress = {"progress": progress_in_revisions(status["progress"])} if status.get("progress") else {}
-    revisions = {number: _as_revision(version) for number, version in status.get("versions", {}).items()}
-    kept: Json = {name: status[name] for name in ("ready", "notices", "instances") if name in status}
-    return (
-        {"generation": spec["asked"], "revision": _as_revision(spec["version"])},
-        {**kept, **progress, "revisions": revisions} if status else {},
-    )
-
-
-def _as_revision(version: Json) -> Json:
-    return {
-        "number": version["generation"],
-        "config": version["config"],
-        "models": version["models"],
-        "capacities": version.get("desired", {}),
-        "deployment": version.get("deployment") or {},
-    }
-
-
-ENDPOINT: Final[Kind[EndpointSpec, EndpointStatus]] = Kind(
-    "endpoint", EndpointSpec, EndpointStatus, migrations=(_in_revisions,)
-)
+ENDPOINT: Final = Kind("endpoint", EndpointSpec, EndpointStatus, oldest=2)
 
 
 def initial_capacity(variant: Json) -> DesiredCapacity:

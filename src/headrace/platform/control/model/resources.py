@@ -20,7 +20,6 @@ class Resources:
     memory_mb: float = 0.0
 
     def __add__(self, other: "Resources") -> "Resources":
-        """Return the sum of both."""
         return Resources(
             cpus=self.cpus + other.cpus,
             accelerators=self.accelerators + other.accelerators,
@@ -28,7 +27,6 @@ class Resources:
         )
 
     def __str__(self) -> str:
-        """Return the amount as it is shown in messages."""
         cores = f"{self.cpus:g} CPU core{'' if self.cpus == 1 else 's'}"
         accelerators = f"{self.accelerators:g} accelerator{'' if self.accelerators == 1 else 's'}"
         return f"{cores}, {accelerators} and {self.memory_mb:.0f} MB"

@@ -49,7 +49,6 @@ class CopySpec(RecordPart, frozen=True, kw_only=True):
 
     @property
     def need(self) -> Resources:
-        """Resources that the copy takes from its instance."""
         return read_requirements(self.requirements)
 
 
@@ -71,7 +70,6 @@ class ReplicaSpec(RecordPart, frozen=True, kw_only=True):
 
     @property
     def fleet(self) -> FleetKey:
-        """The fleet to which the worker belongs."""
         return self.variant, self.revision
 
 
@@ -91,8 +89,6 @@ class AdapterState(RecordPart, frozen=True, kw_only=True):
 
 
 class ReplicaStatus(RecordPart, frozen=True, kw_only=True):
-    """The observed state of a worker."""
-
     handle: Handle | None = None
     """The launcher's handle of its process; None before it was started."""
     phase: WorkerPhase | None = None
@@ -121,15 +117,7 @@ class ReplicaStatus(RecordPart, frozen=True, kw_only=True):
 WorkerRecord = Record[ReplicaSpec, ReplicaStatus]
 
 
-def _with_copy(spec: Json, status: Json) -> tuple[Json, Json]:
-    """Migrate from version 1, whose spec had the members of a copy beside those of all workers."""
-    members = ("component", "component_uid", "instance", "requirements")
-    kept = {name: value for name, value in spec.items() if name not in (*members, "generation")}
-    copy = {name: spec[name] for name in members} if "component" in spec else None
-    return {**kept, "revision": spec["generation"], "copy": copy}, status
-
-
-WORKER: Final[Kind[ReplicaSpec, ReplicaStatus]] = Kind("worker", ReplicaSpec, ReplicaStatus, migrations=(_with_copy,))
+WORKER: Final = Kind("worker", ReplicaSpec, ReplicaStatus, oldest=2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +149,6 @@ class WorkerView:
 
     @property
     def fleet(self) -> FleetKey:
-        """The fleet to which the worker belongs."""
         return self.variant, self.revision
 
     @property
