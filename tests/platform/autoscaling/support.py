@@ -12,7 +12,6 @@ from headrace.platform.cloudwatch.metrics.metric import Metric
 from headrace.platform.cloudwatch.series.memory import MemorySeries
 from headrace.platform.cluster.launcher import WorkerPhase
 from headrace.platform.control.api.context import CallContext
-from headrace.platform.control.api.identity import assumed_role_arn
 from headrace.platform.control.model.endpoint import (
     ENDPOINT,
     EndpointRecord,
@@ -90,9 +89,7 @@ class World:
             store=self.store,
             logs=ListedLogs(),
             aws_scope=AWS_SCOPE,
-            identity_arn=assumed_role_arn(AWS_SCOPE),
             now_s=self.now_s,
-            request_id="r",
         )
         return OPERATIONS[service, operation](context, params)
 

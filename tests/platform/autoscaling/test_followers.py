@@ -25,8 +25,7 @@ from headrace.platform.control.model.worker import WORKER
 from headrace.platform.gateway.metrics import InvocationRecord
 from headrace.platform.gateway.publishing import Publisher, Sampler
 from headrace.platform.host.operations import OPERATIONS
-from headrace.platform.state.routes import ROUTE, Route
-from headrace.platform.state.signals import WakeTarget
+from headrace.platform.state.routes import ROUTE, Route, WakeTarget
 from headrace.testing.fake_launcher import fails_after, ready_after
 from tests.platform.control.components.scene import NEED, Scene
 from tests.platform.control.planning.host_world import managed

@@ -9,7 +9,7 @@ from headrace.platform.autoscaling.api.requests import read_key
 from headrace.platform.autoscaling.loops.waker import CAUSE, Waker
 from headrace.platform.autoscaling.records.capacity import read_capacity, write_capacity
 from headrace.platform.control.model.endpoint import ENDPOINT
-from headrace.platform.state.signals import WakeTarget
+from headrace.platform.state.routes import WakeTarget
 from tests.platform.control.support import AWS_SCOPE
 
 from .support import IDENTITY, World

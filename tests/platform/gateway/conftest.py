@@ -24,8 +24,7 @@ from headrace.platform.gateway.app import Gateway, Publish
 from headrace.platform.gateway.async_queue import AsyncPublisher
 from headrace.platform.gateway.errors import GatewayConfig
 from headrace.platform.gateway.objects import ObjectStore
-from headrace.platform.state.routes import ROUTE, Route
-from headrace.platform.state.signals import Wake
+from headrace.platform.state.routes import ROUTE, Route, Wake
 from headrace.serving.http.tls import bind, url_of
 from tests import plain_http
 from tests.prompt_server import PLATFORM_HTTP, PromptServer

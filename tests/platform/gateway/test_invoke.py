@@ -328,7 +328,7 @@ def test_each_request_is_logged_once_without_its_content(gateway):
     assert "token=1" not in text
 
 
-def test_counters_have_the_names_of_cloudwatch(gateway):
+def test_requests_count_for_the_variant_that_answered_them(gateway):
     worker = gateway.serve()
     gateway.boto.invoke_endpoint(EndpointName="ep", Body=b"x")
     worker.script = failing("500 Oops", b"")
@@ -336,11 +336,10 @@ def test_counters_have_the_names_of_cloudwatch(gateway):
     error_of(gateway.boto.invoke_endpoint, EndpointName="nowhere")
     gateway.until(gateway.is_idle, "the requests ended")
     ((place, counters),) = gateway.gateway.metrics.counters()
-    seen = counters.cloudwatch()
     assert place == ("ep", "AllTraffic", "")
-    assert (seen["Invocations"], seen["InvocationModelErrors"], seen["Invocation4XXErrors"]) == (2, 1, 1)
-    assert seen["ModelLatencyCount"] == seen["OverheadLatencyCount"] == 2
-    assert seen["ModelLatency"] > 0
+    assert (counters.invocations, counters.model_errors, counters.errors_4xx) == (2, 1, 1)
+    assert counters.model_s.count == counters.overhead_s.count == 2
+    assert counters.model_s.sum > 0
     assert gateway.gateway.metrics.refused == {"ValidationError": 1}
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.platform.gateway.wait_queue import WaitQueue, WaitQueueFull
-from headrace.platform.state.signals import WakeTarget
+from headrace.platform.gateway.replica_state import WaitQueue, WaitQueueFull
+from headrace.platform.state.routes import WakeTarget
 from tests.waiting import WAIT_S
 
 A = WakeTarget(endpoint="a")

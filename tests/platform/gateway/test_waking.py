@@ -10,8 +10,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from headrace.core.telemetry import setup_logging
-from headrace.platform.state.routes import AdapterRoute, AsyncOutput
-from headrace.platform.state.signals import WakeTarget
+from headrace.platform.state.routes import AdapterRoute, AsyncOutput, WakeTarget
 from tests.waiting import WAIT_S
 
 from .async_parts import MemoryObjects

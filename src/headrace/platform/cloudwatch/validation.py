@@ -1,4 +1,8 @@
-"""Validates metrics, periods, queries and alarms of requests beyond what the service's model says. Pure."""
+"""
+CloudWatch's errors, and validation of metrics, periods, queries and alarms beyond what the service's model says. Pure.
+
+The codes of errors are those of the query protocol. Source: botocore's model of cloudwatch, 2010-08-01.
+"""
 
 import math
 import re
@@ -8,12 +12,37 @@ from itertools import pairwise
 import msgspec
 
 from headrace.platform.cloudwatch.alarms.rules import COMPARES, AlarmDefinition, AlarmRule, rule_of
-from headrace.platform.cloudwatch.errors import invalid_combination, invalid_value, missing_parameter, validation_error
 from headrace.platform.cloudwatch.math.queries import evaluate, query_from_json
 from headrace.platform.cloudwatch.math.syntax import BadExpression
-from headrace.platform.cloudwatch.metrics.metric import Metric, Point
+from headrace.platform.cloudwatch.metrics.metric import Metric
 from headrace.platform.cloudwatch.metrics.statistics import is_statistic
 from headrace.platform.state.records import Json
+from headrace.serving.wire.aws.errors import AwsError
+from headrace.serving.wire.aws.paging import Paginator
+
+
+def invalid_value(message: str) -> AwsError:
+    return AwsError("InvalidParameterValue", message)
+
+
+def invalid_combination(message: str) -> AwsError:
+    """Return the error for parameters that exclude each other."""
+    return AwsError("InvalidParameterCombination", message)
+
+
+def missing_parameter(name: str) -> AwsError:
+    return AwsError("MissingParameter", f"The parameter {name} is required.")
+
+
+def validation_error(message: str) -> AwsError:
+    """Return the error of GetMetricData and of alarms, where other operations answer InvalidParameterValue."""
+    return AwsError("ValidationError", message)
+
+
+PAGES = Paginator(
+    invalid_token=lambda: AwsError("InvalidNextToken", "The NextToken is not one of this list. Begin without it.")
+)
+
 
 _DAY_S = 86_400
 _ALARM_PERIODS_S = (10, 20, 30)
@@ -132,15 +161,11 @@ def _check_queries(queries: Sequence[Json]) -> None:
         )
     try:
         parsed = [query_from_json(query) for query in queries]
-        found = evaluate(parsed, _no_points, start_s=0.0, end_s=60.0)
+        found = evaluate(parsed, lambda *_, **__: (), start_s=0.0, end_s=60.0)
     except BadExpression as error:
         raise validation_error(f"Error in expression: {error}") from error
     if len(found[watched[0]["Id"]]) != 1:
         raise validation_error("The expression that the alarm watches must return a single time series.")
-
-
-def _no_points(metric: Metric, *, start_s: float, end_s: float, period_s: int) -> Sequence[Point]:  # noqa: ARG001
-    return ()
 
 
 def _check_stat(name: str, stat: Json) -> None:

@@ -21,7 +21,6 @@ from headrace.platform.cloudwatch.metrics.metric import SeriesStore
 from headrace.platform.cloudwatch.series.memory import MemorySeries
 from headrace.platform.cluster.platform_logs import PlatformLogs
 from headrace.platform.control.api.context import CallContext, Handler
-from headrace.platform.control.api.identity import assumed_role_arn
 from headrace.platform.control.model.images import OwnImage
 from headrace.platform.state.records import MAX_WRITE_TRIES, Conflict, Json
 from headrace.platform.state.store import Store
@@ -88,14 +87,12 @@ class ControlApp:
             store=store,
             logs=logs,
             aws_scope=aws_scope,
-            identity_arn=assumed_role_arn(aws_scope),
             now_s=0.0,
-            request_id="",
             is_strict=is_strict,
             own_images=own_images,
             series=MemorySeries() if series is None else series,
         )
-        """The context of every call, without its time and id."""
+        """The context of every call, without its time."""
         self._budget = BodyBudget(MAX_BUFFERED_BYTES) if budget is None else budget
         self._large_bodies = asyncio.Semaphore(1)
         self._clock = clock
@@ -167,7 +164,7 @@ class ControlApp:
 
     def _handle(self, call: AwsCall, request_id: str) -> Json:
         handler = self._handler_of(call.service, call.operation)
-        context = replace(self._context, now_s=self._clock(), request_id=request_id)
+        context = replace(self._context, now_s=self._clock())
         try:
             for _ in range(MAX_WRITE_TRIES):
                 try:

@@ -19,7 +19,6 @@ from headrace.platform.gateway.async_invocations import AsyncInvocations
 from headrace.platform.gateway.async_queue import AsyncPublisher
 from headrace.platform.gateway.errors import ErrorTexts, GatewayConfig
 from headrace.platform.gateway.forwarding import Forwarder
-from headrace.platform.gateway.invoke import fail_stream, invoke, stream
 from headrace.platform.gateway.metrics import GatewayMetrics, InvocationRecord, labels_of
 from headrace.platform.gateway.objects import ObjectStore
 from headrace.platform.gateway.openai import OpenAiPath
@@ -32,13 +31,12 @@ from headrace.platform.gateway.openai_models import (
 )
 from headrace.platform.gateway.request import Api
 from headrace.platform.gateway.routing import Draw, all_replicas
-from headrace.platform.gateway.service import InvocationService
+from headrace.platform.gateway.service import InvocationService, fail_stream, invoke, stream
 from headrace.platform.gateway.spans import end_span, log_invocation
 from headrace.platform.gateway.stored_responses import StoredResponses
 from headrace.platform.gateway.table import RouteTable
 from headrace.platform.gateway.traffic_history import TrafficHistory
-from headrace.platform.state.routes import Route
-from headrace.platform.state.signals import QuarantineListener, Wake
+from headrace.platform.state.routes import QuarantineListener, Route, Wake
 from headrace.platform.state.store import Store
 from headrace.serving.http.asgi import Receive, Scope, Send
 from headrace.serving.http.body import BodyBudget, BodyTooLarge, BodyTooSlow, BudgetSpent, ClientGone

@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -27,11 +27,11 @@ from headrace.platform.gateway.async_files import (
 from headrace.platform.gateway.async_queue import AsyncOutcome, AsyncPublisher, AsyncQueue, DueInvocations, is_orphaned
 from headrace.platform.gateway.metrics import InvocationRecord
 from headrace.platform.gateway.objects import ObjectFailed, ObjectStore, ObjectsUnavailable, retry_unavailable
+from headrace.platform.gateway.replica_state import REMIND_S
 from headrace.platform.gateway.request import Invocation
 from headrace.platform.gateway.service import InvocationService
 from headrace.platform.gateway.spans import ASYNC_RUN, describe_invocation
 from headrace.platform.gateway.table import RouteTable
-from headrace.platform.gateway.wait_queue import REMIND_S
 from headrace.serving.http.body import FREE_BYTES
 from headrace.serving.http.client import ClientRequest
 from headrace.serving.http.client_connection import ResponseBroken, ResponseTooLarge
@@ -55,46 +55,35 @@ class _EndedElsewhereError(Exception):
     """Another process has ended the invocation since this one found its file."""
 
 
+@dataclass(slots=True)
 class AsyncInvocations:
-    """The asynchronous API of all endpoints."""
+    service: InvocationService
+    table: RouteTable
+    objects: ObjectStore
+    folder: Path
+    log: Callable[[InvocationRecord], None] = field(kw_only=True)
+    publisher: AsyncPublisher | None = field(default=None, kw_only=True)
+    tracer: Tracer = field(default=NO_TRACER, kw_only=True)
+    on_accepted_for_others: Callable[[], None] = field(default=lambda: None, kw_only=True)
+    """Called after an acceptance while another process runs the invocations."""
+    _files: PendingFolder = field(init=False)
+    _inputs: InputRoom = field(init=False)
+    _queue: AsyncQueue = field(default_factory=AsyncQueue)
+    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _is_running: bool = False
+    _seen: set[str] = field(default_factory=set)
+    """Ids of the files that were queued, until a look into the folder finds them removed."""
+    _storing: set[str] = field(default_factory=set)
+    """Ids of the invocations that are being accepted: their files may exist, and even have been removed."""
+    _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _storing_failures: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_FAILURES_STORED))
+    _num_removed: int = 0
+    _num_ending: int = 0
+    """Invocations that end without having started: the reason of their failure is being stored."""
 
-    def __init__(
-        self,
-        service: InvocationService,
-        table: RouteTable,
-        objects: ObjectStore,
-        folder: Path,
-        *,
-        log: Callable[[InvocationRecord], None],
-        publisher: AsyncPublisher | None = None,
-        tracer: Tracer = NO_TRACER,
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        self._service = service
-        self._publisher = publisher
-        self._table = table
-        self._objects = objects
-        self._tracer = tracer
-        self._folder = folder
-        self._files = PendingFolder(folder)
-        self._inputs = InputRoom(service.budget)
-        self._log = log
-        self._now = now
-        self._queue = AsyncQueue()
-        self._wake = asyncio.Event()
-        self.on_accepted_for_others: Callable[[], None] = lambda: None
-        """Called after an acceptance while another process runs the invocations."""
-        self._is_running = False
-        self._seen: set[str] = set()
-        """Ids of the files that were queued, until a look into the folder finds them removed."""
-        self._storing: set[str] = set()
-        """Ids of the invocations that are being accepted: their files may exist, and even have been removed."""
-        self._looking = asyncio.Lock()
-        self._storing_failures = asyncio.Semaphore(MAX_FAILURES_STORED)
-        self._num_removed = 0
-        self._num_ending = 0
-        """Invocations that end without having started: the reason of their failure is being stored."""
-        table.on_change(lambda _: self.wake())
+    def __post_init__(self) -> None:
+        self._files, self._inputs = PendingFolder(self.folder), InputRoom(self.service.budget)
+        self.table.on_change(lambda _: self.wake())
 
     async def run(self) -> None:
         """
@@ -108,7 +97,7 @@ class AsyncInvocations:
             await self._dispatch()
         finally:
             self._queue, self._seen, self._is_running = AsyncQueue(), set(), False
-            self._service.metrics.async_waiting = 0
+            self.service.metrics.async_waiting = 0
 
     async def look(self) -> None:
         """Queue the invocations that other processes have accepted, and forget those whose files are gone."""
@@ -125,8 +114,8 @@ class AsyncInvocations:
 
             stored, found = await retry_unavailable(read_new)
             self._seen -= known - stored - self._storing
-            if any(is_orphaned(pending, self._table.routes.get(pending.endpoint)) for pending in found):
-                while not await self._table.read_again():  # the process that accepted it may know a newer endpoint
+            if any(is_orphaned(pending, self.table.routes.get(pending.endpoint)) for pending in found):
+                while not await self.table.read_again():  # the process that accepted it may know a newer endpoint
                     pass
             for pending in found:
                 self._add(pending)
@@ -143,19 +132,19 @@ class AsyncInvocations:
 
     def publish_backlogs(self) -> None:
         """Publish the backlog metrics; call it regularly, as empty backlogs are published too."""
-        if self._publisher is not None:
-            self._publisher.publish_backlogs(self._table.routes, self._queue.backlogs())
+        if self.publisher is not None:
+            self.publisher.publish_backlogs(self.table.routes, self._queue.backlogs())
 
     async def accept(self, invocation: Invocation, body: bytes, exchange: Exchange, record: InvocationRecord) -> None:
         """Store a request, and answer with the location of its outcome. Raises `AwsError`."""
-        route = await self._service.forwarder.route(invocation.endpoint)
-        pending = pending_of(route, invocation, body, now_s=self._now())
+        route = await self.service.forwarder.route(invocation.endpoint)
+        pending = pending_of(route, invocation, body, now_s=time.time())
         if self._is_running:
             num_waiting = len(self._queue) + self._num_ending
         else:
             num_waiting = len(await asyncio.to_thread(self._files.ids))
-        if num_waiting >= self._service.config.max_async_waiting:
-            raise self._service.texts.overloaded(f"{num_waiting} asynchronous invocations")
+        if num_waiting >= self.service.config.max_async_waiting:
+            raise self.service.texts.overloaded(f"{num_waiting} asynchronous invocations")
         await asyncio.shield(self._store(pending))  # a disconnecting client must not interrupt the acceptance
         record.status, record.inference_id = 202, pending.inference_id
         headers = [*record.id_headers(), ("Content-Type", JSON_CONTENT_TYPE), *location_headers(pending)]
@@ -180,11 +169,11 @@ class AsyncInvocations:
         async with asyncio.TaskGroup() as tasks:
             while True:
                 self._wake.clear()
-                due = self._queue.due(self._table.routes, self._now())
-                self._service.metrics.async_waiting = len(self._queue)
+                due = self._queue.due(self.table.routes, time.time())
+                self.service.metrics.async_waiting = len(self._queue)
                 self._start_due(due, tasks)
-                pause_s = None if due.next_s is None else max(0.0, due.next_s - self._now())
-                if self._service.forwarder.wake(due.starved):
+                pause_s = None if due.next_s is None else max(0.0, due.next_s - time.time())
+                if self.service.forwarder.wake(due.starved):
                     pause_s = REMIND_S
                 try:
                     async with asyncio.timeout(pause_s):
@@ -196,13 +185,13 @@ class AsyncInvocations:
         for pending in due.begin:
             tasks.create_task(self._run(pending))
         for pending in due.expired:
-            self._service.metrics.async_expired += 1
-            route = self._table.routes.get(pending.endpoint)
-            if self._publisher is not None and route is not None:
-                self._publisher.publish_expired(route)
+            self.service.metrics.async_expired += 1
+            route = self.table.routes.get(pending.endpoint)
+            if self.publisher is not None and route is not None:
+                self.publisher.publish_expired(route)
             tasks.create_task(self._end(pending, "The request expired before it could be processed."))
         for pending in due.orphaned:
-            self._service.metrics.async_failed += 1
+            self.service.metrics.async_failed += 1
             tasks.create_task(self._end(pending, f"Endpoint {pending.endpoint} was deleted."))
 
     async def _end(self, pending: PendingInvocation, failure: str) -> None:
@@ -221,10 +210,10 @@ class AsyncInvocations:
 
     async def _run_to_outcome(self, pending: PendingInvocation) -> None:
         bind_to_log(pending.trace)
-        outcome = AsyncOutcome(endpoint=pending.endpoint, accepted_s=pending.accepted_s, began_s=self._now())
+        outcome = AsyncOutcome(endpoint=pending.endpoint, accepted_s=pending.accepted_s, began_s=time.time())
         failure = None
         try:
-            with ReceivedBody(self._folder, max_bytes=self._service.config.max_async_response_bytes) as answer:
+            with ReceivedBody(self.folder, max_bytes=self.service.config.max_async_response_bytes) as answer:
                 content_type = None
                 while content_type is None:  # between two tries, others get the room of the input
                     async with self._input(pending, outcome) as body:
@@ -238,15 +227,15 @@ class AsyncInvocations:
         except Exception:  # noqa: BLE001 -- the edge: a bug fails one invocation, not all of them
             get_logger().exception("async.crashed", endpoint=pending.endpoint)
             failure = "Something went wrong inside the platform."
-        route = self._table.routes.get(outcome.endpoint)
-        if self._publisher is not None and route is not None:
-            outcome.ended_s, outcome.is_failed = self._now(), failure is not None
-            self._publisher.publish(outcome, route)
+        route = self.table.routes.get(outcome.endpoint)
+        if self.publisher is not None and route is not None:
+            outcome.ended_s, outcome.is_failed = time.time(), failure is not None
+            self.publisher.publish(outcome, route)
         await self._finish(pending, failure=failure)
         if failure is None:
-            self._service.metrics.async_done += 1
+            self.service.metrics.async_done += 1
         else:
-            self._service.metrics.async_failed += 1
+            self.service.metrics.async_failed += 1
 
     @asynccontextmanager
     async def _input(self, pending: PendingInvocation, outcome: AsyncOutcome) -> AsyncIterator[bytes]:
@@ -256,11 +245,11 @@ class AsyncInvocations:
             async with self._inputs.hold(len(body)):
                 yield body
             return
-        limit = self._service.config.max_async_response_bytes
-        num_bytes = await self._read(partial(self._objects.size, pending.input_uri), pending, outcome)
+        limit = self.service.config.max_async_response_bytes
+        num_bytes = await self._read(partial(self.objects.size, pending.input_uri), pending, outcome)
         async with self._inputs.hold(num_bytes if num_bytes <= limit else 0):  # a longer one is refused unread
             since_s = perf_counter()
-            body = await self._read(partial(self._objects.get, pending.input_uri, max_bytes=limit), pending, outcome)
+            body = await self._read(partial(self.objects.get, pending.input_uri, max_bytes=limit), pending, outcome)
             outcome.download_s = perf_counter() - since_s
             yield body
 
@@ -276,7 +265,7 @@ class AsyncInvocations:
         self, attempt: Callable[[], Awaitable[_T]], pending: PendingInvocation, outcome: AsyncOutcome
     ) -> _T:
         try:
-            return await retry_unavailable(attempt, until_s=pending.expires_s, now=self._now)
+            return await retry_unavailable(attempt, until_s=pending.expires_s, now=time.time)
         except ObjectFailed:
             outcome.is_download_failed = True
             raise
@@ -286,7 +275,7 @@ class AsyncInvocations:
     ) -> None:
         since_s, content = perf_counter(), answer.content()
         try:
-            await retry_unavailable(partial(self._objects.put, pending.output_uri, content, content_type=content_type))
+            await retry_unavailable(partial(self.objects.put, pending.output_uri, content, content_type=content_type))
         except ObjectFailed:
             outcome.is_upload_failed = True
             raise
@@ -304,7 +293,7 @@ class AsyncInvocations:
             try:
                 return await self._invoke(pending, body, answer, outcome)
             except AwsError as error:
-                if error.code not in _NOT_NOW or self._now() >= pending.expires_s:
+                if error.code not in _NOT_NOW or time.time() >= pending.expires_s:
                     raise
             await asyncio.sleep(BUSY_PAUSE_S)
             if self._inputs.num_waiting and len(body) > FREE_BYTES:
@@ -313,8 +302,8 @@ class AsyncInvocations:
     async def _invoke(
         self, pending: PendingInvocation, body: bytes, answer: ReceivedBody, outcome: AsyncOutcome
     ) -> str:
-        service = self._service
-        span = self._tracer.start(ASYNC_RUN, pending.trace)
+        service = self.service
+        span = self.tracer.start(ASYNC_RUN, pending.trace)
         invocation = Invocation(
             api="InvokeEndpointAsync", endpoint=pending.endpoint, members=pending.members, trace=span.trace
         )
@@ -353,7 +342,7 @@ class AsyncInvocations:
             outcome.variant, outcome.model_status = record.variant, record.model_status
             outcome.model_s = record.model_s if record.model_status else None
             service.metrics.count(record)
-            self._log(record)
+            self.log(record)
             describe_invocation(span, record)
             span.end()
 
@@ -363,7 +352,7 @@ class AsyncInvocations:
             if failure is not None:
                 get_logger().warning("async.failed", endpoint=pending.endpoint, inference_id=pending.inference_id)
             if failure is not None and pending.failure_uri is not None:
-                put = partial(self._objects.put, pending.failure_uri, failure.encode(), content_type="text/plain")
+                put = partial(self.objects.put, pending.failure_uri, failure.encode(), content_type="text/plain")
                 async with self._storing_failures:
                     await retry_unavailable(put)
             await asyncio.to_thread(self._files.remove, pending.id)

@@ -50,8 +50,6 @@ class Backlog:
 
 
 class AsyncQueue:
-    """Waiting and running invocations, by endpoint."""
-
     def __init__(self) -> None:
         self._waiting: dict[str, PendingInvocation] = {}
         self._by_endpoint: dict[str, deque[str]] = {}

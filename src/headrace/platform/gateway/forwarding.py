@@ -4,8 +4,8 @@ Forward a request until a worker has sent the head of its response: choose a rep
 A request is sent again only if the connection could not be made or broke before the first byte of a response, and to a
 replica that has not been tried, if there is one. After that byte a retry could run the request twice.
 
-While no replica can answer but one may become ready, the request is held (`gateway.wait_queue`). The same applies when
-all replicas are in quarantine: the reconciler has not noticed yet that they are gone, and will replace them.
+While no replica can answer but one may become ready, the request is held (`gateway.replica_state`). The same applies
+when all replicas are in quarantine: the reconciler has not noticed yet that they are gone, and will replace them.
 """
 
 import asyncio
@@ -16,12 +16,17 @@ from dataclasses import dataclass, field, replace
 from headrace.core.telemetry import get_logger
 from headrace.platform.gateway import routing
 from headrace.platform.gateway.errors import ErrorTexts, GatewayConfig
-from headrace.platform.gateway.replica_state import LoadLease, Loads, Quarantine
+from headrace.platform.gateway.replica_state import (
+    RELEASED_PER_REPLICA,
+    LoadLease,
+    Loads,
+    Quarantine,
+    WaitQueue,
+    WaitQueueFull,
+)
 from headrace.platform.gateway.routing import Draw, NoReplica, RoutingDecision, RoutingQuery
 from headrace.platform.gateway.table import RouteTable
-from headrace.platform.gateway.wait_queue import RELEASED_PER_REPLICA, WaitQueue, WaitQueueFull
-from headrace.platform.state.routes import Route, VariantRoute
-from headrace.platform.state.signals import QuarantineListener, Wake, WakeTarget
+from headrace.platform.state.routes import QuarantineListener, Route, VariantRoute, Wake, WakeTarget
 from headrace.serving.http.client import ClientRequest, HttpClient
 from headrace.serving.http.client_connection import ClientResponse, ConnectFailed, NoResponse, ResponseHeadBroken
 from headrace.serving.wire.adapters import IDENTIFIER_HEADER
@@ -77,8 +82,6 @@ class _ForwardState:
 
 
 class Forwarder:
-    """Sends requests to the replicas of endpoints."""
-
     def __init__(
         self,
         table: RouteTable,

@@ -120,21 +120,6 @@ class VariantMetrics:
         if record.first_s is not None:
             self.first_part_s.observe(record.first_s - record.started_s)
 
-    def cloudwatch(self) -> dict[str, float]:
-        """Return the counters by CloudWatch's names: a latency is a sum in microseconds, `...Count` its number."""
-        return {
-            "Invocations": self.invocations,
-            "Invocation4XXErrors": self.errors_4xx,
-            "Invocation5XXErrors": self.errors_5xx,
-            "InvocationModelErrors": self.model_errors,
-            "ModelLatency": self.model_s.sum * 1e6,
-            "ModelLatencyCount": self.model_s.count,
-            "OverheadLatency": self.overhead_s.sum * 1e6,
-            "OverheadLatencyCount": self.overhead_s.count,
-            "FirstChunkLatency": self.first_part_s.sum * 1e6,
-            "FirstChunkLatencyCount": self.first_part_s.count,
-        }
-
 
 class InvocationLabels(NamedTuple):
     """The labels of the invocation metrics: the variant or inference component that requests are counted for."""
@@ -195,6 +180,20 @@ class GatewayMetrics:
 
 
 _LABELS = InvocationLabels._fields
+_COUNTERS = (
+    ("invocations", "Requests for which a worker was chosen."),
+    ("errors_4xx", "Requests that were answered 4xx."),
+    ("errors_5xx", "Requests that were answered 5xx."),
+    ("model_errors", "Requests that failed in the worker (ModelError)."),
+    ("streams_broken", "Streams that ended with an error after their first byte."),
+    ("clients_gone", "Requests whose client disconnected."),
+    ("retries", "Requests that were sent to another replica because the first did not answer."),
+)
+_HISTOGRAMS = (
+    ("model_s", "model_seconds", "Time from the request to the worker to the end of its answer."),
+    ("overhead_s", "overhead_seconds", "Time from the client's request head to the request to the worker."),
+    ("first_part_s", "first_part_seconds", "Time from the request's head to the first part of the answer."),
+)
 
 
 def families(metrics: GatewayMetrics) -> Iterator[Metric]:
@@ -207,8 +206,17 @@ def families(metrics: GatewayMetrics) -> Iterator[Metric]:
         ("async_waiting", "Asynchronous invocations that wait for a worker.", metrics.async_waiting),
     ):
         yield GaugeMetricFamily(f"headrace_gateway_{name}", help_text, number)
-    yield from _counters(metrics)
-    yield from _histograms(metrics)
+    for name, help_text in _COUNTERS:
+        counter = CounterMetricFamily(f"headrace_gateway_{name}", help_text, labels=_LABELS)
+        for labels, counters in metrics.counters():
+            counter.add_metric(labels, getattr(counters, name))
+        yield counter
+    for attribute, name, help_text in _HISTOGRAMS:
+        histogram = HistogramMetricFamily(f"headrace_gateway_{name}", help_text, labels=_LABELS)
+        for labels, counters in metrics.counters():
+            distribution = getattr(counters, attribute)
+            histogram.add_metric(labels, distribution.buckets(), sum_value=distribution.sum)
+        yield histogram
     held = HistogramMetricFamily(
         "headrace_gateway_held_seconds", "Time that requests were held for a replica that started or woke from zero."
     )
@@ -233,34 +241,3 @@ def merge(pages: Sequence[bytes]) -> bytes:
     """Return one page for the pages of several gateways: the sum of each series, of gauges too."""
     collected = (family for page in pages for family in text_string_to_metric_families(page.decode()))
     return metrics_page(merge_families(collected))
-
-
-def _counters(metrics: GatewayMetrics) -> Iterator[Metric]:
-    rows = (
-        ("invocations", "Requests for which a worker was chosen."),
-        ("errors_4xx", "Requests that were answered 4xx."),
-        ("errors_5xx", "Requests that were answered 5xx."),
-        ("model_errors", "Requests that failed in the worker (ModelError)."),
-        ("streams_broken", "Streams that ended with an error after their first byte."),
-        ("clients_gone", "Requests whose client disconnected."),
-        ("retries", "Requests that were sent to another replica because the first did not answer."),
-    )
-    for name, help_text in rows:
-        family = CounterMetricFamily(f"headrace_gateway_{name}", help_text, labels=_LABELS)
-        for labels, counters in metrics.counters():
-            family.add_metric(labels, getattr(counters, name))
-        yield family
-
-
-def _histograms(metrics: GatewayMetrics) -> Iterator[Metric]:
-    rows = (
-        ("model_s", "model_seconds", "Time from the request to the worker to the end of its answer."),
-        ("overhead_s", "overhead_seconds", "Time from the client's request head to the request to the worker."),
-        ("first_part_s", "first_part_seconds", "Time from the request's head to the first part of the answer."),
-    )
-    for attribute, name, help_text in rows:
-        family = HistogramMetricFamily(f"headrace_gateway_{name}", help_text, labels=_LABELS)
-        for labels, counters in metrics.counters():
-            distribution = getattr(counters, attribute)
-            family.add_metric(labels, distribution.buckets(), sum_value=distribution.sum)
-        yield family

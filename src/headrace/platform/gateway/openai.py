@@ -93,8 +93,6 @@ _decode_stream = msgspec.json.Decoder(_StreamOfBody).decode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenAiPath:
-    """A parsed request path of the OpenAI API."""
-
     path: str
     """The path from `/v1` on."""
     endpoint: str | None = None

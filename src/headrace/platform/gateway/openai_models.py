@@ -225,12 +225,11 @@ def first_replicas(variants: Iterable[VariantRoute]) -> tuple[Replica, ...]:
 
 def combined(all_facts: Sequence[ModelFacts]) -> ModelFacts:
     """Return the facts that hold for several models: the shortest context, and the others if they agree."""
-    lengths = [facts.max_model_len for facts in all_facts]
     templates = {facts.has_chat_template for facts in all_facts}
     tools = {facts.tool_support for facts in all_facts}
-    known = [length for length in lengths if length is not None]
+    known = [facts.max_model_len for facts in all_facts if facts.max_model_len is not None]
     return ModelFacts(
-        max_model_len=min(known) if known and len(known) == len(lengths) else None,
+        max_model_len=min(known) if known and len(known) == len(all_facts) else None,
         has_chat_template=templates.pop() if len(templates) == 1 else None,
         tool_support=tools.pop() if len(tools) == 1 else None,
     )

@@ -54,8 +54,6 @@ class RoutingQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutingDecision:
-    """The replica that a request is sent to."""
-
     variant: VariantRoute
     replica: Replica
     config: str = ""

@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 from urllib.parse import parse_qsl
@@ -71,21 +71,18 @@ class PendingResponse:
         return ResponseRecorder(self.request, items, self.keep, created_s=time.time(), max_bytes=self.max_event_bytes)
 
 
+@dataclass(slots=True)
 class StoredResponses:
     """The stored responses of all callers: each one sees those of its own access key."""
 
-    def __init__(self, store: ResponseStore, budget: BodyBudget, *, max_body_bytes: int, max_event_bytes: int) -> None:
-        """
-        Serve the responses of a store; `budget` counts the conversations that are sent to workers.
-
-        `max_body_bytes` limits a request to a worker, `max_event_bytes` a response, or an event of a stream, that is
-        stored.
-        """
-        self.store = store
-        self.find_elsewhere: FindElsewhere = _find_nowhere
-        self._budget = budget
-        self._max_body_bytes = max_body_bytes
-        self._max_event_bytes = max_event_bytes
+    store: ResponseStore
+    budget: BodyBudget
+    """Counts the conversations that are sent to workers."""
+    max_body_bytes: int = field(kw_only=True)
+    """Longest request to a worker."""
+    max_event_bytes: int = field(kw_only=True)
+    """Longest response, or event of a stream, that is stored."""
+    find_elsewhere: FindElsewhere = _find_nowhere
 
     @staticmethod
     def owns(method: str, path: str) -> bool:
@@ -142,10 +139,10 @@ class StoredResponses:
             if entry is None:
                 raise
             request = await _read(body, lambda _: entry)
-        if request is not None and len(request.body) > self._max_body_bytes:
+        if request is not None and len(request.body) > self.max_body_bytes:
             raise PayloadTooLarge(
                 f"The conversation that 'previous_response_id' continues has {len(request.body)} bytes with this "
-                f"request; expected at most {self._max_body_bytes}. Send fewer items as 'input'."
+                f"request; expected at most {self.max_body_bytes}. Send fewer items as 'input'."
             )
         if request is None:
             return None
@@ -153,12 +150,12 @@ class StoredResponses:
         def keep(response_id: str, entry: StoredResponse) -> None:
             self.store.add(ResponseKey(caller, response_id), entry)
 
-        return PendingResponse(request=request, request_id=request_id, keep=keep, max_event_bytes=self._max_event_bytes)
+        return PendingResponse(request=request, request_id=request_id, keep=keep, max_event_bytes=self.max_event_bytes)
 
     @contextmanager
     def counted(self, request: ProxiedRequest) -> Iterator[None]:
         """Count the stored conversation of a request as a part of its body. Raises `BudgetSpent`."""
-        with self._budget.share() as share:
+        with self.budget.share() as share:
             share.add(len(request.before))
             yield
 

@@ -10,8 +10,8 @@ from headrace.platform.autoscaling.planning.targets import SCALABLE_TARGET, SCHE
 from headrace.platform.autoscaling.records.activities import SCALING_ACTIVITY
 from headrace.platform.cloudwatch.alarms.records import ALARM
 from headrace.platform.cloudwatch.api import alarms, metrics
-from headrace.platform.control.api import components, definitions, endpoints, identity, logs, tags
-from headrace.platform.control.api.context import Handler
+from headrace.platform.control.api import components, definitions, endpoints, identity, logs
+from headrace.platform.control.api.context import Handler, add_tags, delete_tags, list_tags
 from headrace.platform.control.model.component import INFERENCE_COMPONENT
 from headrace.platform.control.model.definitions import ENDPOINT_CONFIG, MODEL
 from headrace.platform.control.model.endpoint import ENDPOINT
@@ -78,9 +78,9 @@ OPERATIONS: Mapping[tuple[str, str], Handler] = {
     ("sagemaker", "UpdateInferenceComponent"): components.update_inference_component,
     ("sagemaker", "UpdateInferenceComponentRuntimeConfig"): components.update_runtime_config,
     ("sagemaker", "DeleteInferenceComponent"): components.delete_inference_component,
-    ("sagemaker", "AddTags"): tags.add_tags,
-    ("sagemaker", "ListTags"): tags.list_tags,
-    ("sagemaker", "DeleteTags"): tags.delete_tags,
+    ("sagemaker", "AddTags"): add_tags,
+    ("sagemaker", "ListTags"): list_tags,
+    ("sagemaker", "DeleteTags"): delete_tags,
     ("logs", "DeleteLogGroup"): logs.delete_log_group,
     ("logs", "DeleteLogStream"): logs.delete_log_stream,
     ("logs", "DescribeLogGroups"): logs.describe_log_groups,

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from headrace.platform.cluster.launcher import WorkerPhase
 from headrace.platform.control.api.context import CallContext
-from headrace.platform.control.api.identity import assumed_role_arn
 from headrace.platform.control.model.definitions import MODEL
 from headrace.platform.control.model.endpoint import ENDPOINT, EndpointStatus
 from headrace.platform.control.model.names import arn_of
@@ -183,9 +182,7 @@ def answer(store: Store, call: AwsCall) -> None:
         store=store,
         logs=ListedLogs(),
         aws_scope=AWS_SCOPE,
-        identity_arn=assumed_role_arn(AWS_SCOPE),
         now_s=NOW_S,
-        request_id="r",
     )
     try:
         validation.check(model, call.params)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headrace
-from headrace.platform.control.api.listing import Read, list_page
+from headrace.platform.control.api.context import list_page
 from headrace.platform.state.records import Kind, NoStatus, Record, RecordPart
 from headrace.platform.state.selection import Selection
 from headrace.platform.state.store import Store, open_store
@@ -48,7 +48,7 @@ def stored(things: dict[str, tuple[int, str]]) -> Iterator[Store]:
         store.close()
 
 
-def reader(store: Store) -> Read:
+def reader(store: Store) -> Callable[[Selection], Iterator[dict[str, Any]]]:
     def read(selection: Selection) -> Iterator[dict[str, Any]]:
         for record in store.each(THING, selection):
             assert isinstance(record, Record)

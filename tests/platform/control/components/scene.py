@@ -47,9 +47,7 @@ class Scene:
             store=self.store,
             logs=ListedLogs(),
             aws_scope=AWS_SCOPE,
-            identity_arn="",
             now_s=self.clock(),
-            request_id="r",
             is_strict=self.is_strict,
         )
 

@@ -24,7 +24,7 @@ from headrace.platform.autoscaling.planning.targets import (
 from headrace.platform.autoscaling.records.activities import MAX_AGE_S, SCALING_ACTIVITY, ActivityRecord
 from headrace.platform.autoscaling.records.capacity import find_scaled, read_capacity
 from headrace.platform.autoscaling.records.policies import remove_target
-from headrace.platform.control.api.context import CallContext
+from headrace.platform.control.api.context import CallContext, without
 from headrace.platform.control.api.endpoints import update_endpoint
 from headrace.platform.control.model.definitions import ENDPOINT_CONFIG
 from headrace.platform.control.model.endpoint import ENDPOINT
@@ -128,8 +128,7 @@ def tag_resource(context: CallContext, params: Json) -> Json:
 def untag_resource(context: CallContext, params: Json) -> Json:
     """Answer UntagResource; unknown keys are ignored."""
     record = _find(context, params["ResourceARN"])
-    removed = set(params["TagKeys"])
-    context.store.update(record, tags={key: value for key, value in record.tags.items() if key not in removed})
+    context.store.update(record, tags=without(record.tags, *params["TagKeys"]))
     return {}
 
 

@@ -18,7 +18,7 @@ from headrace.platform.autoscaling.records.activities import ActivityLog
 from headrace.platform.autoscaling.records.capacity import find_scaled, read_capacity, write_capacity
 from headrace.platform.control.model.component import ComponentSpec
 from headrace.platform.state.records import MAX_WRITE_TRIES, Conflict, Record
-from headrace.platform.state.signals import WakeTarget
+from headrace.platform.state.routes import WakeTarget
 from headrace.platform.state.store import Store
 from headrace.serving.wire.aws.errors import AwsError
 from headrace.serving.wire.aws.scope import AwsScope

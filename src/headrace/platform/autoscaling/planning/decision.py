@@ -54,7 +54,6 @@ class Scaling:
     """Time of its completion, at which the cooldown began, in seconds since 1970; None while in progress."""
 
     def is_cooling(self, now_s: float) -> bool:
-        """Return whether its cooldown is in force."""
         return self.ended_s is None or now_s < self.ended_s + self.cooldown_s
 
 
@@ -67,8 +66,6 @@ it idle can see the request.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetState:
-    """A scalable target at the time of a decision."""
-
     desired: int
     """The desired capacity."""
     in_service: int

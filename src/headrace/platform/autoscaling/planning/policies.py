@@ -38,8 +38,6 @@ class AlarmIds(RecordPart, frozen=True, kw_only=True):
 
 
 class PolicySpec(TargetMembers, frozen=True, kw_only=True, rename="pascal"):
-    """A scaling policy as it was put."""
-
     policy_name: str
     policy_type: PolicyType
     step_scaling: Json | None = msgspec.field(default=None, name=STEPS)
@@ -56,12 +54,10 @@ class PolicySpec(TargetMembers, frozen=True, kw_only=True, rename="pascal"):
 
     @property
     def is_target_tracking(self) -> bool:
-        """True if the policy tracks a target, by alarms of its own."""
         return self.policy_type == "TargetTrackingScaling"
 
     @property
     def configuration(self) -> Json:
-        """The configuration for the policy's type."""
         configuration = self.target_tracking if self.is_target_tracking else self.step_scaling
         if configuration is None:
             raise ValueError(f"{CONFIGURATIONS[self.policy_type]} is missing")
@@ -69,7 +65,6 @@ class PolicySpec(TargetMembers, frozen=True, kw_only=True, rename="pascal"):
 
     @property
     def policy(self) -> TargetTracking | StepScaling:
-        """The policy as decisions see it."""
         parse = target_tracking.policy_from_json if self.is_target_tracking else step_scaling.policy_from_json
         return parse(self.configuration)
 
@@ -135,8 +130,7 @@ def watched_by(key: TargetKey, config: Json) -> dict[str, Any]:
         key: The policy's target.
         config: TargetTrackingScalingPolicyConfiguration.
 
-    Raises:
-        AwsError: There is no metric, it is not for this dimension, or the specification contradicts itself.
+    Raises `AwsError`: There is no metric, it is not for this dimension, or the specification contradicts itself.
     """
     predefined = config.get("PredefinedMetricSpecification")
     if predefined:

@@ -13,12 +13,8 @@ from functools import partial
 from itertools import product
 from zoneinfo import ZoneInfo
 
-MONTHS = {
-    name: i
-    for i, name in enumerate(
-        ["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"], start=1
-    )
-}
+_MONTH_NAMES = ["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"]
+MONTHS = {name: i for i, name in enumerate(_MONTH_NAMES, start=1)}
 DAYS = {name: i for i, name in enumerate(["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"], start=1)}
 FIRST_YEAR, LAST_YEAR = 1970, 2199
 LAST_DAY = date(LAST_YEAR, 12, 31)
@@ -227,11 +223,18 @@ def parse(expression: str, timezone: str | None = None) -> Schedule:
     if not rest.endswith(")") or kind not in ("at", "rate", "cron"):
         raise ValueError(f"The schedule is {expression!r}; expected {FORMS}.")
     inner = rest[:-1].strip()
-    if kind == "at":
-        return Schedule(at_s=_at_s(inner, zone), zone=zone)
+    if kind == "cron":
+        return Schedule(cron=parse_cron(inner), zone=zone)
     if kind == "rate":
-        return Schedule(every_s=_every_s(inner), zone=zone)
-    return Schedule(cron=parse_cron(inner), zone=zone)
+        if (rate := RATE.fullmatch(inner)) is None:
+            unit = "rate(value unit) with minute(s), hour(s) or day(s)"
+            raise ValueError(f"rate({inner}) is not a rate; expected {unit}.")
+        return Schedule(every_s=float(int(rate[1]) * UNITS_S[rate[2]]), zone=zone)
+    try:
+        moment = datetime.strptime(inner, "%Y-%m-%dT%H:%M:%S").replace(tzinfo=zone)
+    except ValueError:
+        raise ValueError(f"at({inner}) is not a time; expected at(yyyy-mm-ddThh:mm:ss).") from None
+    return Schedule(at_s=moment.timestamp(), zone=zone)
 
 
 def next_time(schedule: Schedule, *, after_s: float, window: Window) -> float | None:
@@ -313,21 +316,6 @@ def _zone(name: str) -> tzinfo:
     if found is None:
         raise ValueError(f"Timezone is {name!r}; expected the name of an IANA time zone, such as Europe/Berlin.")
     return found
-
-
-def _at_s(text: str, zone: tzinfo) -> float:
-    try:
-        moment = datetime.strptime(text, "%Y-%m-%dT%H:%M:%S").replace(tzinfo=zone)
-    except ValueError:
-        raise ValueError(f"at({text}) is not a time; expected at(yyyy-mm-ddThh:mm:ss).") from None
-    return moment.timestamp()
-
-
-def _every_s(text: str) -> float:
-    match = RATE.fullmatch(text)
-    if match is None:
-        raise ValueError(f"rate({text}) is not a rate; expected rate(value unit) with minute(s), hour(s) or day(s).")
-    return float(int(match[1]) * UNITS_S[match[2]])
 
 
 def utc_s(text: str) -> float:

@@ -96,17 +96,12 @@ def adjusted(policy: StepScaling, step: StepAdjustment, *, capacity: int) -> int
         return step.adjustment
     if policy.adjustment_type == "ChangeInCapacity":
         return max(0, capacity + step.adjustment)
-    change = _rounded(capacity * step.adjustment / 100)
+    exact = capacity * step.adjustment / 100
+    # Round towards zero but never to it: 12.7 to 12, 0.67 to 1, -0.58 to -1, -6.67 to -6.
+    change = int(math.copysign(1, exact)) if 0 < abs(exact) < 1 else math.trunc(exact)
     if step.adjustment and abs(change) < policy.min_magnitude:
         change = int(math.copysign(policy.min_magnitude, step.adjustment))
     return max(0, capacity + change)
-
-
-def _rounded(change: float) -> int:
-    """Round towards zero but never to it: 12.7 to 12, 0.67 to 1, -0.58 to -1, -6.67 to -6."""
-    if 0 < abs(change) < 1:
-        return int(math.copysign(1, change))
-    return math.trunc(change)
 
 
 def _step(config: Mapping[str, Any]) -> StepAdjustment:

@@ -48,19 +48,16 @@ class TargetKey:
 
     @classmethod
     def of_variant(cls, endpoint: str, variant: str) -> "TargetKey":
-        """Return the key of a variant's instances."""
         resource_id = f"endpoint/{endpoint}/variant/{variant}"
         return cls(resource_id=resource_id, dimension=VARIANT_DIMENSION, endpoint=endpoint, variant=variant)
 
     @classmethod
     def of_component(cls, component: str) -> "TargetKey":
-        """Return the key of a component's copies."""
         resource_id = f"inference-component/{component}"
         return cls(resource_id=resource_id, dimension=COMPONENT_DIMENSION, component=component)
 
     @property
     def name(self) -> str:
-        """The name of the target's record."""
         return f"{self.resource_id}|{self.dimension}"
 
     @property
@@ -94,8 +91,6 @@ class TargetMembers(RecordPart, frozen=True, kw_only=True, rename="pascal"):
 
 
 class TargetSpec(TargetMembers, frozen=True, kw_only=True, rename="pascal"):
-    """A scalable target as it was registered."""
-
     min_capacity: int
     max_capacity: int
     suspended_state: SuspendedState = SuspendedState()
@@ -126,8 +121,6 @@ class CapacityBounds(RecordPart, frozen=True, kw_only=True, rename="pascal"):
 
 
 class ScheduledActionSpec(TargetMembers, frozen=True, kw_only=True, rename="pascal"):
-    """A scheduled action as it was put."""
-
     scheduled_action_name: str
     schedule: str
     timezone: str | None = None
@@ -145,18 +138,14 @@ class ScheduledActionSpec(TargetMembers, frozen=True, kw_only=True, rename="pasc
 
     @property
     def parsed_schedule(self) -> Schedule:
-        """The times at which the action runs."""
         return parse(self.schedule, self.timezone)
 
     @property
     def window(self) -> Window:
-        """The time in which the schedule is in force."""
         return Window(created_s=self.put_s, start_s=self.start_time, end_s=self.end_time)
 
 
 class ScheduledActionStatus(RecordPart, frozen=True, kw_only=True):
-    """The observed state of a scheduled action."""
-
     ran_s: float = 0.0
     """The last of its scheduled times at which it ran; seconds since 1970."""
 

@@ -49,7 +49,6 @@ class ActivitySpec(TargetMembers, frozen=True, kw_only=True, rename="pascal"):
 
     @property
     def is_in_progress(self) -> bool:
-        """True until the activity ends."""
         return self.status_code in ("Pending", "InProgress")
 
 
@@ -89,13 +88,11 @@ class ActivityLog:
         )
 
     def mark_requested(self, record: ActivityRecord) -> ActivityRecord:
-        """Record that the capacity was requested."""
         text = f"Successfully set {_subject(record)}. Waiting for change to be fulfilled by {NAMESPACE}."
         spec = msgspec.structs.replace(record.spec, status_code="InProgress", status_message=text)
         return self.store.update(record, spec=spec)
 
     def end(self, record: ActivityRecord, code: StatusCode, *, details: str = "", reason: str = "") -> None:
-        """Record the outcome of an activity."""
         text = _ENDS[code].format(subject=_subject(record), service=NAMESPACE, reason=reason)
         spec = msgspec.structs.replace(
             record.spec, status_code=code, status_message=text, end_time=self.now_s, details=details or None
@@ -115,7 +112,6 @@ class ActivityLog:
         )
 
     def note_not_scaled(self, reason: Json, *, cause: str) -> None:
-        """Record that a triggered policy changed nothing, and why."""
         self._create(cause=cause, description=NOT_SCALED, status_code="Failed", not_scaled_reasons=[reason])
 
     def _create(self, **members: Any) -> ActivityRecord:

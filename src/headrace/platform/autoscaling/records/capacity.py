@@ -43,8 +43,6 @@ ScaledRecord = EndpointRecord | ComponentRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """The capacity of a scalable target."""
-
     desired: int
     """The capacity requested last, and not rolled back."""
     in_service: int

@@ -14,7 +14,7 @@ from headrace.platform.autoscaling.planning import schedule, step_scaling, targe
 from headrace.platform.autoscaling.planning.decision import SuspendedState
 from headrace.platform.autoscaling.planning.policies import PREDEFINED
 from headrace.platform.autoscaling.planning.schedule import Window
-from headrace.platform.autoscaling.simulation.metrics import NAMESPACE, check, metric
+from headrace.platform.autoscaling.simulation.fleet import NAMESPACE, check, metric
 from headrace.platform.autoscaling.simulation.simulator import Scenario, SimulatedAction, SimulatedAlarm
 from headrace.platform.cloudwatch.alarms.rules import MINUTE_S, rule_from_json
 

@@ -2,7 +2,7 @@
 Simulates a scaling policy on a trace of requests: copies, queue and latency over time. Pure.
 
 The decisions are the platform's own code (`alarms.evaluation`, `planning.decision`, `planning.schedule`); the fleet and
-its metrics are simulated (`simulation.fleet`, `simulation.metrics`).
+its metrics are simulated (`simulation.fleet`).
 """
 
 import math
@@ -22,8 +22,14 @@ from headrace.platform.autoscaling.planning.decision import (
 from headrace.platform.autoscaling.planning.schedule import Schedule, Window
 from headrace.platform.autoscaling.planning.step_scaling import StepScaling
 from headrace.platform.autoscaling.planning.target_tracking import TargetTracking
-from headrace.platform.autoscaling.simulation.fleet import STEP_S, FleetModel, SimulatedFleet, StepOutcome
-from headrace.platform.autoscaling.simulation.metrics import AlarmReader, SimulatedSeries
+from headrace.platform.autoscaling.simulation.fleet import (
+    STEP_S,
+    AlarmReader,
+    FleetModel,
+    SimulatedFleet,
+    SimulatedSeries,
+    StepOutcome,
+)
 from headrace.platform.cloudwatch.alarms.rules import AlarmRule, AlarmState, Evaluation, evaluate_rule
 
 
@@ -39,8 +45,6 @@ class SimulatedAlarm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedAction:
-    """A scheduled action of a scenario."""
-
     name: str
     schedule: Schedule
     window: Window
@@ -50,8 +54,6 @@ class SimulatedAction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """A scalable target with its policies, as simulated."""
-
     min_capacity: int
     max_capacity: int
     initial: int
@@ -80,8 +82,6 @@ class Tick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityChange:
-    """A change of the desired capacity, with its cause."""
-
     time_s: float
     capacity: int
     cause: str
@@ -89,8 +89,6 @@ class CapacityChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationResult:
-    """The outcome of a simulation."""
-
     ticks: tuple[Tick, ...]
     activities: tuple[CapacityChange, ...]
     latencies: tuple[tuple[float, float], ...]
@@ -106,7 +104,6 @@ class SimulationResult:
 
     @property
     def lost(self) -> float:
-        """Requests that were not answered."""
         return math.fsum(tick.lost for tick in self.ticks)
 
     @property
@@ -201,7 +198,6 @@ class _Scaler:
         return True
 
     def measure(self, step: StepOutcome, now_s: float) -> None:
-        """Publish the metrics of a step."""
         self._series.measure(step, now_s, desired=self.desired)
 
     def act(self, now_s: float, *, in_service: int) -> None:

@@ -16,8 +16,6 @@ NEW_REASON = "Unchecked: Initial alarm creation"
 
 
 class AlarmSpec(AlarmDefinition, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An alarm as it was put."""
-
     configured_s: float | None = msgspec.field(default=None, name="configured_s")
     """Time of the latest PutMetricAlarm, in seconds since 1970."""
     owner: str = msgspec.field(default="", name="owner")
@@ -53,8 +51,6 @@ class HistoryItem(RecordPart, frozen=True, kw_only=True, rename="pascal"):
 
 
 class AlarmStatus(RecordPart, frozen=True, kw_only=True):
-    """The state of an alarm and its history."""
-
     state: AlarmState = "INSUFFICIENT_DATA"
     reason: str = NEW_REASON
     reason_data: str = ""
@@ -87,8 +83,6 @@ AlarmRecord = Record[AlarmSpec, AlarmStatus]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluatedAlarm:
-    """An alarm with the result of its latest evaluation."""
-
     record: AlarmRecord
     rule: AlarmRule
     values: tuple[float, ...]

@@ -122,11 +122,9 @@ class AlarmRule:
         return num_breaching < self.datapoints_to_alarm if state == "ALARM" else num_breaching == len(values)
 
     def breaches(self, value: float) -> bool:
-        """Return whether a value is on the wrong side of the threshold."""
         return COMPARES[self.comparison](value, self.threshold)
 
     def num_breaching(self, values: Iterable[float]) -> int:
-        """Return the number of values on the wrong side of the threshold."""
         compare, threshold = COMPARES[self.comparison], self.threshold
         return sum(compare(value, threshold) for value in values)
 
@@ -215,8 +213,6 @@ class Datapoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """The state of an alarm, and the datapoints that led to it."""
-
     state: AlarmState
     evaluated: tuple[Datapoint, ...]
     """The datapoints that counted, oldest first."""

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from functools import partial
 from heapq import nlargest, nsmallest
 
 import msgspec
@@ -16,8 +17,14 @@ from headrace.platform.cloudwatch.alarms.records import (
     new_alarm_status,
 )
 from headrace.platform.cloudwatch.api.context import CloudWatchCall
-from headrace.platform.cloudwatch.errors import PAGES, invalid_combination, invalid_value, validation_error
-from headrace.platform.cloudwatch.validation import metric_of, parse_alarm
+from headrace.platform.cloudwatch.validation import (
+    PAGES,
+    invalid_combination,
+    invalid_value,
+    metric_of,
+    parse_alarm,
+    validation_error,
+)
 from headrace.platform.state.records import AlreadyExists, Conflict, Json, Record, Unreadable
 from headrace.platform.state.selection import Entry, Selection
 from headrace.serving.wire.aws.errors import AwsError
@@ -115,12 +122,16 @@ def set_alarm_state(context: CloudWatchCall, params: Json) -> Json:
     return {}
 
 
-def enable_alarm_actions(context: CloudWatchCall, params: Json) -> Json:
-    return _switch_actions(context, params, is_enabled=True)
+def _switch_actions(context: CloudWatchCall, params: Json, *, is_enabled: bool) -> Json:
+    for name in params["AlarmNames"]:
+        record = context.store.get(ALARM, name)
+        if isinstance(record, Record) and record.spec.actions_enabled is not is_enabled:
+            context.store.update(record, spec=msgspec.structs.replace(record.spec, actions_enabled=is_enabled))
+    return {}
 
 
-def disable_alarm_actions(context: CloudWatchCall, params: Json) -> Json:
-    return _switch_actions(context, params, is_enabled=False)
+enable_alarm_actions = partial(_switch_actions, is_enabled=True)
+disable_alarm_actions = partial(_switch_actions, is_enabled=False)
 
 
 def describe_alarm_history(context: CloudWatchCall, params: Json) -> Json:
@@ -170,14 +181,6 @@ def untag_resource(context: CloudWatchCall, params: Json) -> Json:
 def list_tags_for_resource(context: CloudWatchCall, params: Json) -> Json:
     tags = _find(context, params["ResourceARN"]).tags
     return {"Tags": [{"Key": key, "Value": value} for key, value in sorted(tags.items())]}
-
-
-def _switch_actions(context: CloudWatchCall, params: Json, *, is_enabled: bool) -> Json:
-    for name in params["AlarmNames"]:
-        record = context.store.get(ALARM, name)
-        if isinstance(record, Record) and record.spec.actions_enabled is not is_enabled:
-            context.store.update(record, spec=msgspec.structs.replace(record.spec, actions_enabled=is_enabled))
-    return {}
 
 
 def _readable(record: AlarmRecord | Unreadable) -> AlarmRecord:

@@ -6,19 +6,21 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from headrace.platform.cloudwatch.api.context import CloudWatchCall
-from headrace.platform.cloudwatch.errors import (
-    PAGES,
-    invalid_combination,
-    invalid_value,
-    missing_parameter,
-    validation_error,
-)
 from headrace.platform.cloudwatch.math.queries import evaluate, query_from_json
 from headrace.platform.cloudwatch.math.syntax import BadExpression
 from headrace.platform.cloudwatch.math.values import TimeSeries
 from headrace.platform.cloudwatch.metrics.metric import Metric, Point
 from headrace.platform.cloudwatch.metrics.statistics import is_statistic, statistic
-from headrace.platform.cloudwatch.validation import check_period, check_queries, metric_of
+from headrace.platform.cloudwatch.validation import (
+    PAGES,
+    check_period,
+    check_queries,
+    invalid_combination,
+    invalid_value,
+    metric_of,
+    missing_parameter,
+    validation_error,
+)
 from headrace.platform.state.records import Json
 from headrace.serving.wire.aws.paging import Key
 
@@ -39,7 +41,11 @@ def list_metrics(context: CloudWatchCall, params: Json) -> Json:
     since_s = context.now_s - _RECENT_S if "RecentlyActive" in params else -math.inf
     found = context.series.list(namespace=params.get("Namespace"), name=params.get("MetricName"), since_s=since_s)
     fitting = [metric for metric in found if _fits(metric, filters)]
-    chosen, token = PAGES.page(fitting, params, listing="metrics", key=_key, size=_PAGE_SIZE)
+
+    def key(metric: Metric) -> Key:
+        return (metric.namespace, metric.name, *(part for pair in metric.dimensions for part in pair))
+
+    chosen, token = PAGES.page(fitting, params, listing="metrics", key=key, size=_PAGE_SIZE)
     return {
         "Metrics": [
             {
@@ -94,10 +100,6 @@ def _fits(metric: Metric, filters: list[Json]) -> bool:
     return all(
         wanted["Name"] in dimensions and wanted.get("Value") in (None, dimensions[wanted["Name"]]) for wanted in filters
     )
-
-
-def _key(metric: Metric) -> Key:
-    return (metric.namespace, metric.name, *(part for pair in metric.dimensions for part in pair))
 
 
 def _check_statistics(params: Json, simple: list[str], extended: list[str]) -> None:
@@ -276,12 +278,6 @@ def _of_statistics(given: Json, where: str, *, at_s: float, unit: str) -> Point:
 
 def _in_bounds(value: float, where: str) -> float:
     if not -_MAX_VALUE <= value <= _MAX_VALUE:
-        raise invalid_value(f"The value {_rendered(value)} for parameter {where} is invalid.")
+        shown = "NaN" if math.isnan(value) else f"{value}".replace("inf", "Infinity")  # as AWS writes them
+        raise invalid_value(f"The value {shown} for parameter {where} is invalid.")
     return float(value)
-
-
-def _rendered(value: float) -> str:
-    """Render NaN and infinities as AWS does."""
-    if math.isnan(value):
-        return "NaN"
-    return f"{value}".replace("inf", "Infinity")

@@ -10,18 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from headrace.platform.cloudwatch.math import values
-from headrace.platform.cloudwatch.math.syntax import (
-    BadExpression,
-    FunctionCall,
-    ListLiteral,
-    Name,
-    Node,
-    Number,
-    Operation,
-    Text,
-    parse,
-)
+from headrace.platform.cloudwatch.math import syntax, values
+from headrace.platform.cloudwatch.math.syntax import BadExpression
 from headrace.platform.cloudwatch.math.values import EmptySeries, TimeSeries, Value
 from headrace.platform.cloudwatch.metrics.metric import TIERS, Metric, Point, tier_of, whole_period
 from headrace.platform.cloudwatch.metrics.statistics import statistic
@@ -56,9 +46,7 @@ class Query:
 class ReadPoints(Protocol):
     """The signature of `SeriesReader.read`: reads the points of a metric."""
 
-    def __call__(self, metric: Metric, *, start_s: float, end_s: float, period_s: int) -> Sequence[Point]:
-        """Return the points of [start_s, end_s), oldest first."""
-        ...
+    def __call__(self, metric: Metric, *, start_s: float, end_s: float, period_s: int) -> Sequence[Point]: ...
 
 
 def query_from_json(spec: Mapping[str, Any]) -> Query:
@@ -90,8 +78,7 @@ def evaluate(
     Returns:
         Id → one series; several, or none, where an expression is a list of series.
 
-    Raises:
-        BadExpression: An expression is not valid, refers to a missing query or to itself, or is not a time series.
+    Raises `BadExpression`: An expression is not valid, refers to a missing query or to itself, or is not a time series.
     """
     evaluation = _Evaluation({query.id: query for query in queries}, read, start_s, end_s)
     return {query.id: evaluation.result(query) for query in queries if query.is_returned}
@@ -136,7 +123,8 @@ class _Evaluation:
             )
         self._in_progress.append(name)
         try:
-            value = self._read_metric(query) if query.metric is not None else self._evaluate(parse(query.expression))
+            is_metric = query.metric is not None
+            value = self._read_metric(query) if is_metric else self._evaluate(syntax.parse(query.expression))
         except EmptySeries as error:
             self._known[name] = EmptySeries(str(error))
             raise
@@ -165,7 +153,7 @@ class _Evaluation:
                 "time range or fewer queries."
             )
 
-    def _evaluate(self, node: Node) -> Value:
+    def _evaluate(self, node: syntax.Node) -> Value:
         if self._depth >= _MAX_DEPTH:
             raise BadExpression(
                 f"The expression and those that it refers to are nested deeper than {_MAX_DEPTH} levels. Use fewer."
@@ -176,22 +164,22 @@ class _Evaluation:
         finally:
             self._depth -= 1
 
-    def _evaluate_node(self, node: Node) -> Value:
+    def _evaluate_node(self, node: syntax.Node) -> Value:
         match node:
-            case Number(value) | Text(value):
+            case syntax.Number(value) | syntax.Text(value):
                 return value
-            case Name(name):
+            case syntax.Name(name):
                 return name if name.upper() in {"REPEAT", "LINEAR"} else self._value_of(name)
-            case Operation(sign, left_node, right_node):
+            case syntax.Operation(sign, left_node, right_node):
                 left, right = self._evaluate(left_node), self._evaluate(right_node)
                 self._visit(values.num_visited((left, right)))
                 return values.operate(sign, left, right)
-            case ListLiteral(items):
+            case syntax.ListLiteral(items):
                 return self._list(items)
-            case FunctionCall(function, arguments):
+            case syntax.FunctionCall(function, arguments):
                 return self._call(function, arguments)
 
-    def _list(self, items: Sequence[Node]) -> tuple[TimeSeries, ...]:
+    def _list(self, items: Sequence[syntax.Node]) -> tuple[TimeSeries, ...]:
         series_list: list[TimeSeries] = []
         for item in items:
             value = self._evaluate(item)
@@ -203,7 +191,7 @@ class _Evaluation:
         self._visit(len(series_list))
         return tuple(series_list)
 
-    def _call(self, function: str, nodes: Sequence[Node]) -> Value:
+    def _call(self, function: str, nodes: Sequence[syntax.Node]) -> Value:
         if function == "METRICS":
             return self._metrics(nodes)
         arguments = list(map(self._evaluate, nodes))  # a comprehension is a fourth call a level
@@ -233,11 +221,11 @@ class _Evaluation:
                 return float(series.period_s)
         return None
 
-    def _metrics(self, nodes: Sequence[Node]) -> tuple[TimeSeries, ...]:
+    def _metrics(self, nodes: Sequence[syntax.Node]) -> tuple[TimeSeries, ...]:
         """Apply METRICS: all queries for metrics (not expressions), or those whose id contains the text."""
         part = ""
         if nodes:
-            if len(nodes) > 1 or not isinstance(nodes[0], Text):
+            if len(nodes) > 1 or not isinstance(nodes[0], syntax.Text):
                 raise BadExpression('METRICS takes no argument, or a part of query ids in quotes: METRICS("errors").')
             part = nodes[0].value
         names = [query.id for query in self._queries.values() if query.metric is not None and part in query.id]

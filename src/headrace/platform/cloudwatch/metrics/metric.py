@@ -61,8 +61,6 @@ class StatisticSink(MetricSink, Protocol):
 
 
 class SeriesReader(Protocol):
-    """Reads back the series of metrics."""
-
     def read(self, metric: Metric, *, start_s: float, end_s: float, period_s: int) -> Sequence[Point]:
         """Return the points of [start_s, end_s), oldest first; `period_s` is 1 or 5 (both as 10), 10, 30 or 60 x n."""
         ...
@@ -84,8 +82,6 @@ _DAY_S = 24 * _HOUR_S
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """Datapoints of one period length."""
-
     period_s: int
     kept_s: float
 
@@ -162,7 +158,6 @@ class Bucket:
         return tuple(sorted(self._values.items()))
 
     def point(self, start_s: float, unit: str) -> Point:
-        """Return the measurements as an immutable point."""
         return Point(
             start_s=start_s,
             count=self.count,

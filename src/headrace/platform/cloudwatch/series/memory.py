@@ -98,7 +98,6 @@ class MemorySeries:
         return sorted(found, key=lambda metric: (metric.namespace, metric.name, metric.dimensions))
 
     def take(self) -> dict[Metric, SeriesData]:
-        """Return all series and start empty."""
         with self._lock:
             self._fold_all()
             taken, self._data, self._num_points = self._data, {}, 0

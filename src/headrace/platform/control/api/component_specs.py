@@ -116,9 +116,8 @@ def make_revision(
     """
     Return a revision of a component on the variant `host`; the model of the `old` one is kept while its name stays.
 
-    Raises:
-        AwsError: the component cannot be served or placed, the model does not exist, the image is unknown (strict
-            mode), or there are too many copies.
+    Raises `AwsError`: the component cannot be served or placed, the model does not exist, the image is unknown (strict
+    mode), or there are too many copies.
     """
     check_num_copies(copies)
     specification = chosen_specification(params, host.instance_type)

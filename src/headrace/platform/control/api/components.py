@@ -16,8 +16,7 @@ from headrace.platform.control.api.component_specs import (
     refuse_other_base,
     with_unchanged,
 )
-from headrace.platform.control.api.context import CallContext
-from headrace.platform.control.api.listing import list_page
+from headrace.platform.control.api.context import CallContext, list_page
 from headrace.platform.control.model.component import (
     INFERENCE_COMPONENT,
     ComponentRecord,

@@ -1,8 +1,9 @@
-"""The context of an API call: what a handler gets besides the parameters."""
+"""The context of an API call, and what the operations on all of SageMaker's resources share: quotas, lists and tags."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from heapq import nlargest, nsmallest
+from typing import Any, Final, TypeVar
 
 from headrace.platform.cloudwatch.api.context import CloudWatchCall
 from headrace.platform.cluster.platform_logs import PlatformLogs
@@ -10,10 +11,13 @@ from headrace.platform.control.model.component import INFERENCE_COMPONENT
 from headrace.platform.control.model.definitions import ENDPOINT_CONFIG, MODEL
 from headrace.platform.control.model.endpoint import ENDPOINT
 from headrace.platform.control.model.images import OwnImage
-from headrace.platform.control.model.names import TITLES, arn_of, unreadable_message
+from headrace.platform.control.model.names import TITLES, arn_of, parse_arn, unreadable_message
 from headrace.platform.state.records import AlreadyExists, AnyKind, Json, Kind, Record, Unreadable
+from headrace.platform.state.selection import Entry, Selection
 from headrace.platform.state.store import Store
 from headrace.serving.wire.aws.errors import AwsError, not_found, validation_error
+from headrace.serving.wire.aws.paging import Key, Paginator
+from headrace.serving.wire.aws.scope import MAX_TAGS
 
 SpecT = TypeVar("SpecT")
 StatusT = TypeVar("StatusT")
@@ -21,12 +25,7 @@ StatusT = TypeVar("StatusT")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallContext(CloudWatchCall):
-    """The context of one API call."""
-
     logs: PlatformLogs
-    identity_arn: str
-    """ARN of the caller, an assumed role."""
-    request_id: str
     own_images: Mapping[str, OwnImage] = field(default_factory=dict)
 
     def arn(self, kind: AnyKind, name: str) -> str:
@@ -82,7 +81,6 @@ def tags_of(params: Json) -> dict[str, str]:
 
 
 def without(params: Json, *names: str) -> Json:
-    """Return a copy without some members."""
     return {name: value for name, value in params.items() if name not in names}
 
 
@@ -116,3 +114,92 @@ def check_environment(container: Json) -> None:
             f"The names and values in Environment have {size} bytes; expected at most {MAX_ENVIRONMENT_BYTES}. "
             "Put large values into a file of the model."
         )
+
+
+PAGE_SIZE = 10
+"""Default of `MaxResults`. Source: SageMaker API reference, ListEndpoints."""
+_PAGES = Paginator(
+    invalid_token=lambda: validation_error(
+        "Invalid NextToken. It belongs to a list in another order, or to another service: start again without it."
+    )
+)
+
+
+def list_page(read: Callable[[Selection], Iterator[Json]], params: Json, *, word: str) -> Json:
+    """
+    Answer a List operation by the summaries that `read` yields, by name or time of creation: only as many as it needs.
+
+    AWS forms members from the `word` for the kind: `EndpointName`, `EndpointStatus` and `Endpoints`.
+    """
+    name, status, member = f"{word}Name", f"{word}Status", f"{word}s"
+    sort_by, size = params.get("SortBy", "CreationTime"), params.get("MaxResults", PAGE_SIZE)
+    is_descending = params.get("SortOrder", "Descending") == "Descending"
+    keys: dict[str, tuple[Callable[[Json], Key], Key]] = {
+        "Name": (lambda resource: (resource[name],), ("",)),
+        "CreationTime": (lambda resource: (resource["CreationTime"], resource[name]), (0.0, "")),
+        "Status": (lambda resource: (resource[status], resource[name]), ("", "")),
+    }
+    key, example = keys[sort_by]
+    listing = f"{member} by {sort_by}"
+    last = _PAGES.last_key(params, listing=listing, like=example)
+    after = None
+    if last is not None and sort_by != "Status":
+        *created_s, last_name = last
+        after = Entry(name=str(last_name), created_s=float(created_s[0]) if created_s else 0.0)
+    selection = Selection(
+        name_part=params.get("NameContains", ""),
+        created_after_s=params.get("CreationTimeAfter"),
+        created_before_s=params.get("CreationTimeBefore"),
+        order="created" if sort_by == "CreationTime" else "name",
+        is_descending=is_descending,
+        after=after,
+    )
+    fitting: Iterable[Json] = (resource for resource in read(selection) if _fits(resource, params, status))
+    if sort_by == "Status":  # which no column has
+        later = (item for item in fitting if last is None or (key(item) < last if is_descending else key(item) > last))
+        fitting = (nlargest if is_descending else nsmallest)(size + 1, later, key=key)
+    page, token = _PAGES.cut(fitting, listing=listing, key=key, size=size)
+    return {member: page, **token}
+
+
+def _fits(resource: Json, params: Json, status: str) -> bool:
+    """Return whether a resource passes the filters on what no column has."""
+    modified_s = resource.get("LastModifiedTime", resource["CreationTime"])
+    return (
+        params.get("StatusEquals", resource.get(status)) == resource.get(status)
+        and ("LastModifiedTimeBefore" not in params or modified_s < params["LastModifiedTimeBefore"])
+        and ("LastModifiedTimeAfter" not in params or modified_s > params["LastModifiedTimeAfter"])
+    )
+
+
+def add_tags(context: CallContext, params: Json) -> Json:
+    record = _tagged(context, params["ResourceArn"])
+    tags = {**record.tags, **tags_of(params)}
+    if len(tags) > MAX_TAGS:
+        raise validation_error(f"The resource would have {len(tags)} tags; expected at most {MAX_TAGS}.")
+    context.store.update(record, tags=tags)
+    return {"Tags": _list(tags)}
+
+
+def list_tags(context: CallContext, params: Json) -> Json:
+    """Answer ListTags with one page: a resource has at most 50 tags."""
+    return {"Tags": _list(_tagged(context, params["ResourceArn"]).tags)}
+
+
+def delete_tags(context: CallContext, params: Json) -> Json:
+    """Answer DeleteTags; keys that do not exist are ignored."""
+    record = _tagged(context, params["ResourceArn"])
+    context.store.update(record, tags=without(record.tags, *params["TagKeys"]))
+    return {}
+
+
+def _tagged(context: CallContext, arn: str) -> Record[Any, Any] | Unreadable:
+    parsed = parse_arn(arn)
+    record = context.store.find(*parsed) if parsed is not None else None
+    if record is None:
+        raise not_found("resource", arn)
+    return record
+
+
+def _list(tags: dict[str, str]) -> list[dict[str, str]]:
+    return [{"Key": key, "Value": value} for key, value in sorted(tags.items())]

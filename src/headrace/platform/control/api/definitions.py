@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from headrace.platform.control.api.context import CallContext, check_environment, without
-from headrace.platform.control.api.listing import list_page
+from headrace.platform.control.api.context import CallContext, check_environment, list_page, without
 from headrace.platform.control.model.definitions import (
     ENDPOINT_CONFIG,
     MODEL,
@@ -32,7 +31,6 @@ class DefinitionCalls:
         return {f"{self.word}Arn": arn}
 
     def describe(self, context: CallContext, params: Json) -> Json:
-        """Return the definition as it was created."""
         record = context.get(self.kind, params[f"{self.word}Name"])
         return {
             "EnableNetworkIsolation": False,
@@ -68,7 +66,6 @@ def create_model(context: CallContext, params: Json) -> Json:
 
 
 def _check_model(context: CallContext, params: Json) -> None:
-    """Refuse a model that cannot be served."""
     if context.is_strict and not params.get("ExecutionRoleArn"):
         raise validation_error("ExecutionRoleArn is missing: name the role that SageMaker assumes for the model.")
     containers = params.get("Containers") or []
@@ -113,7 +110,6 @@ def create_endpoint_config(context: CallContext, params: Json) -> Json:
 
 
 def _check_config(context: CallContext, params: Json) -> None:
-    """Refuse a configuration that cannot be deployed."""
     asynchronous = params.get("AsyncInferenceConfig")
     if asynchronous and not asynchronous["OutputConfig"].get("S3OutputPath"):
         raise validation_error(

@@ -7,8 +7,7 @@ own record: its configuration and models may be deleted.
 
 from collections.abc import Iterator, Sequence
 
-from headrace.platform.control.api.context import CallContext
-from headrace.platform.control.api.listing import list_page
+from headrace.platform.control.api.context import CallContext, list_page
 from headrace.platform.control.model.component import INFERENCE_COMPONENT, ComponentRecord, owner_of
 from headrace.platform.control.model.definitions import ENDPOINT_CONFIG, MODEL, container_of
 from headrace.platform.control.model.endpoint import (
@@ -95,7 +94,6 @@ def update_endpoint(context: CallContext, params: Json) -> Json:
 
 
 def update_weights(context: CallContext, params: Json) -> Json:
-    """Answer UpdateEndpointWeightsAndCapacities."""
     record = context.get(ENDPOINT, params["EndpointName"])
     arn = context.arn(ENDPOINT, record.name)
     current = updatable_revision(record, arn)

@@ -25,8 +25,10 @@ _PAGES = Paginator(
 )
 
 
-def assumed_role_arn(aws_scope: AwsScope, *, role: str = ROLE_NAME, session: str = SESSION_NAME) -> str:
-    return f"arn:{partition_of(aws_scope.region)}:sts::{aws_scope.account}:assumed-role/{role}/{session}"
+def assumed_role_arn(aws_scope: AwsScope) -> str:
+    """Return the ARN of every caller."""
+    role = f"assumed-role/{ROLE_NAME}/{SESSION_NAME}"
+    return f"arn:{partition_of(aws_scope.region)}:sts::{aws_scope.account}:{role}"
 
 
 def role_arn(aws_scope: AwsScope, name: str) -> str:
@@ -34,11 +36,10 @@ def role_arn(aws_scope: AwsScope, name: str) -> str:
 
 
 def get_caller_identity(context: CallContext, _params: Json) -> Json:
-    session = context.identity_arn.rpartition("/")[2]
     return {
-        "UserId": f"{_role_id(ROLE_NAME)}:{session}",
+        "UserId": f"{_role_id(ROLE_NAME)}:{SESSION_NAME}",
         "Account": context.aws_scope.account,
-        "Arn": context.identity_arn,
+        "Arn": assumed_role_arn(context.aws_scope),
     }
 
 

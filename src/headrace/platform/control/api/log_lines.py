@@ -46,7 +46,6 @@ class LogStream:
         return (self.created_ms if self.times_ms is None else min(self.times_ms[0], self.created_ms)), self.worker
 
     def may_have(self, start_ms: int | None, end_ms: int | None) -> bool:
-        """Return whether the stream may have lines in this time range."""
         if self.times_ms is None:
             return True
         first_ms, last_ms = self.order[0], max(self.times_ms[1], self.ended_ms)
@@ -55,19 +54,15 @@ class LogStream:
 
 @dataclass(slots=True)
 class Reading:
-    """The read positions in several streams."""
-
     positions: dict[str, int] = field(default_factory=dict)
     """By worker: the position of the next line in a stream that was started and may have more."""
     begun: tuple[int, str] = (-1, "")
     """`order` of the last ended stream that was started; streams up to it without a position are done."""
 
     def token(self) -> str:
-        """Encode the positions as a token."""
         return base64.urlsafe_b64encode(json.dumps([self.positions, *self.begun]).encode()).decode()
 
     def is_done(self, stream: LogStream) -> bool:
-        """Return whether a stream has been read to its end."""
         return stream.is_ended and stream.order <= self.begun and stream.worker not in self.positions
 
     def begin(self, stream: LogStream) -> int:
@@ -83,8 +78,10 @@ def read_token(token: str) -> Reading:
         positions, created_ms, worker = json.loads(base64.urlsafe_b64decode(token.encode()))
     except (TypeError, RecursionError) as error:
         raise ValueError(token) from error
-    is_known = isinstance(positions, dict) and all(_is_number(value) for value in positions.values())
-    if not (is_known and isinstance(created_ms, int) and isinstance(worker, str)):
+    are_positions = isinstance(positions, dict) and all(
+        type(value) is int and value >= 0 for value in positions.values()
+    )
+    if not (are_positions and isinstance(created_ms, int) and isinstance(worker, str)):
         raise ValueError(token)
     return Reading(positions=positions, begun=(created_ms, worker))
 
@@ -165,14 +162,8 @@ def _merged(
             put(stream, rest)
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineFilter:
-    """A parsed filter pattern for log lines."""
-
     all_of: tuple[str, ...] = ()
     any_of: tuple[str, ...] = ()
     none_of: tuple[str, ...] = ()

@@ -69,7 +69,10 @@ def filter_log_events(context: CallContext, params: Json) -> Json:
     """Answer FilterLogEvents: the lines of several streams, ordered by time."""
     streams = _chosen(_streams(context, params), params)
     wanted = read_pattern(params.get("filterPattern", ""))
-    reading = _read_token(params.get("nextToken"))
+    try:
+        reading = read_token(params["nextToken"]) if "nextToken" in params else Reading()
+    except ValueError:
+        raise _invalid("The specified nextToken is invalid.") from None
     lines = lines_of(context, streams, params, reading)
     events, is_more = _take(lines, wanted, reading, limit=params.get("limit", _MAX_EVENTS))
     answer: Json = {"events": events, "searchedLogStreams": []}
@@ -218,13 +221,6 @@ def _times_ms(context: CallContext, stream: LogStream) -> tuple[int, int] | None
 
 def _group_arn(context: CallContext, name: str) -> str:
     return f"arn:aws:logs:{context.aws_scope.region}:{context.aws_scope.account}:log-group:{name}"
-
-
-def _read_token(token: str | None) -> Reading:
-    try:
-        return Reading() if token is None else read_token(token)
-    except ValueError:
-        raise _invalid("The specified nextToken is invalid.") from None
 
 
 def _read_place(token: str | None) -> tuple[str, int | None]:

@@ -32,7 +32,7 @@ from headrace.platform.control.planning.plan import Plan, plan_removal
 from headrace.platform.control.planning.rollout import num_ready
 from headrace.platform.control.planning.worker_actions import RemoveRecord, end_workers
 from headrace.platform.state.records import AnyKind, Conflict, Record, Unreadable
-from headrace.platform.state.signals import ReadLoads
+from headrace.platform.state.routes import ReadLoads
 from headrace.platform.state.store import Store
 
 AnyComponent = ComponentRecord | Unreadable
@@ -53,7 +53,6 @@ class FailureLog:
             get_logger().error("reconciler.failed", **_named(record), exc_info=error)
 
     def note_unreadable(self, record: Unreadable) -> None:
-        """Log that a record cannot be decoded."""
         if self._is_news(record, record.reason):
             get_logger().error("record.unreadable", **_named(record), reason=unreadable_message(record))
 

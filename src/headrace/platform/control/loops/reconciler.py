@@ -36,7 +36,7 @@ from headrace.platform.control.model.worker import ReplicaStatus, WorkerRecord
 from headrace.platform.control.planning.config import ReconcilerConfig
 from headrace.platform.control.planning.worker_build import WorkerDefaults
 from headrace.platform.state.records import Conflict, StoredRecord, Unreadable
-from headrace.platform.state.signals import ReadLoads
+from headrace.platform.state.routes import ReadLoads
 from headrace.platform.state.store import Store
 from headrace.serving.wire.aws.scope import AwsScope
 
@@ -87,7 +87,6 @@ class Reconciler:
         """Ends the pause between two passes."""
 
     async def run(self) -> None:
-        """Reconcile until cancelled."""
         try:
             with store_access.changes(self._store) as changed:
                 await self._run(changed)

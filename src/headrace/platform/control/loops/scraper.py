@@ -55,7 +55,6 @@ class Scraper:
     _room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_AT_ONCE))
 
     async def run(self) -> None:
-        """Scrape until cancelled."""
         await run_periodically(
             self.pass_once, store=self.store, period_s=PERIOD_S, clock=self.clock, failure="scraper.failed"
         )
@@ -125,7 +124,6 @@ class CapacityRecorder:
     clock: Callable[[], float] = time.time
 
     async def run(self) -> None:
-        """Publish until cancelled."""
         await run_periodically(
             partial(asyncio.to_thread, self.pass_once),
             store=self.store,

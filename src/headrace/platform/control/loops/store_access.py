@@ -24,8 +24,6 @@ RouteRecord = Record[Route, NoStatus]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Everything that the reconciler reads for one pass."""
-
     endpoints: Sequence[EndpointRecord | Unreadable]
     workers: Sequence[WorkerRecord | Unreadable]
     routes: Mapping[str, RouteRecord | Unreadable]
@@ -35,7 +33,6 @@ class Snapshot:
     """Alarms of `AutoRollbackConfiguration`s that are in ALARM."""
 
     def readable_workers(self) -> list[WorkerRecord]:
-        """Return the workers whose records can be decoded."""
         return [worker for worker in self.workers if isinstance(worker, Record)]
 
 
@@ -89,8 +86,6 @@ async def run_periodically(
 
 
 async def read_all(store: Store) -> Snapshot:
-    """Read the snapshot for a pass of the reconciler."""
-
     def read() -> Snapshot:
         # Children first: a component that is created between the two reads would seem to have no endpoint.
         components, endpoints = store.list(INFERENCE_COMPONENT), store.list(ENDPOINT)

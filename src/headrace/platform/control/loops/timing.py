@@ -23,8 +23,6 @@ from headrace.serving.wire.aws.scope import AwsScope
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """The clocks of a process."""
-
     wall: Callable[[], float] = time.time
     """Seconds since 1970."""
     monotonic: Callable[[], float] = time.monotonic
@@ -81,15 +79,12 @@ _PATIENCE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Starting:
-    """A worker that loads its model."""
-
     url: str
     since_s: float
     """Seconds since 1970."""
 
 
 def starting_among(workers: Iterable[WorkerRecord]) -> tuple[Starting, ...]:
-    """Return the workers that are starting and wanted."""
     return tuple(
         Starting(handle.url, worker.status.phase_since_s or worker.created_s)
         for worker in workers

@@ -41,19 +41,8 @@ from headrace.platform.control.model.worker import (
     worker_failure,
 )
 from headrace.platform.control.model.workload import Revision
+from headrace.platform.control.planning import worker_actions as actions
 from headrace.platform.control.planning.config import ReconcilerConfig
-from headrace.platform.control.planning.worker_actions import (
-    Action,
-    Drain,
-    Forget,
-    GiveUp,
-    Launch,
-    LoadAdapter,
-    RemoveRecord,
-    Start,
-    Stop,
-    UnloadAdapter,
-)
 from headrace.platform.control.planning.worker_build import WorkerDefaults, build_worker
 from headrace.platform.state.store import Store
 from headrace.serving.artifacts.sources import ObjectGrant
@@ -92,7 +81,6 @@ class WorkerManager:
     """Worker that waits for its start → when its objects were listed, and these."""
 
     async def observe(self, record: WorkerRecord) -> WorkerRecord:
-        """Observe a worker, and record what has changed."""
         handle = record.status.handle
         if handle is None or record.status.phase is WorkerPhase.EXITED:
             return record
@@ -119,16 +107,15 @@ class WorkerManager:
         get_logger().info("worker.adopted", worker=record.name)
         return await store_access.write(self.store, record, status=status)
 
-    async def act(self, owned: WorkerSet, action: Action) -> None:
-        """Apply one action of a plan."""
+    async def act(self, owned: WorkerSet, action: actions.Action) -> None:
         match action:
-            case Start():
+            case actions.Start():
                 await self._start(owned, action)
-            case Launch(worker=name):
+            case actions.Launch(worker=name):
                 await self._launch(owned, owned.records[name])
-            case Drain(worker=name):
+            case actions.Drain(worker=name):
                 await self._write(owned, name, is_deleting=True)
-            case GiveUp(worker=name, why=why):
+            case actions.GiveUp(worker=name, why=why):
                 record = owned.records[name]
                 status = record.status
                 if status.handle is None:  # it was never started: there is no process to wait for
@@ -136,13 +123,13 @@ class WorkerManager:
                 status = await self._failed(record, status, why=why, is_permanent=True)
                 get_logger().warning("worker.given_up", worker=name, why=why)
                 await self._write(owned, name, status=status, is_deleting=True)
-            case Stop(worker=name, grace_s=grace_s):
+            case actions.Stop(worker=name, grace_s=grace_s):
                 await self._stop(owned, name, grace_s)
-            case Forget(worker=name):
+            case actions.Forget(worker=name):
                 await self._forget(owned, name)
-            case LoadAdapter() | UnloadAdapter():
+            case actions.LoadAdapter() | actions.UnloadAdapter():
                 self.adapters.act(action)
-            case RemoveRecord():
+            case actions.RemoveRecord():
                 raise AssertionError("the endpoint pass removes endpoints and components")
 
     async def alive(self) -> dict[str, Handle]:
@@ -170,7 +157,7 @@ class WorkerManager:
             get_logger().warning("worker.not_seen", worker=name, error=repr(error))
             return None
 
-    async def _start(self, owned: WorkerSet, action: Start) -> None:
+    async def _start(self, owned: WorkerSet, action: actions.Start) -> None:
         assert owned.owner is not None
         instance_id = new_instance_id()
         name = f"{owned.owner.name}-{action.fleet[0]}-{instance_id}"

@@ -37,20 +37,26 @@ class ImageProfile:
 
     family: str
     """`tgi`, `djl`, `torchserve`, ... (see `FAMILIES`), `own` or `unknown`."""
-    version: str
+    version: str = ""
     """Version of the model server in the image (TorchServe: of PyTorch) from the tag; empty if the tag has none."""
-    dialect: str
+    dialect: str = ""
     """A name of `wire.registry`; `auto` leaves it to the settings; empty for a custom command and for code alone."""
-    options: dict[str, str]
+    options: dict[str, str] = field(default_factory=dict)
     """Flags of `headrace serve`, without dashes; they override the model's settings and the environment."""
     environment: dict[str, str]
     """The whole environment of the worker: the container's without unsupported variables, and defaults."""
-    command: tuple[str, ...]
+    command: tuple[str, ...] = ()
     """Command that replaces Headrace's model server; empty except for own images."""
     container: str = ""
     """The image to run as a container; empty: a process of this host serves."""
-    notices: tuple[str, ...]
+    notices: tuple[str, ...] = ()
     """Sentences about settings that could not be honoured."""
+
+
+_NUMBER = r"[0-9]{1,9}"
+_DJL_VERSION = re.compile(rf"^({_NUMBER}\.{_NUMBER}(?:\.{_NUMBER})?)(?:-|$)")
+_LMI_VERSION = re.compile(rf"(?:^|-)lmi({_NUMBER})")
+_ANY_VERSION = re.compile(rf"(?:^|[-_v])({_NUMBER}\.{_NUMBER}(?:\.{_NUMBER})*)(?=[-_]|$)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +67,9 @@ class Family:
     title: str
     repository: re.Pattern[str]
     """Searched in the name of the repository, without registry and tag."""
-    version: re.Pattern[str]
+    version: re.Pattern[str] = _ANY_VERSION
     """Matches the server's version in a tag; the first group that matched is the version."""
-    dialects: tuple[tuple[Version, str], ...]
+    dialects: tuple[tuple[Version, str], ...] = (((0,), "openai"),)
     """
     First version of each dialect, in ascending order; the last one is the default for tags without a version. An empty
     dialect: the images only run code.
@@ -80,10 +86,6 @@ class Family:
     """A notice for every user of the family."""
 
 
-_NUMBER = r"[0-9]{1,9}"
-_DJL_VERSION = re.compile(rf"^({_NUMBER}\.{_NUMBER}(?:\.{_NUMBER})?)(?:-|$)")
-_LMI_VERSION = re.compile(rf"(?:^|-)lmi({_NUMBER})")
-_ANY_VERSION = re.compile(rf"(?:^|[-_v])({_NUMBER}\.{_NUMBER}(?:\.{_NUMBER})*)(?=[-_]|$)")
 _STRICT = {"HEADRACE_EULA_CHECK": "gated", "HEADRACE_STRICT_BACKEND": "true"}
 _ENGINE_MARKS = {"tensorrtllm": "trtllm", "trtllm": "trtllm", "neuron": "tnx"}
 """Parts of repositories and tags that name the engine of an image, whatever its family."""
@@ -146,23 +148,17 @@ FAMILIES: tuple[Family, ...] = (
         name="vllm",
         title="vLLM",
         repository=re.compile(r"(?:^|[-/])vllm"),
-        version=_ANY_VERSION,
-        dialects=(((0,), "openai"),),
         engine="vllm",
     ),
     Family(
         name="sglang",
         title="SGLang",
         repository=re.compile(r"(?:^|[-/])sglang"),
-        version=_ANY_VERSION,
-        dialects=(((0,), "openai"),),
     ),
     Family(
         name="llama.cpp",
         title="llama.cpp",
         repository=re.compile(r"llama[.-]?cpp"),
-        version=_ANY_VERSION,
-        dialects=(((0,), "openai"),),
     ),
     Family(
         name="transformers",
@@ -177,21 +173,18 @@ FAMILIES: tuple[Family, ...] = (
         name="torchserve",
         title="TorchServe",
         repository=re.compile(r"(?:^|/)(?:pytorch-inference|sagemaker-pytorch|torchserve)"),
-        version=_ANY_VERSION,
         dialects=(((0,), "torchserve"),),
     ),
     Family(
         name="sklearn",
         title="SageMaker's scikit-learn container",
         repository=re.compile(r"(?:^|/)sagemaker-scikit-learn"),
-        version=_ANY_VERSION,
         dialects=(((0,), ""),),
     ),
     Family(
         name="xgboost",
         title="SageMaker's XGBoost container",
         repository=re.compile(r"(?:^|/)(?:sagemaker-)?xgboost"),
-        version=_ANY_VERSION,
         dialects=(((0,), ""),),
     ),
 )
@@ -331,7 +324,6 @@ def _served(
         dialect=wanted or dialect,
         options={"dialect": dialect} if is_given else {},
         environment=environment,
-        command=(),
         notices=notices,
     )
 
@@ -340,13 +332,9 @@ def _own_profile(own: OwnImage, image: str, environment: Mapping[str, str]) -> I
     if own.command or own.is_container:
         return ImageProfile(
             family="own",
-            version="",
-            dialect="",
-            options={},
             environment={**own.environment, **environment},
             command=own.command,
             container=image.strip() if own.is_container else "",
-            notices=(),
         )
     completed, notices = _completed(environment, own.environment)
     served = _served(own.dialect, completed, family="own", version="", notices=notices)

@@ -40,7 +40,6 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def stable(self) -> Revision | None:
-        """The revision that serves."""
         number = self.progress.stable
         return None if number is None else self.revisions[number]
 

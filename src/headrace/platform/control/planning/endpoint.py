@@ -62,8 +62,6 @@ class EndpointPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComponentPlans:
-    """The plans of all components of an endpoint."""
-
     plans: Mapping[str, Plan]
     """By component."""
     routes: tuple[ComponentRoute, ...]

@@ -16,20 +16,10 @@ from headrace.platform.control.model.workload import (
     serving_revision,
     visible_state,
 )
+from headrace.platform.control.planning import pool
 from headrace.platform.control.planning.config import PassContext
 from headrace.platform.control.planning.deployment import NO_CONDITIONS, Deployment, ExternalConditions
 from headrace.platform.control.planning.plan import Plan
-from headrace.platform.control.planning.pool import (
-    ConsolidationWindow,
-    Placed,
-    PoolRules,
-    Tenant,
-    all_staying,
-    choose_instance,
-    kept_instances,
-    pool_rules,
-    with_leaving,
-)
 from headrace.platform.control.planning.worker_actions import Action, Start
 
 
@@ -39,14 +29,13 @@ class ComponentView:
 
     record: ComponentRecord
     workers: Sequence[WorkerView]
-    placed: Mapping[str, Placed]
+    placed: Mapping[str, pool.Placed]
     """The places of its copies that have not ended, by worker."""
     alarm: str = ""
     """Reason for a rollback that an alarm demands; empty without one."""
 
     @property
     def variant(self) -> str:
-        """The endpoint's variant whose instances it is on."""
         return self.record.spec.revision.variant
 
     @property
@@ -85,22 +74,21 @@ class VariantInstances:
     """The variant."""
     whole: Resources
     """Resources of an empty instance."""
-    rules: PoolRules
+    rules: pool.PoolRules
     instances: list[HostInstance]
-    placed: list[Placed]
+    placed: list[pool.Placed]
     is_freeing: bool
     """True while copies are leaving: there will be more room."""
     may_grow: bool
     """No component is being changed or lacks a placed copy: free resources are for copies without a place."""
     context: PassContext
-    trial: list[Placed] = field(default_factory=list)
+    trial: list[pool.Placed] = field(default_factory=list)
     """Copies placed for the component that is being planned."""
     is_stuck: bool = False
     """A copy has no place while an instance is being emptied."""
 
     @property
     def leaving(self) -> frozenset[str]:
-        """Instances that are being emptied."""
         return frozenset(instance.id for instance in self.instances if instance.leaving_s is not None)
 
     def place(self, component: str, need: Resources, strategy: Strategy) -> str | None:
@@ -112,11 +100,11 @@ class VariantInstances:
             self.instances.append(HostInstance(id=self.context.new_id()))
             chosen = self._choose(component, need, strategy)
         if chosen is not None:
-            self.trial.append(Placed(component=component, instance=chosen, need=need))
+            self.trial.append(pool.Placed(component=component, instance=chosen, need=need))
         return chosen
 
     def _choose(self, component: str, need: Resources, strategy: Strategy) -> str | None:
-        return choose_instance(
+        return pool.choose_instance(
             component,
             need,
             whole=self.whole,
@@ -187,18 +175,17 @@ class VariantInstances:
         self.trial.clear()
 
     def kept(self) -> list[HostInstance]:
-        """Return the instances after all copies have been placed."""
         now_s, new_id = self.context.now_s, self.context.new_id
-        instances = all_staying(self.instances, now_s) if self.is_stuck else self.instances
+        instances = pool.all_staying(self.instances, now_s) if self.is_stuck else self.instances
         copies = Counter(copy.instance for copy in self.placed)
-        return kept_instances(instances, self.rules, copies=copies, now_s=now_s, new_id=new_id)
+        return pool.kept_instances(instances, self.rules, copies=copies, now_s=now_s, new_id=new_id)
 
 
 def variant_instances(
     host: Deployment | None,
     components: Sequence[ComponentView],
     instances: Mapping[str, Sequence[HostInstance]],
-    unreadable: Sequence[Placed],
+    unreadable: Sequence[pool.Placed],
     context: PassContext,
 ) -> dict[str, VariantInstances]:
     """Return the instances of each variant that hosts components; none while the endpoint is being deleted."""
@@ -223,12 +210,12 @@ def _variant_state(
     variant: Workload,
     known: Sequence[HostInstance] | None,
     components: Sequence[ComponentView],
-    unreadable: Sequence[Placed],
+    unreadable: Sequence[pool.Placed],
     host: Progress,
     context: PassContext,
 ) -> VariantInstances:
     """Return the state of the instances of one variant, and decide which of them are emptied."""
-    rules, instances = pool_rules(variant), known
+    rules, instances = pool.pool_rules(variant), known
     if instances is None:  # the first pass over the variant
         number, now_s = max(rules.least, min(rules.most, variant.count)), context.now_s
         instances = [HostInstance(id=context.new_id(), idle_s=now_s, changed_s=now_s) for _ in range(number)]
@@ -239,7 +226,7 @@ def _variant_state(
         host=variant,
         whole=whole,
         rules=rules,
-        instances=with_leaving(
+        instances=pool.with_leaving(
             instances,
             rules,
             [_tenant(component) for component in components],
@@ -259,7 +246,7 @@ def _variant_state(
     )
 
 
-def _tenant(component: ComponentView) -> Tenant:
+def _tenant(component: ComponentView) -> pool.Tenant:
     """Return a component whose copies may be moved; all of them are then of one revision."""
     workload = component.workload
     standing = [
@@ -268,7 +255,7 @@ def _tenant(component: ComponentView) -> Tenant:
         if worker.is_wanted and worker.name in component.placed
     ]
     assert workload.need is not None
-    return Tenant(
+    return pool.Tenant(
         name=component.record.name,
         need=standing[0].need if standing else workload.need,
         strategy=workload.placement,
@@ -278,7 +265,7 @@ def _tenant(component: ComponentView) -> Tenant:
 
 def _window(
     host: Progress, components: Sequence[ComponentView], instances: Sequence[HostInstance], context: PassContext
-) -> ConsolidationWindow:
+) -> pool.ConsolidationWindow:
     """Return whether copies may be moved from one instance to another now."""
     begun_s = max((instance.leaving_s for instance in instances if instance.leaving_s is not None), default=None)
     failed_s = [
@@ -293,7 +280,7 @@ def _window(
     is_settled = host.state not in TRANSIENT and all(component.is_settled for component in components)
     living = [worker for component in components for worker in component.workers if not worker.is_gone]
     is_sound = all(context.now_s - time_s >= context.config.crash_window_s for time_s in failed_s)
-    return ConsolidationWindow(
+    return pool.ConsolidationWindow(
         may_begin=is_settled and is_sound and all(worker.can_serve for worker in living),
         may_go_on=is_settled and all(begun_s is not None and time_s < begun_s for time_s in failed_s),
         since_s=since_s,

@@ -31,8 +31,6 @@ CONSOLIDATION_COOLDOWN_S = 1200.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolRules:
-    """The bounds on the number of instances of a variant."""
-
     least: int
     most: int
     cooldown_s: float = 0.0
@@ -98,8 +96,6 @@ def _with_copies(instance: HostInstance, num_copies: int, now_s: float) -> HostI
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """A copy on an instance."""
-
     component: str
     instance: str
     need: Resources

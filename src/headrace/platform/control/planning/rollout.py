@@ -270,7 +270,6 @@ class _Pass:
         return replace(self.deployment, progress=changed)
 
     def _settled(self, revision: Revision, *, failure_reason: str = "") -> Deployment:
-        """Return the deployment in service with one revision."""
         settled = Progress(
             observed_generation=self.deployment.progress.observed_generation,
             state=State.IN_SERVICE,
@@ -282,7 +281,6 @@ class _Pass:
         return Deployment(progress=settled, revisions={revision.number: revision})
 
     def _has(self, wanted: Mapping[FleetKey, int]) -> bool:
-        """Return whether enough workers of each fleet serve."""
         return all(num_ready(self.workers, fleet) >= count for fleet, count in wanted.items())
 
     def _hopeless_reason(self, revision: Revision) -> str:
@@ -310,5 +308,4 @@ def rollout_bound_s(target: Revision, config: ReconcilerConfig) -> float:
 
 
 def num_ready(workers: Iterable[WorkerView], fleet: FleetKey) -> int:
-    """Return how many workers of a fleet serve."""
     return sum(worker.can_serve for worker in workers if worker.fleet == fleet)
