@@ -83,8 +83,9 @@ async def seconds(call: Callable[[], Awaitable[object]], number: int) -> list[fl
 
 async def post(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path: str, body: bytes) -> int:
     """Send a request on a connection and return the length of the response's body."""
-    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/octet-stream\r\ncontent-length: {len(body)}"
-    writer.write(f"{head}\r\naccept: application/octet-stream\r\n\r\n".encode())
+    kind = "application/octet-stream"
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}"
+    writer.write(f"{head}\r\naccept: {kind}\r\n\r\n".encode())
     writer.write(body)
     await writer.drain()
     headers = (await reader.readuntil(b"\r\n\r\n")).lower()

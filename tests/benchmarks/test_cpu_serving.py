@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from benchmarks.cpu_serving.cells import CELLS, Cell, choose_cells, trace_lines
 from benchmarks.cpu_serving.figures import WrongOutput, late_figures, run_figures
-from benchmarks.cpu_serving.goals import Goal, judge
 from benchmarks.cpu_serving.load_tool import ToolRun
-from benchmarks.cpu_serving.report import medians, write_report
+from benchmarks.cpu_serving.report import Goal, judge, medians, write_report
 from benchmarks.cpu_serving.run import without_folders
 from benchmarks.cpu_serving.servers import ROWS, choose_rows
 from benchmarks.harness.proc import session_cpu_s, session_pids, session_use
