@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headrace.serving.settings.container_tables import OPTIONS
 from headrace.serving.settings.loading import load_settings
-from headrace.serving.settings.near_names import near_name
+from headrace.serving.settings.values import near_name
 
 from .setting_examples import MODEL
 

@@ -121,7 +121,9 @@ def _toolkit(found: Found) -> HandlerChoice | None:
         return _sagemaker(f"the model has {_PROGRAM} with {defined[0]}")
     if _BOOSTER in found.files:
         return _sagemaker(f"the model has {_BOOSTER}")
-    if found.family == "torchserve" and _is_torch_model(found):
+    has_llm = any(name in ("config.json", "params.json") or name.endswith(".gguf") for name in found.files)
+    # The toolkit's default handler loads a file of PyTorch.
+    if found.family == "torchserve" and not has_llm and any(name.endswith((".pt", ".pth")) for name in found.files):
         return _sagemaker("the model is a file of PyTorch")
     return None
 
@@ -167,12 +169,6 @@ def _djl_model(found: Found) -> HandlerChoice | None:
     names = [f"{stem}{ending}" for stem in (found.model_name, "model") for ending in _SKLEARN_FILES]
     model = next((name for name in names if name in found.files), None)
     return None if model is None else HandlerChoice(contract="djl", reason=f"{model} is a model of scikit-learn.")
-
-
-def _is_torch_model(found: Found) -> bool:
-    """Return whether a folder has a PyTorch file and no LLM; the toolkit's default handler loads it."""
-    has_llm = any(name in ("config.json", "params.json") or name.endswith(".gguf") for name in found.files)
-    return not has_llm and any(name.endswith((".pt", ".pth")) for name in found.files)
 
 
 def _toolkit_or_pipeline(found: Found) -> HandlerChoice | None:

@@ -15,7 +15,7 @@ from headrace.core.errors import SettingsError
 from headrace.serving.handlers.found import CODE_FOLDER, Found
 from headrace.serving.handlers.spec import HandlerSpec
 from headrace.serving.settings.container_tables import reasons_of
-from headrace.serving.settings.near_names import near_name
+from headrace.serving.settings.values import near_name
 from headrace_handler.contract import Load
 
 _PROFILES: Final = {"transformers": "huggingface", "torchserve": "pytorch", "sklearn": "sklearn", "xgboost": "xgboost"}

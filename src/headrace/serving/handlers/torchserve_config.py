@@ -15,11 +15,10 @@ from headrace.core.errors import SettingsError
 from headrace.serving.settings.container_tables import reasons_of
 from headrace.serving.settings.file_guard import TRUST_FLAG, file_scope
 from headrace.serving.settings.model_folder import in_folder
-from headrace.serving.settings.near_names import near_name
 from headrace.serving.settings.properties_file import read_properties
 from headrace.serving.settings.rules import FileScope, split_address
 from headrace.serving.settings.server_settings import setting_rule
-from headrace.serving.settings.values import read_value
+from headrace.serving.settings.values import near_name, read_value
 
 CONFIG_FILE: Final = "config.properties"
 _VARIABLES: Final = ("TS_{0}", "SAGEMAKER_TS_{0}", "SAGEMAKER_{0}")

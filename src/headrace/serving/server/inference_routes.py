@@ -25,7 +25,6 @@ from headrace.serving.http.pages import api_page_routes, page_response, page_rou
 from headrace.serving.server.base_service import NOT_READY, ServerPhase
 from headrace.serving.server.generate import GenerationRoute
 from headrace.serving.server.service import Service
-from headrace.serving.settings.server_settings import ServerSettings
 from headrace.serving.wire.anthropic.dialect import AnthropicMessages, parse_count
 from headrace.serving.wire.anthropic.reply import render_count as render_anthropic_count
 from headrace.serving.wire.dialect import Dialect, ParsedRequest, RequestContext
@@ -207,11 +206,11 @@ _TEI_ROUTES: tuple[TeiRoute, ...] = ("embed", "embed_all", "predict", "similarit
 
 def tgi_routes(service: Service) -> list[Route]:
     """Return the routes of TGI but `/tokenize`, which is one of `tokenizer_routes`."""
-    version = _tgi_version(service.settings)
+    version: Version = "1.0" if service.settings.dialect in ("tgi-1.0", "hf-toolkit") else "3"
 
     async def root(request: Request) -> Response:
-        if service.settings.web and is_browser(request):
-            return chat_page(request)
+        if service.settings.web and "text/html" in request.headers.get("accept", ""):  # a browser
+            return page_response(request, _PACKAGE, "index.html")
         return await health(request)
 
     async def health(_request: Request) -> Response:
@@ -249,11 +248,6 @@ def tgi_routes(service: Service) -> list[Route]:
         body_route(service, "/chat_tokenize", OpenAIChat().parse, chat_tokenize),
         Route("/metrics", metrics, methods=["GET"]),
     ]
-
-
-def _tgi_version(settings: ServerSettings) -> Version:
-    """Return the version of TGI that the settings name, else the current one."""
-    return "1.0" if settings.dialect in ("tgi-1.0", "hf-toolkit") else "3"
 
 
 def _info(service: Service, version: Version) -> bytes:
@@ -310,15 +304,6 @@ def web_routes(service: Service) -> list[Route]:
 
     description = Route(OPENAPI_PATH, openapi, methods=["GET"])
     return [description, *api_page_routes(), *page_routes("/web", _PACKAGE)] if service.settings.web else [description]
-
-
-def is_browser(request: Request) -> bool:
-    """Return whether the client is a browser, which gets a page instead of JSON."""
-    return "text/html" in request.headers.get("accept", "")
-
-
-def chat_page(request: Request) -> Response:
-    return page_response(request, _PACKAGE, "index.html")
 
 
 @lru_cache(maxsize=2)

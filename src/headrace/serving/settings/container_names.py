@@ -41,7 +41,7 @@ from headrace.serving.settings.container_tables import (
 )
 from headrace.serving.settings.container_values import NO_CUSTOM_CODE, NO_NEURON, QUANTIZE
 from headrace.serving.settings.file_guard import FileGuard
-from headrace.serving.settings.near_names import near_name
+from headrace.serving.settings.values import near_name
 
 
 @dataclass(frozen=True, slots=True)

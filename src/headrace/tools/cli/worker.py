@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headrace.core.errors import InvalidRequest, SettingsError
-from headrace.serving.settings.near_names import near_name
+from headrace.serving.settings.values import near_name
 from headrace.tools.cli.group import Examples
 from headrace.tools.cli.user_code import find_user_code, formatted_notices, formatters_of, serve_user_code
 from headrace_handler.stray_files import listed

@@ -20,9 +20,8 @@ from typing import Any
 
 from headrace.core.errors import SettingsError
 from headrace.platform.control.model.images import OwnImage
-from headrace.serving.settings.near_names import near_name
 from headrace.serving.settings.server_settings import setting_names, setting_rule
-from headrace.serving.settings.values import read_value
+from headrace.serving.settings.values import near_name, read_value
 
 _KEYS = ("command", "container", "dialect", "options", "environment")
 _EXAMPLE = '[images."team/server"] with command = "server --port {port}"'

@@ -51,7 +51,7 @@ def render_cbor(operation: OperationModel, result: dict[str, Any], request_id: s
     shape, headers = operation.output_shape, (_RPC_V2, ("x-amzn-requestid", request_id))
     if shape is None:
         return HttpResponse(200, headers, b"")
-    return HttpResponse(200, (_CBOR, *headers), _encode_cbor(result, shape))
+    return HttpResponse(200, (_CBOR, *headers), _dump_cbor(json_values.to_plain(result, shape, _scalar_to_cbor)))
 
 
 def render_json_error(error: AwsError, *, operation: OperationModel | None, request_id: str) -> HttpResponse:
@@ -158,11 +158,6 @@ class _Slices(io.BytesIO):
     def read(self, num_bytes: int | None = -1, /) -> bytes:
         """Return the next bytes; another thread may take the GIL meanwhile."""
         return super().read(num_bytes)
-
-
-def _encode_cbor(value: Any, shape: Shape) -> bytes:
-    """Encode a value of a shape; members that are unknown to the shape are omitted."""
-    return _dump_cbor(json_values.to_plain(value, shape, _scalar_to_cbor))
 
 
 def _dump_cbor(value: Any) -> bytes:

@@ -9,7 +9,6 @@ import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 import msgspec
 
@@ -23,8 +22,6 @@ from headrace.serving.wire.framing import decode_body, invalid, refusing_deep_ne
 from headrace.serving.wire.openai.envelope import render_error
 from headrace.serving.wire.openai.parameters import Texts, check_range, model_named, read_texts
 from headrace.serving.wire.pooled import MAX_INPUTS, Input, activated, parsed_pooling, pooled_of, vector_of, with_prompt
-
-Encoding = Literal["float", "base64"]
 
 
 class EmbeddingsBody(msgspec.Struct, kw_only=True):
@@ -58,25 +55,22 @@ class OpenAIEmbeddings:
         context, adapter = model_named(fields.model, context)
         ignored = FIELDS.check(body)
         inputs = with_prompt(read_inputs(fields.input, context), fields.prompt_name, context.model.pooling)
-        encoding = _encoding(fields)
+        if fields.encoding_format not in (None, "float", "base64"):
+            found = shortened(str(fields.encoding_format))
+            raise invalid("encoding_format", f"expected one of 'float' or 'base64', but got '{found}' instead")
+        is_base64 = fields.encoding_format == "base64"
 
         def render(answers: Sequence[Answer]) -> bytes:
-            data = [
-                {"object": "embedding", "index": index, "embedding": _embedding(answer, encoding)}
-                for index, answer in enumerate(answers)
+            vectors = [
+                base64.b64encode(pooled_of(answer).data).decode() if is_base64 else vector_of(answer)
+                for answer in answers
             ]
+            data = [{"object": "embedding", "index": index, "embedding": each} for index, each in enumerate(vectors)]
             return to_json({"object": "list", "data": data, "model": context.model.name, "usage": _usage(answers)})
 
         return parsed_pooling(inputs, _params(fields, context), context, render, ignored, adapter=adapter)
 
     render_error = staticmethod(partial(render_error, prompt="input"))
-
-
-def _encoding(fields: EmbeddingsBody) -> Encoding:
-    if fields.encoding_format in (None, "float", "base64"):
-        return "base64" if fields.encoding_format == "base64" else "float"
-    found = shortened(str(fields.encoding_format))
-    raise invalid("encoding_format", f"expected one of 'float' or 'base64', but got '{found}' instead")
 
 
 def _params(fields: EmbeddingsBody, context: RequestContext) -> PoolingParams:
@@ -103,12 +97,6 @@ def read_inputs(value: Texts, context: RequestContext) -> list[Input]:
     """Return the inputs, texts or token ids, one or several. Raises `InvalidRequest`: one is empty, or too many."""
     no_text, no_ids = "input cannot be an empty string", "input cannot be an empty array"
     return read_texts("input", value, context, no_text=no_text, no_ids=no_ids, most=MAX_INPUTS)
-
-
-def _embedding(answer: Answer, encoding: Encoding) -> str | list[float]:
-    if encoding == "base64":
-        return base64.b64encode(pooled_of(answer).data).decode()
-    return vector_of(answer)
 
 
 class Document(msgspec.Struct):
