@@ -16,56 +16,47 @@ from headrace.inference.runner.step import RunnerLimits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSource:
-    """The model to serve, and the settings by which its files are loaded."""
+    """The model to serve, and the settings by which its files are loaded; `ServerSettings` describes them."""
 
     model: str | Located
     """Alias, Hub id, folder or `.gguf` file; or the place where it has been found."""
     revision: str | None = None
     served_model_name: str | None = None
-    """Name that clients use; None: the model's own."""
     adapter: tuple[str, ...] = ()
     """Adapters to load at the start, each `name=folder`."""
     max_model_len: int | None = None
-    """Prompt + answer in tokens; None: the checkpoint's own, at most 8192."""
     chat_template: str | None = None
-    """Replaces the model's own: a built-in name, a path, or Jinja source."""
     generation_config: str = "auto"
-    """Source of sampling defaults: auto (the checkpoint, else its model card), vllm (none) or a folder."""
     rope: Mapping[str, object] | None = None
-    """`rope_parameters` merged into the checkpoint's; None: as in the checkpoint."""
     task: str = "auto"
-    """auto, generate, embed, score or features."""
     pooling: str = "auto"
-    """auto, last, mean or cls."""
     trust_remote_code: bool = False
-    """Run Python code that comes with the checkpoint."""
     smoothquant_alpha: float | None = None
-    """Strength of the dtype smoothquant; None: searched."""
     cache_dir: Path | None = None
     """Downloads and packed weights; None: the home folder of Headrace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """The requested formats, sizes and limits of one engine. None and "auto" are resolved once the model is known."""
+    """
+    The requested formats, sizes and limits of one engine. None and "auto" are resolved once the model is known.
+
+    Fields are settings of the same names, which `ServerSettings` describes; the rest is described here.
+    """
 
     backend: str = "auto"
     """auto, native, torch, transformers or vllm; never auto once `backends.loading` has chosen."""
     backend_reason: str = ""
     """Why the backend was chosen, in one line; set by `backends.loading`."""
     rolling_batch: str = "auto"
-    """LMI's name of a preferred engine (`core.engine_names`)."""
     strict_backend: bool = False
-    """Refuse to serve with another engine than the preferred one."""
     device: str = "auto"
     """auto, cpu or cuda; never auto once the backend has been chosen."""
     tensor_parallel_size: int | None = None
     """Devices that the network is split over; 0: all GPUs. Never None or 0 once the backend has been chosen."""
     gpu_memory_utilization: float = 0.9
     enforce_eager: bool = False
-    """Capture no CUDA graphs and compile nothing."""
     step_timeout_s: float = 300.0
-    """Seconds without the end of a step after which vLLM has failed."""
     batch_invariant: bool | None = None
     """None: the default of the backend."""
     vllm_args: Mapping[str, object] | None = None
@@ -76,28 +67,19 @@ class EngineConfig:
     native; auto: see `formats.choose_formats`.
     """
     kv_dtype: str
-    """bf16, int8; auto: see `formats.choose_formats`."""
     max_prompt_tokens: int | None = None
-    """None: `max_model_len` - 1."""
     max_num_seqs: int
-    """Sequences that run concurrently."""
     max_num_batched_tokens: int
-    """Token budget of one step."""
     kv_cache_bytes: int | None = None
     """None: enough for `max_num_seqs` whole contexts, if so much memory is free."""
     max_kv_cache_tokens: int | None = None
-    """Upper bound of the KV cache, whatever memory there is; None: no bound."""
     max_memory_bytes: int | None = None
-    """Memory to plan with; None: the memory that is free."""
     enable_prefix_caching: bool
     max_draft_tokens: int
-    """Maximum draft tokens of one sequence in one step; 0: no speculation."""
     max_itl_ms: float
-    """While sequences decode, prompt chunks are sized to keep steps under this; 0: no limit."""
     max_loras: int = 0
     """Adapters that may be loaded at the same time; 0: none."""
     max_lora_rank: int = 16
-    """The largest rank of an adapter."""
     max_waiting_seqs: int
     """Sequences that may wait in addition to the running ones; more are refused with `Busy`."""
     request_limits: RequestLimits

@@ -98,7 +98,10 @@ class Choice:
                 grammar.accept(token_id)
             if grammar.error is not None:
                 self.text.push(token_id, logprob, top)
-                return self._grammar_failed(grammar.error)
+                # A limit of the parser: the client's error, at its field.
+                asked = self.sequence.params.grammar
+                message = f"The grammar cannot be enforced any further: {grammar.error.rstrip('.')}. Use a smaller one."
+                return self.finish(FinishReason.ERROR, message=message, param=None if asked is None else asked.param)
         if token_id in self.end_ids:
             self.text.push_end(token_id, logprob, top)
             return self.finish(FinishReason.EOS, stop=token_id)
@@ -106,12 +109,6 @@ class Choice:
         if match is not None:
             return self.finish(FinishReason.STOP, match=match)
         return self.finish(FinishReason.EOS) if grammar is not None and grammar.is_complete else None
-
-    def _grammar_failed(self, reason: str) -> Chunk:
-        """Return the last chunk of an answer whose grammar exceeds a limit of the parser: a client error."""
-        grammar = self.sequence.params.grammar
-        message = f"The grammar cannot be enforced any further: {reason.rstrip('.')}. Use a smaller one."
-        return self.finish(FinishReason.ERROR, message=message, param=None if grammar is None else grammar.param)
 
     def finish(
         self,

@@ -112,8 +112,12 @@ class StepBuilder:
         sequences = plan.sequences
         # Tables only grow while a sequence runs, so a changed length means new blocks.
         for sequence in sequences:
-            if len(sequence.blocks) != self._table_lens[sequence.slot]:
-                self._write_table(sequence)
+            slot, blocks = sequence.slot, sequence.blocks
+            written = self._table_lens[slot]
+            if len(blocks) != written:
+                self._cached = None
+                self._tables[slot, written : len(blocks)] = blocks[written:]
+                self._table_lens[slot] = len(blocks)
         # Without chunks and drafts, only tokens, lengths and positions differ from step to step.
         is_plain = plan.num_tokens == len(sequences) == plan.num_decodes
         if is_plain and self._cached is not None and self._cached.sequences == sequences:
@@ -164,13 +168,6 @@ class StepBuilder:
             masks=masks,
         )
         return step, logit_rows
-
-    def _write_table(self, sequence: Sequence) -> None:
-        slot, blocks = sequence.slot, sequence.blocks
-        self._cached = None
-        written = self._table_lens[slot]
-        self._tables[slot, written : len(blocks)] = blocks[written:]
-        self._table_lens[slot] = len(blocks)
 
     def _rows(
         self, plan: StepPlan, slots: npt.NDArray[np.int64], starts: Int32

@@ -1,17 +1,19 @@
 """
 The `Backend` around a `ChoiceEngine`: admission, text and adapters, whatever computes the tokens.
 
+`AsyncEngine` handles the text on both sides (templates, tokens, grammars, stop strings) and the admission of requests.
 Our own engine runs on a thread, which meets the event loop only in `EngineThread` (commands in) and `stream` (chunks
 out).
 """
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
+from typing import Protocol
 
 from headrace.core.errors import Busy, EngineFailed, Unavailable
 from headrace.core.generation import (
@@ -29,9 +31,9 @@ from headrace.core.generation import (
 )
 from headrace.inference.engine.backend import Drain, Take, relay_chunks
 from headrace.inference.engine.config import EngineLimits, fit_to_runner
+from headrace.inference.engine.core.choice import Choice
 from headrace.inference.engine.core.observer import EngineObserver
-from headrace.inference.engine.service.adapters import AdapterRegistry, LoadedAdapter
-from headrace.inference.engine.service.choice_engine import ChoiceEngine
+from headrace.inference.engine.service.adapters import AdapterContent, AdapterRegistry, LoadedAdapter
 from headrace.inference.engine.service.prompt_tokens import TextParts
 from headrace.inference.engine.service.request_processor import RequestProcessor
 from headrace.inference.engine.service.stream import ChunkStream
@@ -45,6 +47,73 @@ _MAX_RETRY_AFTER_S = 60.0
 _FAILURES = (FinishReason.ERROR, FinishReason.ABORT)
 _VOCABULARY_DELAY_S = 1.0
 """Seconds after the start before the vocabulary for grammars is built: requests may be waiting for this engine."""
+
+
+class ChoiceEngine(Protocol):
+    """
+    Schedules choices and produces their tokens: our own engine on its thread, or the engine of another library.
+
+    It runs choices until each has ended, and delivers their chunks to the `ChunkStream` that owns them. Every choice
+    ends with exactly one chunk that has `finish`, also after an abort or a crash. The methods are called on the event
+    loop of `start` unless they say otherwise, and return at once.
+    """
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def num_adapter_slots(self) -> int: ...
+
+    @property
+    def delays_grammars(self) -> bool:
+        """True if a grammar may begin in the middle of an answer: choices then have a `DelayedGrammar`."""
+        ...
+
+    @property
+    def is_healthy(self) -> bool:
+        """False once the engine cannot generate any more."""
+        ...
+
+    @property
+    def crash(self) -> Exception | None:
+        """The exception that ended the engine, if any."""
+        ...
+
+    def start(self) -> None: ...
+
+    def begin_service(self, observer: EngineObserver) -> None:
+        """Reset the totals after the warm-up and report to `observer` from now on."""
+        ...
+
+    def add(self, choices: list[Choice]) -> None:
+        """
+        Queue the choices of a request.
+
+        Raises:
+            InvalidRequest: A parameter is out of this engine's range; no choice was queued.
+            Unavailable: The engine has ended.
+        """
+        ...
+
+    def abort(self, choices: Iterable[Choice], *, message: str) -> None:
+        """End choices soon; those that have ended already are skipped."""
+        ...
+
+    def fill_adapter_slot(self, slot: int, path: Path) -> AdapterContent:
+        """
+        Read an adapter into a slot that no choice uses. Called on a thread; blocks.
+
+        Raises:
+            BrokenModel, UnsupportedModel: The folder cannot be read or applied to this model.
+            SettingsError: Adapters are off.
+        """
+        ...
+
+    def stats(self) -> EngineStats: ...
+
+    def stop(self) -> None:
+        """Stop after the queued aborts and free the model. Called on a thread; blocks. Idempotent."""
+        ...
 
 
 class AsyncEngine:

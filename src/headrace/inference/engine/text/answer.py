@@ -78,7 +78,8 @@ class AnswerText:
             self._flush_character()
             return self._release(self._num_chars, len(self._held))
         end = match.stop if self._includes_stop else match.start
-        self._held = deque(_clip(held, previous, end) for held, previous in self._with_starts())
+        starts = [self._num_released_chars, *(held.end for held in self._held)]
+        self._held = deque(_clip(held, start, end) for held, start in zip(self._held, starts, strict=False))
         return self._release(end, len(self._held))
 
     def _push_special(self, token: Token) -> StopMatch | None:
@@ -114,10 +115,6 @@ class AnswerText:
                 text.append(first.token.text)
             self._num_released_chars = first.end
         return "".join(text), tuple(tokens)
-
-    def _with_starts(self) -> list[tuple[_Held, int]]:
-        starts = [self._num_released_chars, *(held.end for held in self._held)]
-        return list(zip(self._held, starts, strict=False))
 
 
 def _clip(held: _Held, start: int, end: int) -> _Held:

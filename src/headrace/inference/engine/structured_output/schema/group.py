@@ -18,6 +18,7 @@ from headrace.inference.engine.structured_output.schema.keywords import TYPES, c
 
 LISTS = ("anyOf", "oneOf")
 _OBJECT_KEYWORDS = ("properties", "patternProperties", "required", "propertyNames")
+_TYPE_NAMES: dict[type, str] = {type(None): "null", bool: "boolean", str: "string", list: "array", dict: "object"}
 _MAX_BRANCHES = 64
 """Limit of branches: every pair is compared."""
 _MAX_PARTS = 50
@@ -219,19 +220,9 @@ def _types(parts: list[Member]) -> set[str]:
 def _part_types(schema: dict[str, Any]) -> set[str]:
     literals = _own_literals(schema)
     if literals is not None:
-        return {_type_of(value) for value in literals}
+        return {_TYPE_NAMES.get(type(value), "number") for value in literals}
     types = schema.get("type") or implied_types(schema) or TYPES
     return {"number" if name == "integer" else name for name in ([types] if isinstance(types, str) else types)}
-
-
-def _type_of(value: object) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "boolean"
-    if isinstance(value, str):
-        return "string"
-    return "array" if isinstance(value, list) else "object" if isinstance(value, dict) else "number"
 
 
 def _own_literals(schema: dict[str, Any]) -> list[Any] | None:
