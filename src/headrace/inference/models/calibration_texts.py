@@ -55,20 +55,16 @@ def _samples(model: Model, file: Path | None, length: int) -> Iterator[list[int]
 def _of_lines(model: Model, lines: Iterable[str], source: str, length: int) -> Iterator[list[int]]:
     for number, line in enumerate(lines, start=1):
         if line.strip():
-            yield _tokens(model, _row(line, f"{source}, line {number}"), f"{source}, line {number}")[:length]
+            yield _tokens(model, line, f"{source}, line {number}")[:length]
 
 
-def _row(line: str, source: str) -> dict[str, object]:
+def _tokens(model: Model, line: str, source: str) -> list[int]:
     try:
         row = json.loads(line)
     except ValueError as exc:
         raise SettingsError(f"{source} is not JSON: {exc}.") from exc
     if not isinstance(row, dict):
         raise SettingsError(f"{source} is not an object; expected one with 'text' or 'messages'.")
-    return row
-
-
-def _tokens(model: Model, row: dict[str, object], source: str) -> list[int]:
     text = row.get("text", row.get("prompt"))
     if isinstance(text, str):
         return model.tokenizer.encode(text)

@@ -156,7 +156,12 @@ def config_from_spec(spec: ModelSpec) -> dict[str, object]:
     config = {"architectures": [_ARCHITECTURES.get(spec.family, "")], "model_type": family.model_types[0]}
     values: dict[str, object] = config | _sizes(spec) | _rope(spec) | _windows(spec)
     if spec.family == "gemma3":
-        values |= _gemma(spec)
+        scalar = spec.attention_scale**-2
+        values |= {
+            "hidden_activation": "gelu_pytorch_tanh",
+            "query_pre_attn_scalar": round(scalar) if abs(scalar - round(scalar)) < 1e-6 * scalar else scalar,
+            "attention_bias": False,
+        }
     else:
         values |= {"hidden_act": "silu", "attention_bias": spec.qkv_bias and spec.family != "qwen2"}
     _, again = from_config(Fields(values, "the config.json to be written"))
@@ -213,15 +218,6 @@ def _windows(spec: ModelSpec) -> dict[str, object]:
             "sliding_attention" if spec.window(layer) else "full_attention" for layer in range(spec.num_layers)
         ]
     return values | ({"use_sliding_window": True} if spec.family.startswith("qwen") else {})
-
-
-def _gemma(spec: ModelSpec) -> dict[str, object]:
-    scalar = spec.attention_scale**-2
-    return {
-        "hidden_activation": "gelu_pytorch_tanh",
-        "query_pre_attn_scalar": round(scalar) if abs(scalar - round(scalar)) < 1e-6 * scalar else scalar,
-        "attention_bias": False,
-    }
 
 
 def _without_rounding(spec: ModelSpec) -> ModelSpec:

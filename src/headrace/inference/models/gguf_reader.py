@@ -214,7 +214,6 @@ def read_gguf_checkpoint(path: Path) -> Checkpoint:
 
 
 def _read_pooler(metadata: Fields) -> Pooler | None:
-    """Return the pooling of an embedding model; None if the file names none."""
     key = f"{metadata.text('general.architecture')}.pooling_type"
     kind = metadata.whole(key, 0, minimum=0)
     if kind not in _POOLING:

@@ -190,12 +190,12 @@ def cached_models() -> "list[CachedRepoInfo]":
 def remove_from_cache(repo_id: str) -> int | None:
     """Delete all revisions of a model from the cache; return the bytes freed, or None if it is not cached."""
     cache = _scan()
-    for repo in [] if cache is None else cache.repos:
-        if repo.repo_id == repo_id and repo.repo_type == "model" and cache is not None:
-            strategy = cache.delete_revisions(*(revision.commit_hash for revision in repo.revisions))
-            strategy.execute()
-            return strategy.expected_freed_size
-    return None
+    repo = next((repo for repo in cached_models() if repo.repo_id == repo_id), None)
+    if cache is None or repo is None:
+        return None
+    strategy = cache.delete_revisions(*(revision.commit_hash for revision in repo.revisions))
+    strategy.execute()
+    return strategy.expected_freed_size
 
 
 def _scan() -> "HFCacheInfo | None":

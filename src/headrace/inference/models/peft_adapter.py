@@ -121,13 +121,14 @@ def _check_pattern(source: str, pattern: str) -> None:
 
 def _matched(patterns: Mapping[str, float], module: str, default: float) -> float:
     """Return the value of the first pattern that matches the end of a module's name."""
-    return next((value for pattern, value in patterns.items() if _ends_with(module, pattern)), default)
-
-
-def _ends_with(module: str, pattern: str) -> bool:
-    if _PLAIN_KEY.fullmatch(pattern):
-        return module == pattern or module.endswith(f".{pattern}")
-    return re.fullmatch(rf"(?:.*\.)?(?:{pattern})", module) is not None
+    for pattern, value in patterns.items():
+        if _PLAIN_KEY.fullmatch(pattern):
+            is_match = f".{module}".endswith(f".{pattern}")
+        else:
+            is_match = re.fullmatch(rf"(?:.*\.)?(?:{pattern})", module) is not None
+        if is_match:
+            return value
+    return default
 
 
 CONFIG: Final = "adapter_config.json"

@@ -95,7 +95,6 @@ def folder_places(family: Family, spec: ModelSpec) -> dict[str, Place]:
 
 
 def _alternating(moe: MoeSpec, name: str, place: Place) -> Place:
-    """Return the place of an expert's weight in a tensor whose gates and ups alternate."""
     _, part, expert = split_name(name)
     count = moe.num_experts if place.is_matrix else 1
     place = replace(place, transposed=place.is_matrix, num_stacked=count)

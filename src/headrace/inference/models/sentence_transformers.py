@@ -14,7 +14,7 @@ import numpy as np
 from headrace.core.errors import BrokenModel, UnsupportedModel
 from headrace.core.generation import PoolingMethod
 from headrace.inference.models.fields import Fields
-from headrace.inference.models.pooling import ACTIVATIONS, DenseLayer, NormLayer, Pooler
+from headrace.inference.models.pooling import ACTIVATIONS, DenseLayer, Float32, NormLayer, Pooler
 from headrace.inference.models.stored_tensor import TensorFiles
 from headrace.inference.models.weight_files import open_folder
 
@@ -34,6 +34,7 @@ _HEADS: Final[tuple[tuple[PoolingMethod, tuple[tuple[str, str], ...]], ...]] = (
     ("cls", (("bert.pooler.dense", "tanh"), ("classifier", "identity"))),
 )
 """Heads of decoders, of RoBERTa and XLM-RoBERTa, and of BERT: layers with their activations."""
+_Head = tuple[PoolingMethod, tuple[DenseLayer | NormLayer, ...]]
 _MODERNBERT_HEAD: Final = ("head.dense", "head.norm", "classifier")
 
 
@@ -135,9 +136,7 @@ def _read_head(folder: Path, config: Fields) -> Pooler:
     )
 
 
-def _head(
-    folder: Path, tensors: TensorFiles, config: Fields
-) -> tuple[PoolingMethod, tuple[DenseLayer | NormLayer, ...]]:
+def _head(folder: Path, tensors: TensorFiles, config: Fields) -> _Head:
     if all(f"{name}.weight" in tensors for name in _MODERNBERT_HEAD):
         return _modernbert_head(folder, tensors, config)
     for method, parts in _HEADS:
@@ -146,9 +145,7 @@ def _head(
     raise UnsupportedModel(f"{config.source}: this classification head is not supported.")
 
 
-def _modernbert_head(
-    folder: Path, tensors: TensorFiles, config: Fields
-) -> tuple[PoolingMethod, tuple[DenseLayer | NormLayer, ...]]:
+def _modernbert_head(folder: Path, tensors: TensorFiles, config: Fields) -> _Head:
     dense, norm, classifier = _MODERNBERT_HEAD
     activation, pooling = config.text("classifier_activation", "gelu"), config.text("classifier_pooling", "cls")
     if activation not in ACTIVATIONS:
@@ -172,12 +169,12 @@ def _linear(folder: Path, tensors: TensorFiles, name: str, activation: str) -> D
     )
 
 
-def _bias(folder: Path, tensors: TensorFiles, name: str) -> "np.ndarray[tuple[int, ...], np.dtype[np.float32]] | None":
+def _bias(folder: Path, tensors: TensorFiles, name: str) -> Float32 | None:
     name = f"{name}.bias"
     return _tensor(folder, tensors, name).reshape(-1) if name in tensors else None
 
 
-def _tensor(folder: Path, tensors: TensorFiles, name: str) -> "np.ndarray[tuple[int, ...], np.dtype[np.float32]]":
+def _tensor(folder: Path, tensors: TensorFiles, name: str) -> Float32:
     if name not in tensors:
         raise BrokenModel(f"{folder} has no tensor {name}.", tensor=name)
     return np.ascontiguousarray(tensors[name].floats(), np.float32)

@@ -112,7 +112,6 @@ def _model(pieces: list[_Values], trainer: _Values, normalizer: _Values, source:
 
 
 def _fields(content: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield number and value of each field of a message."""
     position, end = 0, len(content)
     while position < end:
         key, position = _varint(content, position)

@@ -63,7 +63,6 @@ def _folder_of(name: str) -> PurePosixPath:
 
 
 def _matches(name: str, patterns: tuple[str, ...]) -> bool:
-    """Return whether a path matches a pattern part by part."""
     parts = name.split("/")
     return any(
         len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))

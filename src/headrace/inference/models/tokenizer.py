@@ -251,7 +251,10 @@ class Tokenizer:
         if piece is None:
             return b""
         if self.form is ByteForm.BYTE_LEVEL:
-            return _byte_level(piece)
+            try:
+                return bytes([_BYTE_OF[character] for character in piece])
+            except KeyError:
+                return piece.encode()
         if self.form is ByteForm.WORDPIECE:
             return piece.removeprefix("##").encode() if piece.startswith("##") else f" {piece}".encode()
         match = _BYTE_TOKEN.fullmatch(piece)
@@ -295,13 +298,6 @@ def _translated_errors() -> Iterator[None]:
             raise
         text = f"The tokenizer of this model failed on the text: {exc!s:.200}. Download the model again."
         raise EngineFailed(text) from exc
-
-
-def _byte_level(piece: str) -> bytes:
-    try:
-        return bytes([_BYTE_OF[character] for character in piece])
-    except KeyError:
-        return piece.encode()
 
 
 def _state(part: object) -> dict[str, object]:

@@ -1,15 +1,29 @@
 """Convert `ModelSpec` and `RunnerLimits` to the structures of the native module."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
 from headrace import _native
 from headrace.inference.models.rope import inverse_frequencies
-from headrace.inference.models.spec import ModelSpec, MoeSpec
+from headrace.inference.models.spec import ModelSpec
 from headrace.inference.runner.step import RunnerLimits
 
 NO_FORMATS: Final[Mapping[str, str]] = MappingProxyType({})
+# Fields that the native structures have under the same names.
+_SPEC: Final = (
+    *("num_layers", "hidden_size", "intermediate_size", "vocab_size", "num_heads", "num_kv_heads", "head_dim"),
+    *("norm", "norms", "norm_bias", "norm_eps", "activation", "embedding_norm", "first_attn_norm", "tie_embeddings"),
+    *("qkv_bias", "o_bias", "mlp_bias", "head_bias", "qkv_clip", "embedding_scale", "attention_softcap"),
+    *("logit_softcap", "swiglu_limit", "sinks"),
+)
+_EXPERTS: Final = (
+    *("num_experts", "top_k", "expert_size", "num_shared_experts", "renormalize", "expert_bias", "router_bias"),
+)
+_LIMITS: Final = (
+    *("num_blocks", "max_step_tokens", "max_step_sequences", "max_step_rows", "max_context_tokens"),
+    *("max_adapters", "max_adapter_rank"),
+)
 
 
 def native_config(
@@ -29,25 +43,15 @@ def native_config(
     """
     config = _native.ModelConfig()
     config.dtype, config.kv_dtype = dtype, kv_dtype
-    config.num_layers, config.hidden_size = spec.num_layers, spec.hidden_size
-    config.intermediate_size, config.vocab_size = spec.intermediate_size, spec.vocab_size
-    config.num_heads, config.num_kv_heads, config.head_dim = spec.num_heads, spec.num_kv_heads, spec.head_dim
-    config.norm, config.norms, config.norm_bias = spec.norm, spec.norms, spec.norm_bias
+    _copy(_SPEC, spec, config)
     config.parallel, config.shared_norm = spec.parallel is not None, spec.parallel == "one"
-    config.gated_mlp, config.activation = spec.mlp == "gated", spec.activation
-    config.num_positions, config.causal = spec.learned_positions, spec.is_causal
-    config.embedding_norm, config.num_token_types = spec.embedding_norm, spec.token_types
-    config.first_attn_norm = spec.first_attn_norm
-    config.tie_embeddings = spec.tie_embeddings
-    config.qkv_bias, config.o_bias = spec.qkv_bias, spec.o_bias
-    config.mlp_bias, config.head_bias = spec.mlp_bias, spec.head_bias
-    config.qk_norm, config.qkv_clip = spec.qk_norm or "", spec.qkv_clip
-    config.norm_eps = spec.norm_eps
-    config.embedding_scale, config.attention_scale = spec.embedding_scale, spec.scale
-    config.attention_softcap, config.logit_softcap = spec.attention_softcap, spec.logit_softcap
-    config.swiglu_limit, config.sinks = spec.swiglu_limit, spec.sinks
-    if spec.moe is not None:
-        _set_experts(config, spec.moe)
+    config.gated_mlp, config.qk_norm = spec.mlp == "gated", spec.qk_norm or ""
+    config.num_positions, config.num_token_types = spec.learned_positions, spec.token_types
+    config.causal, config.attention_scale = spec.is_causal, spec.scale
+    if (moe := spec.moe) is not None:
+        _copy(_EXPERTS, moe, config)
+        config.shared_gate, config.expert_tolerance = moe.has_shared_router, moe.tolerance
+        config.expert_layers = list(moe.layers)
     config.layer_formats = dict(layer_formats)
     config.windows = list(spec.windows)
     _set_ropes(config, spec, max_context_tokens)
@@ -56,11 +60,13 @@ def native_config(
 
 def native_limits(limits: RunnerLimits) -> _native.Limits:
     native = _native.Limits()
-    native.num_blocks, native.max_context_tokens = limits.num_blocks, limits.max_context_tokens
-    native.max_step_tokens, native.max_step_rows = limits.max_step_tokens, limits.max_step_rows
-    native.max_step_sequences = limits.max_step_sequences
-    native.max_adapters, native.max_adapter_rank = limits.max_adapters, limits.max_adapter_rank
+    _copy(_LIMITS, limits, native)
     return native
+
+
+def _copy(names: Iterable[str], source: object, target: object) -> None:
+    for name in names:
+        setattr(target, name, getattr(source, name))
 
 
 def _set_ropes(config: _native.ModelConfig, spec: ModelSpec, max_context_tokens: int) -> None:
@@ -72,11 +78,3 @@ def _set_ropes(config: _native.ModelConfig, spec: ModelSpec, max_context_tokens:
         factors.append(1.0)
     config.rope_frequencies, config.rope_factors = frequencies, factors
     config.rope_of_layer = [len(factors) - 1 if rope < 0 else rope for rope in spec.rope_of_layer]
-
-
-def _set_experts(config: _native.ModelConfig, moe: MoeSpec) -> None:
-    config.num_experts, config.top_k, config.expert_size = moe.num_experts, moe.top_k, moe.expert_size
-    config.num_shared_experts, config.shared_gate = moe.num_shared_experts, moe.has_shared_router
-    config.renormalize, config.expert_tolerance = moe.renormalize, moe.tolerance
-    config.expert_bias, config.router_bias = moe.expert_bias, moe.router_bias
-    config.expert_layers = list(moe.layers)

@@ -76,7 +76,6 @@ def check_can_quantize(model: Model, *, bits: int = 8) -> None:
 
 
 def _other_kind(model: Model) -> str | None:
-    """Return the reason why other programs could not read a folder of this model, or None."""
     family = family_of(model.spec)
     places = folder_places(family, model.spec)
     experts = {name: place.stored for name, place in places.items() if EXPERT in name}

@@ -54,13 +54,17 @@ GGUF_ENCODER_TENSORS: Final = {
 }
 
 
+def gguf_encoder_spec(family: Family, header: GgufHeader) -> ModelSpec:
+    header.fields.refuse("attention.causal", "an encoder as a decoder", unless=(False,))
+    token_types, _ = header.tensor_shapes.get(GGUF_ENCODER_TENSORS["token_types"], (0, 0))
+    return replace(gguf_spec(family, header), token_types=token_types)
+
+
 def _bert_from_gguf(family: Family, header: GgufHeader) -> ModelSpec:
     """Read GGUF metadata; the position table starts with the row of the first token."""
-    header.fields.refuse("attention.causal", "an encoder as a decoder", unless=(False,))
-    spec = gguf_spec(family, header)
-    token_types, _ = header.tensor_shapes.get(GGUF_ENCODER_TENSORS["token_types"], (0, 0))
+    spec = gguf_encoder_spec(family, header)
     positions, _ = header.tensor_shapes.get(GGUF_TENSORS["positions"], (spec.max_positions, 0))
-    return _with_positions(spec, min(spec.max_positions, positions), token_types)
+    return _with_positions(spec, min(spec.max_positions, positions), spec.token_types)
 
 
 def _roberta_from_config(family: Family, config: Fields) -> ModelSpec:

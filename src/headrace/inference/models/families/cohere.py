@@ -32,11 +32,6 @@ def _cohere2_from_config(family: Family, config: Fields) -> ModelSpec:
     return without_far_positions(layer_windows(config, spec, config.whole("sliding_window"), default))
 
 
-def _cohere_from_gguf(family: Family, header: GgufHeader) -> ModelSpec:
-    spec = _read_gguf(family, header)
-    return replace(spec, qk_norm="layer") if "blk.0.attn_q_norm.weight" in header.tensor_shapes else spec
-
-
 def _cohere2_from_gguf(family: Family, header: GgufHeader) -> ModelSpec:
     """Read the GGUF metadata of Command R7B, which omits the pattern of windows."""
     spec = _read_gguf(family, header)
@@ -72,7 +67,9 @@ COHERE: Final = Family(
     parts={"norm": "layer", "parallel": "one"},
     spec_from_config=_cohere_from_config,
     gguf_architectures=("command-r",),
-    spec_from_gguf=_cohere_from_gguf,
+    spec_from_gguf=lambda family, header: replace(
+        _read_gguf(family, header), qk_norm="layer" if "blk.0.attn_q_norm.weight" in header.tensor_shapes else None
+    ),
     interleaved_rope=True,
     interleaved_gguf_rope=True,
 )

@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Final
 
 from headrace.inference.models.families.bert import DEFAULTS as BERT_DEFAULTS
-from headrace.inference.models.families.bert import GGUF_ENCODER_TENSORS
-from headrace.inference.models.families.family import ENCODER_PARTS, QKV, Family, GgufHeader
-from headrace.inference.models.families.reading import config_spec, gguf_spec
+from headrace.inference.models.families.bert import GGUF_ENCODER_TENSORS, gguf_encoder_spec
+from headrace.inference.models.families.family import ENCODER_PARTS, QKV, Family
+from headrace.inference.models.families.reading import config_spec
 from headrace.inference.models.fields import Fields
 from headrace.inference.models.spec import ModelSpec
 
@@ -55,12 +55,6 @@ def _from_config(family: Family, config: Fields) -> ModelSpec:
     return replace(config_spec(family, config), token_types=config.whole("type_vocab_size"))
 
 
-def _from_gguf(family: Family, header: GgufHeader) -> ModelSpec:
-    header.fields.refuse("attention.causal", "an encoder as a decoder", unless=(False,))
-    token_types, _ = header.tensor_shapes.get(GGUF_ENCODER_TENSORS["token_types"], (0, 0))
-    return replace(gguf_spec(family, header), token_types=token_types)
-
-
 NOMIC_BERT: Final = Family(
     name="nomic_bert",
     models="Nomic BERT encoders: nomic-embed-text, arctic-embed-m-long",
@@ -80,7 +74,7 @@ NOMIC_BERT: Final = Family(
     parts={**ENCODER_PARTS, "norm_bias": True, "norms": "stream"},
     spec_from_config=_from_config,
     gguf_architectures=("nomic-bert",),
-    spec_from_gguf=_from_gguf,
+    spec_from_gguf=gguf_encoder_spec,
     tensors=_TENSORS,
     gguf_tensors={**GGUF_ENCODER_TENSORS, **dict.fromkeys(QKV, "attn_qkv.weight")},
 )

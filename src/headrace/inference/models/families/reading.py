@@ -153,21 +153,17 @@ def _checked(spec: ModelSpec, source: str) -> ModelSpec:
         raise BrokenModel(
             f"{source}: there are {spec.num_heads} query heads; expected a multiple of {spec.num_kv_heads} key heads."
         )
-    if spec.moe is not None:
-        _check_experts(spec.moe, spec.num_layers, source)
+    if (moe := spec.moe) is not None:
+        if moe.top_k > moe.num_experts:
+            raise BrokenModel(f"{source}: a token takes {moe.top_k} experts; expected at most {moe.num_experts}.")
+        if moe.num_experts * spec.num_layers > _MAX_EXPERTS:
+            raise BrokenModel(
+                f"{source}: {spec.num_layers} layers have {moe.num_experts} experts each; "
+                f"expected at most {_MAX_EXPERTS} in the whole network."
+            )
     if spec.head_dim % 2 or spec.head_dim < 4:
         raise BrokenModel(f"{source}: the head size is {spec.head_dim}; expected an even number of at least 4.")
     return spec
-
-
-def _check_experts(moe: MoeSpec, num_layers: int, source: str) -> None:
-    if moe.top_k > moe.num_experts:
-        raise BrokenModel(f"{source}: a token takes {moe.top_k} experts; expected at most {moe.num_experts}.")
-    if moe.num_experts * num_layers > _MAX_EXPERTS:
-        raise BrokenModel(
-            f"{source}: {num_layers} layers have {moe.num_experts} experts each; "
-            f"expected at most {_MAX_EXPERTS} in the whole network."
-        )
 
 
 def config_experts(config: Fields, *, num_experts: int, top_k: int, **others: object) -> MoeSpec:

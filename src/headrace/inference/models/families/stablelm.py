@@ -10,19 +10,19 @@ from headrace.inference.models.spec import ModelSpec
 
 
 def _from_config(family: Family, config: Fields) -> ModelSpec:
-    has_norms = config.flag("qk_layernorm", default=False)
-    is_parallel = config.flag("use_parallel_residual", default=False)
-    return _completed(config_spec(family, config), has_norms=has_norms, is_parallel=is_parallel)
+    return replace(
+        config_spec(family, config),
+        qk_norm="layer" if config.flag("qk_layernorm", default=False) else None,
+        parallel="one" if config.flag("use_parallel_residual", default=False) else None,
+    )
 
 
 def _from_gguf(family: Family, header: GgufHeader) -> ModelSpec:
-    has_norms = "blk.0.attn_q_norm.weight" in header.tensor_shapes
-    is_parallel = "blk.0.ffn_norm.weight" not in header.tensor_shapes
-    return _completed(gguf_spec(family, header), has_norms=has_norms, is_parallel=is_parallel)
-
-
-def _completed(spec: ModelSpec, *, has_norms: bool, is_parallel: bool) -> ModelSpec:
-    return replace(spec, qk_norm="layer" if has_norms else None, parallel="one" if is_parallel else None)
+    return replace(
+        gguf_spec(family, header),
+        qk_norm="layer" if "blk.0.attn_q_norm.weight" in header.tensor_shapes else None,
+        parallel=None if "blk.0.ffn_norm.weight" in header.tensor_shapes else "one",
+    )
 
 
 STABLELM: Final = Family(

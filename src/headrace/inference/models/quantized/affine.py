@@ -103,10 +103,13 @@ def unpack(words: npt.NDArray[np.uint32], bits: int) -> Codes:
 
 
 def _blocks(encoding: Encoding, affine: Affine, blocks: Groups, groups: Groups) -> RawTensor:
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):  # damaged scales may not be finite
         scales = affine.scales.astype("<f2")
         minima = (-affine.scales * affine.zeros).astype("<f2")
-    if not _fits(affine.scales, scales) or not np.isfinite(minima).all():
+        error = np.abs(affine.scales - scales.astype(np.float32)).max()
+    # Halves must represent all scales, except those that are tiny compared with the largest.
+    fits = np.isfinite(affine.scales).all() and error <= _SCALE_ERROR * np.abs(affine.scales).max()
+    if not fits or not np.isfinite(minima).all():
         return decode_affine(affine, groups)
     num_rows, num_columns = affine.codes.shape
     halves = affine.codes.reshape(num_rows, -1, 2, BLOCK // 2)
@@ -114,14 +117,6 @@ def _blocks(encoding: Encoding, affine: Affine, blocks: Groups, groups: Groups) 
     heads = np.ascontiguousarray(np.stack(parts, axis=-1)[:, blocks]).view(np.uint8)
     rows = np.concatenate([heads, halves[:, :, 0] | halves[:, :, 1] << 4], axis=-1)
     return RawTensor(encoding, num_rows, num_columns, rows.reshape(num_rows, -1))
-
-
-def _fits(scales: Floats, halves: npt.NDArray[np.float16]) -> bool:
-    """Return whether halves represent the scales, except those that are tiny compared with the largest."""
-    if not np.isfinite(scales).all():
-        return False
-    error = np.abs(scales - halves.astype(np.float32)).max()
-    return bool(error <= _SCALE_ERROR * np.abs(scales).max())
 
 
 def _int8(affine: Affine, groups: Groups) -> RawTensor:

@@ -119,7 +119,6 @@ Capture = Callable[[Callable[[], Tensor]], Callable[[], Tensor]]
 
 
 def cuda_capture() -> Capture:
-    """Return a recorder of CUDA graphs that share their memory."""
     pool = torch.cuda.graph_pool_handle()
 
     def capture(function: Callable[[], Tensor]) -> Callable[[], Tensor]:

@@ -208,7 +208,6 @@ def _weights_bits(spec: ModelSpec, plan: TorchPlan) -> int:
 
 
 def _activations(local: ModelSpec, limits: RunnerLimits) -> int:
-    """Return the most numbers that a step of one rank holds at a time."""
     inner = max(local.intermediate_size, (local.num_heads + 2 * local.num_kv_heads) * local.head_dim)
     for_token = 6 * local.hidden_size + 4 * inner
     if local.moe is not None:

@@ -160,7 +160,6 @@ class Ranks:
                 self.check()
 
     def _watch(self) -> None:
-        """Read the reports of the processes until all have ended."""
         ranks = {connection: rank for rank, connection in enumerate(self._connections, start=1)}
         while ranks:
             for connection in wait(list(ranks)):

@@ -199,7 +199,6 @@ class RankWeights:
         return torch.cat(biases).to(self._dtype) if biases else None
 
     def _load(self, name: str) -> RawTensor | None:
-        """Return this rank's part of a weight as it is in the file."""
         tensor = self._source.load(name)
         self._loaded += tensor.num_rows * tensor.num_columns
         self._progress(_TASK, self._loaded, self._total, "weights")

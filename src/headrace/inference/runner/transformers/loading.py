@@ -306,7 +306,6 @@ def _class_of(source: NetworkSource) -> Any:
 
 
 def _check_weights(source: NetworkSource, budget: MemoryBudget) -> None:
-    """Refuse weights that do not fit before they are read."""
     files = next((found for pattern in _WEIGHTS if (found := listed(source.path, [pattern]))), [])
     if not files:
         raise BrokenModel(f"{source.path} has no weights; expected {' or '.join(_WEIGHTS)}.", path=str(source.path))

@@ -34,18 +34,16 @@ class AttentionContext:
         self.slots: torch.Tensor | None = None
         """The slots of `batch` as an index."""
         self.shapes: list[KvShape] = []
-        self._layers: dict[int, int] = {}
+        self.layers: dict[int, int] = {}
+        """The number of each attention module in the order of the network, by its id."""
 
     def record(self, module: torch.nn.Module, shape: KvShape) -> None:
-        if id(module) in self._layers:
+        if id(module) in self.layers:
             raise UnsupportedModel(
                 "An attention module runs twice in a step, for two layers. Serve the model with --backend vllm."
             )
-        self._layers[id(module)] = len(self.shapes)
+        self.layers[id(module)] = len(self.shapes)
         self.shapes.append(shape)
-
-    def layer_of(self, module: torch.nn.Module) -> int:
-        return self._layers[id(module)]
 
 
 class PagedNetwork:
@@ -115,7 +113,7 @@ def _attention(  # noqa: PLR0913 - transformers' interface
     if context.cache is None or context.batch is None or context.slots is None:
         context.record(module, shape)
         return value.new_zeros((1, query.shape[2], query.shape[1], shape.value_dim)), None
-    index = context.layer_of(module)
+    index = context.layers[id(module)]
     context.cache.put(key[0].transpose(0, 1), value[0].transpose(0, 1), index, context.slots)
     output = attend(
         query[0].transpose(0, 1),

@@ -6,7 +6,8 @@ facts in `support` cover the known cases; `check_logits` runs the network both w
 """
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final, Protocol
 
 import numpy as np
@@ -25,6 +26,17 @@ _NUM_OTHERS: Final = 5
 _TOLERANCE: Final = 0.01
 _ROUNDED_TOLERANCE: Final = 0.25
 """Relative to the spread of the logits. 16-bit rounding may move a token to another expert; a lost mask gives 0.7."""
+
+
+@contextmanager
+def computing() -> Iterator[None]:
+    """Run a network without gradients; its errors become `EngineFailed`."""
+    try:
+        with torch.inference_mode():
+            yield
+    except (RuntimeError, ValueError, IndexError) as exc:
+        reason = str(exc).partition("\n")[0]
+        raise EngineFailed(f"The network failed in a step: {type(exc).__name__}: {reason}") from exc
 
 
 class HeadCall:
@@ -106,11 +118,8 @@ class TransformersRunner:
         if len(step.hidden_rows):
             raise EngineFailed("The step is invalid: the transformers backend returns no hidden states.")
         try:
-            with torch.inference_mode():
+            with computing():
                 return self._network.logits(step)[:, : self.vocab_size]
-        except (RuntimeError, ValueError, IndexError) as exc:
-            reason = str(exc).partition("\n")[0]
-            raise EngineFailed(f"The network failed in a step: {type(exc).__name__}: {reason}") from exc
         finally:
             self._adapters.clear()
 

@@ -20,6 +20,7 @@ from headrace.inference.models.adapter import Adapter
 from headrace.inference.runner.checks import check_step
 from headrace.inference.runner.step import RunnerInfo, RunnerLimits, StepInput, StepOutput
 from headrace.inference.runner.torch.sampling import sample
+from headrace.inference.runner.transformers.runner import computing
 from headrace.inference.runner.transformers.support import cache_argument
 
 
@@ -55,12 +56,8 @@ class SeqToSeqRunner:
         check_step(step, self.limits, vocab_size=self.vocab_size)
         if len(step.hidden_rows):
             raise EngineFailed("The step is invalid: an encoder-decoder returns no hidden states.")
-        try:
-            with torch.inference_mode():
-                return sample(torch.cat(list(self._logits(step))), step)
-        except (RuntimeError, ValueError, IndexError) as exc:
-            reason = str(exc).partition("\n")[0]
-            raise EngineFailed(f"The network failed in a step: {type(exc).__name__}: {reason}") from exc
+        with computing():
+            return sample(torch.cat(list(self._logits(step))), step)
 
     def load_adapter(self, slot: int, adapter: Adapter) -> None:  # noqa: ARG002 - the protocol's
         raise UnsupportedModel("Adapters of encoder-decoder networks are not supported.")
