@@ -28,6 +28,7 @@ def make_spec(found: Found) -> HandlerSpec:
     options = settings.options(found.root)
     is_rolling = options.get("rolling_batch", "").lower() not in _OFF
     is_async = is_rolling or options.get("async_mode", "").lower() == "true"
+    # A model that batches by itself, or has a device of its own, has one worker unless a setting says otherwise.
     one_worker = is_async or found.num_gpus > 0 or options.get("tensor_parallel_degree", "1") != "1"
     most = settings.workers("maxWorkers", found.num_gpus, default=1 if one_worker else 2)
     least = settings.workers("minWorkers", found.num_gpus, default=1)

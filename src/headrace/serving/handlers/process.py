@@ -263,6 +263,7 @@ class ChildProcess:
             content = MemoryFile(frame.descriptors[0], int(header["length"]))
         call = next((call for call in self.calls.values() if header["id"] in call.responses), None)
         response = None if call is None else call.responses[header["id"]]
+        # The client has left, or the call is over: what the code still sends is dropped.
         if call is None or response is None or response.has_ended:
             if isinstance(content, MemoryFile):
                 content.close()

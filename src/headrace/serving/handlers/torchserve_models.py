@@ -179,6 +179,7 @@ class TorchServeModels:
         except ApiError:
             spec.release()
             raise
+        # Without workers first: scaling starts them, and its result is the answer.
         model.pool.min_workers, model.pool.max_workers = 0, 0
         await model.pool.start()
         if not least:

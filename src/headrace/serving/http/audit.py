@@ -62,6 +62,7 @@ class AuditLog:
             if now_s - logged_s < REPEAT_S:
                 self._repeats[key] = logged_s, num_repeated + 1
                 return
+            # Callers choose names: the memory is bounded, at the price of a few more lines.
             if len(self._repeats) >= _MAX_REPEATS:
                 self._repeats.clear()
             self._repeats[key] = now_s, 0

@@ -64,6 +64,7 @@ class HttpClient:
         failure: NoResponse | None = None
         while True:
             connection = pool.take() or await pool.connect(failure)
+            # The server may have closed a kept connection while the request was on its way, but not a new one.
             is_kept = connection.num_requests > 0
             try:
                 response = connection.send(head, request.body, is_head=request.method == "HEAD")

@@ -86,6 +86,7 @@ class Exchange:
         try:
             yield
         except asyncio.CancelledError:
+            # Another cancellation, such as that of a shutdown, goes on as it is.
             if is_gone and owner.uncancel() == cancelled_before:
                 raise ClientGone from None
             raise

@@ -188,6 +188,7 @@ def trusts_itself(certificate: Path, context: ssl.SSLContext) -> bool:
         context.wrap_bio(to_server, to_client, server_side=True),
     )
     waiting = set(ends)
+    # Each end reads what the other has written, until neither waits for more.
     for _ in range(_MAX_FLIGHTS):
         for end in ends:
             try:

@@ -249,6 +249,7 @@ async def run_window(relays: Sequence[Relay], *, window: int) -> None:
             for task in done:
                 number = running.pop(task)
                 error = task.exception()
+                # Only as many as found a place run from now on; without any other one, `Busy` is the answer.
                 if isinstance(error, Busy) and (running or len(done) > 1):
                     waiting.appendleft(number)
                     window = max(1, len(running))

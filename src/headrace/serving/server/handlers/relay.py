@@ -87,6 +87,7 @@ def multipart_fields(body: bytes, boundary: str) -> Iterator[Field]:
     at = 0 if body.startswith(delimiter) else body.find(b"\r\n" + delimiter) + 2
     if not body.startswith(delimiter, at):
         raise InvalidRequest("The form has no part; expected the boundary that its Content-Type names.")
+    # From here on `at` is the place of a delimiter: a part follows, or two dashes and the end.
     view, separator = memoryview(body), b"\r\n" + delimiter
     while True:
         start = at + len(delimiter)
@@ -187,6 +188,7 @@ class HandlerRoute:
         request_id = trace_of(scope).request_id
 
         async def answer_error(error: HeadraceError) -> None:
+            # The status has been sent: only a broken connection tells the client.
             if exchange.is_started:
                 raise ResponseAborted(error.message)
             exchange.is_started = exchange.is_finished = True
@@ -246,6 +248,7 @@ class HandlerRoute:
                 if isinstance(head, StreamHead):
                     await _stream(response, head, outcome.status, exchange)
                 else:
+                    # A slow client may take long; until then the body counts with those of requests.
                     with self._service.budget.holding(len(head.body)):
                         await exchange.respond(outcome.status, clean_headers(head.headers), head.body)
                 outcome.finish = "complete"

@@ -245,6 +245,7 @@ class Lmi:
         adapters = adapters_of(decoded, len(prompts))
         is_batch = isinstance(decoded.inputs, list)
         form, stream = self._form(parameters, wants_stream=bool(decoded.stream))
+        # A stream has one sequence.
         if is_batch or parameters.num_candidates > 1:
             form, stream = "json", False
         if parameters.decoder_input_details and stream and self.version not in {"0.25", "0.26"}:

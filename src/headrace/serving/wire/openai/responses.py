@@ -114,6 +114,7 @@ class OpenAIResponses:
             ignored = (*ignored, "store")
         _check_settings(fields)
         context, adapter = parameters.model_named(fields.model, context)
+        # A stored conversation comes before the input of the request.
         before = self._before(fields, context)
         earlier = _decode_items(before)
         tools = read_tools(fields.tools or ())

@@ -105,6 +105,7 @@ def plan_tools(tools: Sequence[Tool] | None, choice: str | ToolChoice | None, *,
         function.name: _schema_grammar(_parameters(function), param=f"tools[{number}].function.parameters")
         for number, function in offered.items()
     }
+    # A grammar forces calls; in the mode "auto" the model may also answer with text, and calls are found in it.
     if mode == "named":
         ((_, function),) = offered.items()
         (grammar,) = arguments.values()
