@@ -1,4 +1,4 @@
-"""What a run can break besides processes: a small disk, and the clock."""
+"""A small disk and a movable clock, which a run breaks besides processes."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""What processes use, by /proc: CPU time, memory, descriptors; and what all other processes take meanwhile."""
+"""CPU time, memory and descriptors of processes by /proc, and the CPU time that all others take meanwhile."""
 
 import os
 import time

@@ -74,7 +74,7 @@ class Exchange(ClientResponse):
     def add(self, part: bytes) -> None:
         """Keep a part of the body; called by the connection."""
         self.pieces.append(Piece(time.perf_counter(), part))
-        if self._is_streamed:  # else nobody waits for a part: a task that is woken for each costs more than the part
+        if self._is_streamed:  # else no task waits for parts, and waking one costs more than the part
             self.wake()
 
     def fail(self, failure: Exception) -> None:
