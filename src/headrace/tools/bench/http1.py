@@ -1,7 +1,7 @@
 """
 An HTTP/1.1 client for streams, with one timestamp for each part of a body, over the connections of `serving.http`.
 
-The load tool shares the machine with the server that it measures. Reading a stream of small events costs 7-11 us of
+The load tool shares the machine with the server that it measures. Reading a stream of small events costs about 8 us of
 CPU per event this way (on uvloop) and 45-64 with httpx (32 streams of 200 events). The time of arrival is taken within
 the callback that reads the bytes, before others run.
 No redirects, no proxies, no compression, no cookies, and no request is sent twice.
