@@ -9,11 +9,11 @@ A block is in one of three states:
     cached    num_refs == 0 and it has a hash: its KV is valid for a prompt with the same prefix
     blank     num_refs == 0 and no hash
 
-Cached and blank blocks are both free. They form one doubly linked ring (two integer lists, no node objects):
-blank blocks at the front, then cached ones from least to most recently used. So every operation is O(1) per block
-and eviction is LRU.
+Cached and blank blocks are both free: blank ones are a stack, cached ones are kept from least to most recently used. So
+every operation is O(1) per block and eviction is LRU.
 """
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from hashlib import blake2b
 
@@ -35,13 +35,16 @@ class BlockPool:
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
-        self.num_free = num_blocks
-        self._end = num_blocks  # sentinel of the ring
-        self._next = [*range(1, num_blocks + 1), 0]
-        self._prev = [num_blocks, *range(num_blocks)]
+        self._blank = list(range(num_blocks - 1, -1, -1))
+        # Not a dict, which would skip the entries of evicted blocks at its front, one by one.
+        self._cached: OrderedDict[int, None] = OrderedDict()
         self._num_refs = [0] * num_blocks
         self._hashes: list[bytes | None] = [None] * num_blocks
         self._by_hash: dict[bytes, int] = {}
+
+    @property
+    def num_free(self) -> int:
+        return len(self._blank) + len(self._cached)
 
     @property
     def num_cached(self) -> int:
@@ -57,9 +60,13 @@ class BlockPool:
         assert count <= self.num_free, f"{count} blocks asked for, {self.num_free} free"
         blocks = []
         for _ in range(count):
-            block = self._next[self._end]
-            self._unlink(block)
-            self._forget(block)
+            if self._blank:
+                block = self._blank.pop()
+            else:
+                block, _ = self._cached.popitem(last=False)
+                evicted, self._hashes[block] = self._hashes[block], None
+                if evicted is not None:
+                    del self._by_hash[evicted]
             self._num_refs[block] = 1
             blocks.append(block)
         return blocks
@@ -71,7 +78,7 @@ class BlockPool:
     def share(self, block: int) -> None:
         """Add a reference to a block returned by `find`."""
         if self._num_refs[block] == 0:
-            self._unlink(block)
+            del self._cached[block]
         self._num_refs[block] += 1
 
     def register(self, block: int, block_hash: bytes) -> None:
@@ -89,24 +96,7 @@ class BlockPool:
         for block in reversed(blocks):
             self._num_refs[block] -= 1
             if self._num_refs[block] == 0:
-                self._link(block, at_front=self._hashes[block] is None)
-
-    def _forget(self, block: int) -> None:
-        block_hash = self._hashes[block]
-        if block_hash is not None:
-            del self._by_hash[block_hash]
-            self._hashes[block] = None
-
-    def _unlink(self, block: int) -> None:
-        before, after = self._prev[block], self._next[block]
-        self._next[before] = after
-        self._prev[after] = before
-        self.num_free -= 1
-
-    def _link(self, block: int, *, at_front: bool) -> None:
-        before = self._end if at_front else self._prev[self._end]
-        after = self._next[before]
-        self._next[before] = self._prev[after] = block
-        self._prev[block] = before
-        self._next[block] = after
-        self.num_free += 1
+                if self._hashes[block] is None:
+                    self._blank.append(block)
+                else:
+                    self._cached[block] = None

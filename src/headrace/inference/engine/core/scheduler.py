@@ -129,7 +129,7 @@ class Scheduler:
     def schedule(self) -> StepPlan:
         """Plan the next step and allocate the blocks that it needs."""
         plan = StepPlan()
-        # Running streams come first. Blocks before plans: whoever is preempted for them is not in the step.
+        # Running streams come first. Blocks before plans: a sequence that is preempted for them is not in the step.
         self._grow_decoding(plan)
         self._plan_decodes(plan)
         # Drafts before prompts: with few sequences they are worth more, and they leave room for a least chunk.

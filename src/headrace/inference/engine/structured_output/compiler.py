@@ -260,12 +260,10 @@ def new_matcher(tokenizer: "LLTokenizer", source: str) -> "LLMatcher":
     return LLMatcher(tokenizer, source, log_level=0)
 
 
-def _pattern_error(tokenizer: Any, source: str) -> str | None:
+def _pattern_error(tokenizer: "LLTokenizer", source: str) -> str | None:
     """Return why a pattern of a JSON schema cannot be enforced, or None: it would fail in the middle of an answer."""
-    from llguidance import LLMatcher
-
     for pattern in pattern_sources(source):
-        matcher = LLMatcher(tokenizer, pattern, log_level=0)
+        matcher = new_matcher(tokenizer, pattern)
         matcher.consume_tokens(tokenizer.greedy_tokenize('"'))
         if not matcher.is_error():
             matcher.compute_bitmask()

@@ -233,6 +233,8 @@ class _Normaliser:
         }
         self._count(0, len(properties))
         rest = self._rest(member)
+        # A closed object may have the properties of all schemas for the same value: as anything here, since the others
+        # describe them. An object for which no schema names any may have all.
         can_be_object = "object" in schema.get("type", "object")
         if closing is not None and can_be_object and (closing.declares or around.names or around.patterns):
             named = dict.fromkeys((*closing.names, *around.names), True)
@@ -243,6 +245,7 @@ class _Normaliser:
         elif closing is not None and "object" in schema.get("type", ()):
             rest = {"$ref": self._any_value()}
         rest = self._add_property_names(member, properties, patterns, rest)
+        # A map: as a pattern of bounded length, so that its names end.
         if rest not in (None, False) and not (properties or patterns) and around == _ALONE and not is_made_up(schema):
             patterns, rest = {MAP_NAME_PATTERN: rest}, False
         if properties or "properties" in schema:
