@@ -203,6 +203,7 @@ class LocalLauncher:
                 "Stop programs that listen there."
             )
         files.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Files of an earlier process of this name would be taken for those of the new one.
         for left_over in (files.handle, files.report, files.ready, files.stopping):
             left_over.unlink(missing_ok=True)
         log_position = self._logs.end_position(spec.name)

@@ -40,13 +40,16 @@ class WorkerActor:
         self._name = self._assignment.spec.name
         root = Path(self._assignment.folder) if self._assignment.folder else _cache_folder() / _NODE_FOLDER
         self._folder = root / self._assignment.namespace / "workers"
+        here = ray.get_runtime_context().get_node_id()
+        # Other nodes reach this one at the address that Ray knows.
+        address = next(str(node["NodeManagerAddress"]) for node in all_nodes() if node["NodeID"] == here)
         self._launcher = LocalLauncher(
             self._folder,
             cache_folder=root / "artifacts",
             # Ray names the reserved GPUs in the environment, but hides none if none is reserved.
             environment={**os.environ, **({} if self._granted.num_gpus else {VISIBLE_VARIABLE: ""})},
             command=self._assignment.command or WORKER_COMMAND,
-            options=ProcessOptions(host=_node_address(), token=self._assignment.token, dies_with_parent=True),
+            options=ProcessOptions(host=address, token=self._assignment.token, dies_with_parent=True),
         )
         self._logs = WorkerLogs(self._folder)
         self._starting = asyncio.Lock()
@@ -99,12 +102,6 @@ def all_nodes() -> list[dict[str, Any]]:
     """Return the nodes of the cluster as Ray describes them, including lost nodes."""
     nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
     return nodes
-
-
-def _node_address() -> str:
-    """Return the address at which other nodes reach this one."""
-    here = ray.get_runtime_context().get_node_id()
-    return str(next(node["NodeManagerAddress"] for node in all_nodes() if node["NodeID"] == here))
 
 
 def _cache_folder() -> Path:

@@ -80,6 +80,7 @@ class Bridge:
         """Start a worker on a node with free resources, or describe the running one of that name."""
         start = self._starts.setdefault(name, _Start(time.monotonic()))
         start.requested_s = time.monotonic()
+        # An actor of this name may be that of an earlier call, or of an earlier bridge: its start goes on.
         try:
             actor = self._actor(name)
         except WorkerGone:

@@ -56,6 +56,7 @@ class ObjectGrants:
         deadline = Deadline(_LIST_S, late=_LATE)
         named = [source_of(value) for value in map(str.strip, spec.environment.values()) if value.startswith(_SCHEME)]
         grants = {source: self._grant(source, deadline) for source in (*spec.artifacts, *named) if _is_stored(source)}
+        # Without another server or a name in the environment, the model's own files decide which model is served.
         if not (spec.image or spec.command or names_model(spec.environment)):
             for uri in self._named_in_files(spec.artifacts, tuple(grants.values()), deadline):
                 grants[source_of(uri)] = self._grant(source_of(uri), deadline)

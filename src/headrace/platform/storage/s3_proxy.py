@@ -105,6 +105,7 @@ class S3Proxy:
         try:
             self._check_room(scope)
             access = await self._storage.ready()
+            # The rest of the body is checked while it is forwarded, and its last part held back until it is right.
             upload = await begun(open_upload(headers_of(scope), receive, signed_payload_of(scope)))
             response = await self._pool.handle_async_request(self._request(scope, access, upload))
             await self._check_bucket(scope, receive, access, response)
