@@ -23,7 +23,7 @@ class GenerationDefaults:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Located:
-    """What every model that was found and read has."""
+    """A model that was found, and the parts of it that every library needs."""
 
     name: str
     """The short name: alias, Hub id, name of the folder or file."""

@@ -29,13 +29,19 @@ _PIECE, _TRAINER, _NORMALIZER = 1, 2, 3
 """Fields of ModelProto."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SentencePieceModel:
-    """Pieces in the order of their ids, and how text is normalized before it is cut into them."""
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Text, score and kind of each piece in the order of their ids."""
 
-    texts: list[str]
-    scores: list[float]
-    kinds: list[int]
+    texts: Sequence[str]
+    scores: Sequence[float]
+    kinds: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentencePieceModel(Pieces):
+    """Pieces, and how text is normalized before it is cut into them."""
+
     is_unigram: bool
     """Unigram, else BPE."""
     byte_fallback: bool
@@ -160,15 +166,6 @@ _MAX_PIECE: Final = 1024
 """Characters of a merged piece: finding its halves takes time in proportion to their square. Vocabularies have 128."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pieces:
-    """Text, score and kind of each piece in the order of their ids."""
-
-    texts: Sequence[str]
-    scores: Sequence[float]
-    kinds: Sequence[float]
-
-
 def bpe_model(pieces: Pieces, *, unknown: str | None, byte_fallback: bool = True) -> "models.BPE":
     from tokenizers import models
 
@@ -188,13 +185,12 @@ def sentencepiece_backend(model: SentencePieceModel) -> "tokenizers.Tokenizer":
     from tokenizers import Tokenizer as Backend
     from tokenizers import models
 
-    pieces = Pieces(model.texts, model.scores, model.kinds)
     if model.is_unigram:
         vocab = list(zip(model.texts, model.scores, strict=True))
         backend = Backend(models.Unigram(vocab, unk_id=model.unk_id, byte_fallback=model.byte_fallback))
     else:
         unknown = model.texts[model.unk_id] if 0 <= model.unk_id < len(model.texts) else None
-        backend = Backend(bpe_model(pieces, unknown=unknown, byte_fallback=model.byte_fallback))
+        backend = Backend(bpe_model(model, unknown=unknown, byte_fallback=model.byte_fallback))
     set_spaces(backend, adds_space=model.adds_space, first=_normalizers(model))
     add_special_pieces(backend, model.texts, model.kinds)
     return backend

@@ -78,6 +78,7 @@ class Rank:
         shard = collectives.shard
         device = device_of(plan, shard)
         budget = _budget(plan, device)
+        # By the shapes, to refuse what does not fit before it is read; on a GPU again by what it then takes.
         memory = plan_sizes(estimate_sizes(spec, plan), plan.limits, budget, formats=_FORMATS)
         uploader = Uploader(device)
         try:
