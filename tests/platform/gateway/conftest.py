@@ -23,7 +23,7 @@ from headrace.platform.gateway import objects as objects_module
 from headrace.platform.gateway.app import Gateway, Publish
 from headrace.platform.gateway.async_queue import AsyncPublisher
 from headrace.platform.gateway.errors import GatewayConfig
-from headrace.platform.gateway.objects import ObjectStore
+from headrace.platform.gateway.objects import S3Objects
 from headrace.platform.state.routes import ROUTE, Route, Wake
 from headrace.serving.http.tls import bind, url_of
 from tests import plain_http
@@ -103,7 +103,7 @@ class Running:
 def running(
     *,
     http: Any = PLATFORM_HTTP,
-    objects: ObjectStore | None = None,
+    objects: S3Objects | None = None,
     wake: Wake | None = None,
     draw: Any = None,
     publish: Publish | None = None,

@@ -20,7 +20,7 @@ from headrace.platform.gateway.async_queue import AsyncPublisher
 from headrace.platform.gateway.errors import ErrorTexts, GatewayConfig
 from headrace.platform.gateway.forwarding import Forwarder
 from headrace.platform.gateway.metrics import GatewayMetrics, InvocationRecord, labels_of
-from headrace.platform.gateway.objects import ObjectStore
+from headrace.platform.gateway.objects import S3Objects
 from headrace.platform.gateway.openai import OpenAiPath
 from headrace.platform.gateway.openai_models import (
     FactsOfWorkers,
@@ -68,7 +68,7 @@ class Gateway:
         store: Store,
         config: GatewayConfig,
         *,
-        objects: ObjectStore | None = None,
+        objects: S3Objects | None = None,
         wake: Wake | None = None,
         publish: Publish | None = None,
         async_publisher: AsyncPublisher | None = None,

@@ -26,7 +26,7 @@ from headrace.platform.gateway.async_files import (
 )
 from headrace.platform.gateway.async_queue import AsyncOutcome, AsyncPublisher, AsyncQueue, DueInvocations, is_orphaned
 from headrace.platform.gateway.metrics import InvocationRecord
-from headrace.platform.gateway.objects import ObjectFailed, ObjectStore, ObjectsUnavailable, retry_unavailable
+from headrace.platform.gateway.objects import ObjectFailed, ObjectsUnavailable, S3Objects, retry_unavailable
 from headrace.platform.gateway.replica_state import REMIND_S
 from headrace.platform.gateway.request import Invocation
 from headrace.platform.gateway.service import InvocationService
@@ -59,7 +59,7 @@ class _EndedElsewhereError(Exception):
 class AsyncInvocations:
     service: InvocationService
     table: RouteTable
-    objects: ObjectStore
+    objects: S3Objects
     folder: Path
     log: Callable[[InvocationRecord], None] = field(kw_only=True)
     publisher: AsyncPublisher | None = field(default=None, kw_only=True)

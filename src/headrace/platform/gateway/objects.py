@@ -1,4 +1,4 @@
-"""Object storage for asynchronous invocations: the protocol, and its implementation for S3 by boto3."""
+"""Object storage for asynchronous invocations: S3 by boto3."""
 
 import asyncio
 import itertools
@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
-from typing import Any, BinaryIO, Protocol, TypeVar
+from typing import Any, BinaryIO, TypeVar
 from urllib.parse import unquote
 
 from headrace.core.aws_buckets import explain_missing_bucket
@@ -40,20 +40,6 @@ class ObjectFailed(Exception):
 
 class ObjectsUnavailable(ObjectFailed):
     """The object storage cannot be reached, or cannot serve now; the same call can succeed later."""
-
-
-class ObjectStore(Protocol):
-    """A store of objects with `s3://bucket/key` addresses. Its calls raise `ObjectFailed`."""
-
-    async def size(self, uri: str) -> int: ...
-
-    async def get(self, uri: str, *, max_bytes: int) -> bytes:
-        """Read an object of at most `max_bytes`."""
-        ...
-
-    async def put(self, uri: str, body: bytes | BinaryIO, *, content_type: str) -> None:
-        """Write an object; of a file all of its content."""
-        ...
 
 
 async def retry_unavailable(
@@ -94,7 +80,7 @@ def split_uri(uri: str) -> tuple[str, str]:
 
 class S3Objects:
     """
-    The objects of an S3 endpoint.
+    The objects of an S3 endpoint, with `s3://bucket/key` addresses. Calls raise `ObjectFailed`.
 
     boto3 is synchronous, so the calls run in threads. They are the store's own: a storage that hangs would occupy all
     threads of the event loop, which the rest of the program needs.
@@ -115,6 +101,8 @@ class S3Objects:
         return await self._call("read", uri, lambda s3: int(_found(s3.head_object, uri)["ContentLength"]))
 
     async def get(self, uri: str, *, max_bytes: int) -> bytes:
+        """Read an object of at most `max_bytes`."""
+
         def get(s3: Any) -> bytes:
             response = _found(s3.get_object, uri)
             with response["Body"] as stream:
@@ -126,6 +114,8 @@ class S3Objects:
         return await self._call("read", uri, get)
 
     async def put(self, uri: str, body: bytes | BinaryIO, *, content_type: str) -> None:
+        """Write an object; of a file all of its content."""
+
         def put(s3: Any) -> None:
             bucket, key = split_uri(uri)
             if not isinstance(body, bytes):
