@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
 
@@ -38,14 +38,13 @@ from headrace.platform.gateway.publishing import Publisher, Sampler
 from headrace.platform.host.access import Authenticator
 from headrace.platform.host.access_keys import ACCESS_KEY, AccessKeys, KeyRing, update_local_key
 from headrace.platform.host.app import Apps, PlatformApp, make_health
-from headrace.platform.host.console import Ask, ConsoleSources, ask_none, console_app
-from headrace.platform.host.folders import Address, DataFolder, LocalKey, read_local_key
-from headrace.platform.host.membership import Leading, Membership
+from headrace.platform.host.console import ConsoleSources, console_app
+from headrace.platform.host.folders import Address, DataFolder, read_local_key
+from headrace.platform.host.membership import Leading
 from headrace.platform.host.metrics_pages import metrics_app
 from headrace.platform.host.operations import OPERATIONS
 from headrace.platform.host.overview import read_counts, read_home, read_models, read_overview, this_machine
-from headrace.platform.host.peers import Peers, Siblings
-from headrace.platform.host.sharing import METRICS, Sharing, make_membership, make_peers, make_siblings
+from headrace.platform.host.sharing import METRICS, Members, Sharing, make_members
 from headrace.platform.state.records import Json
 from headrace.platform.state.store import Store
 from headrace.platform.storage.object_grants import ObjectGrants
@@ -125,146 +124,104 @@ MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    app: PlatformApp
-    gateway: Gateway
-    series: FileSeries
-    leading: Leading
-    membership: Membership
-    peers: Peers | None
-    """None: no other member."""
-    siblings: Siblings | None
-    waker: Waker
+class Site:
+    """What every part is made from; the storage has been started, so that its address is known."""
+
+    settings: PlatformSettings
+    sharing: Sharing
+    store: Store
+    storage: ObjectStorage
+    address: Address
+    env: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    tracer: Tracer = NO_TRACER
+
+    @property
+    def aws_scope(self) -> AwsScope:
+        return AwsScope(account=self.settings.account, region=self.settings.region)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workers:
+    """Where workers run, and what they get."""
+
     cluster: Cluster
-    s3: S3Proxy
-    disk: DiskSpace
+    host: Host
+    own_images: Mapping[str, OwnImage]
+    defaults: WorkerDefaults
+    logs: PlatformLogs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invocations:
+    """The parts that take requests to endpoints, and measure them."""
+
+    gateway: Gateway
+    waker: Waker
+    series: FileSeries
+    sampler: Sampler
     objects: S3Objects | None
 
 
-def assemble(
-    settings: PlatformSettings,
-    sharing: Sharing,
-    store: Store,
-    storage: ObjectStorage,
-    *,
-    address: Address,
-    env: Mapping[str, str] = os.environ,
-    tracer: Tracer = NO_TRACER,
-) -> Parts:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    app: PlatformApp
+    workers: Workers
+    invocations: Invocations
+    leading: Leading
+    members: Members
+    s3: S3Proxy
+    disk: DiskSpace
+
+
+def assemble(site: Site) -> Parts:
     """
-    Assemble all parts of the platform at `address`; `storage` has been started, so that its address is known.
+    Assemble all parts of a platform.
 
     Raises `SettingsError` if the file with own images cannot be read, or a package for the cluster is not installed.
     """
-    home = sharing.home
-    aws_scope = AwsScope(account=settings.account, region=settings.region)
-    series = FileSeries(home.metrics, max_bytes=settings.metrics_mib * MIB)
-    waker = Waker(store, aws_scope=aws_scope)
+    workers, invocations = _make_workers(site), _make_invocations(site)
+    leading = Leading(
+        store=site.store,
+        series=invocations.series,
+        launcher=workers.cluster.launcher,
+        logs=workers.logs,
+        gateway=invocations.gateway,
+        sampler=invocations.sampler,
+        defaults=workers.defaults,
+        aws_scope=site.aws_scope,
+        memory_bytes=workers.host.memory_bytes,
+        is_strict=site.settings.strict,
+        on_change=site.storage.keep_running,
+    )
+    members = make_members(site.sharing, site.store, invocations.gateway, leading)
+    disk = DiskSpace((site.sharing.home.root, site.sharing.folder.root))
+    s3 = S3Proxy(site.storage, disk=disk if site.settings.s3_endpoint is None else None)
+    app = _make_app(site, workers, invocations, leading, members, s3, disk)
+    return Parts(app=app, workers=workers, invocations=invocations, leading=leading, members=members, s3=s3, disk=disk)
 
-    # Workers: where they run, and what they get.
-    own_images = _own_images(settings, home)
-    host = this_host()
+
+def _make_workers(site: Site) -> Workers:
+    settings, home, access = site.settings, site.sharing.home, site.storage.access
+    own_images, host = _own_images(settings, home), this_host()
     runs_containers = any(image.is_container for image in own_images.values())
-    cluster = make_cluster(settings, home, env, host=host, runs_containers=runs_containers)
-    key = None if settings.open else read_local_key(sharing.folder)
+    cluster = make_cluster(settings, home, site.env, host=host, runs_containers=runs_containers)
     defaults = WorkerDefaults(
         share_of=cluster.share_of,
         own_images=own_images,
         is_strict=settings.strict,
-        environment=_container_environment(settings, address, key, env),
-        grants=ObjectGrants(storage.access) if storage.access is not None else NO_GRANTS,
+        environment=_container_environment(site),
+        grants=ObjectGrants(access) if access is not None else NO_GRANTS,
     )
     logs = PlatformLogs(home.workers, home.ended_logs, max_bytes=settings.logs_mib * MIB)
+    return Workers(cluster=cluster, host=host, own_images=own_images, defaults=defaults, logs=logs)
 
-    # Requests to endpoints.
-    objects = S3Objects(_client_options(storage.access)) if storage.access is not None else None
+
+def _make_invocations(site: Site) -> Invocations:
+    settings, home, access = site.settings, site.sharing.home, site.storage.access
+    series = FileSeries(home.metrics, max_bytes=settings.metrics_mib * MIB)
     publisher = Publisher(series, is_strict=settings.strict)
-    gateway = _make_gateway(
-        settings, home, store, waker, objects=objects, publisher=publisher, series=series, tracer=tracer
-    )
-
-    # The loops of the leader, and the other processes of the platform.
-    leading = Leading(
-        store=store,
-        series=series,
-        launcher=cluster.launcher,
-        logs=logs,
-        gateway=gateway,
-        sampler=_make_sampler(gateway, publisher, series),
-        defaults=defaults,
-        aws_scope=aws_scope,
-        memory_bytes=host.memory_bytes,
-        is_strict=settings.strict,
-        on_change=storage.keep_running,
-    )
-    peers = make_peers(sharing.coordination, gateway, leading)
-    siblings = make_siblings(sharing, gateway)
-    membership = make_membership(store, peers, siblings)
-
-    # The applications on the port, which share one budget for bodies in memory.
-    control = ControlApp(
-        store,
-        OPERATIONS,
-        aws_scope=aws_scope,
-        logs=logs,
-        own_images=own_images,
-        is_strict=settings.strict,
-        series=series,
-        budget=gateway.budget,
-    )
-    disk = DiskSpace((home.root, sharing.folder.root))
-    s3 = S3Proxy(storage, disk=disk if settings.s3_endpoint is None else None)
-    health = make_health(settings, storage, disk, host.gpus)
-    ask = ask_none if siblings is None else siblings.ask
-
-    def read_platform() -> Json:
-        readings = leading.readings or (peers.readings if peers is not None else {})
-        return {"platform": health(), **read_home(store, this_machine(host, settings.cluster), dict(readings))}
-
-    apps = Apps(
-        gateway=gateway,
-        gateway_owns=gateway.owns,
-        control=control,
-        s3=s3,
-        console=console_app(gateway.history, _console_sources(settings, sharing, store, env, read_platform), ask=ask),
-        metrics=metrics_app(
-            partial(_metrics_page, gateway, ask),
-            lambda: gateway.routes,
-            lambda replica: fetch(replica.url, token=replica.token),
-        ),
-        health=health,
-        outdated=lambda: membership.is_outdated,
-    )
-    authenticator = Authenticator(
-        KeyRing(store), is_open=settings.open, is_local=settings.is_local, allowed_hosts=settings.allowed_hosts
-    )
-    return Parts(
-        app=PlatformApp(apps, authenticator, gateway.budget),
-        gateway=gateway,
-        series=series,
-        leading=leading,
-        membership=membership,
-        peers=peers,
-        siblings=siblings,
-        waker=waker,
-        cluster=cluster,
-        s3=s3,
-        disk=disk,
-        objects=objects,
-    )
-
-
-def _make_gateway(
-    settings: PlatformSettings,
-    home: DataFolder,
-    store: Store,
-    waker: Waker,
-    *,
-    objects: S3Objects | None,
-    publisher: Publisher,
-    series: FileSeries,
-    tracer: Tracer,
-) -> Gateway:
+    waker = Waker(site.store, aws_scope=site.aws_scope)
+    objects = S3Objects(_client_options(access)) if access is not None else None
     config = GatewayConfig(
         account=settings.account,
         region=settings.region,
@@ -274,19 +231,16 @@ def _make_gateway(
         stored_responses_bytes=settings.stored_responses_bytes,
         stored_responses_age_s=settings.stored_responses_age_s,
     )
-    return Gateway(
-        store,
+    gateway = Gateway(
+        site.store,
         config,
         objects=objects,
         wake=None if settings.strict else waker.wake,
         publish=publisher.publish,
         async_publisher=AsyncPublisher(series),
-        tracer=tracer,
+        tracer=site.tracer,
     )
-
-
-def _make_sampler(gateway: Gateway, publisher: Publisher, series: FileSeries) -> Sampler:
-    return Sampler(
+    sampler = Sampler(
         publisher=publisher,
         sink=series,
         routes=lambda: gateway.routes,
@@ -294,28 +248,66 @@ def _make_sampler(gateway: Gateway, publisher: Publisher, series: FileSeries) ->
         held=lambda: gateway.held,
         each_window=gateway.publish_backlogs,
     )
+    return Invocations(gateway=gateway, waker=waker, series=series, sampler=sampler, objects=objects)
 
 
-def _console_sources(
-    settings: PlatformSettings,
-    sharing: Sharing,
-    store: Store,
-    env: Mapping[str, str],
-    read_platform: Callable[[], Json],
-) -> ConsoleSources:
-    return ConsoleSources(
+def _make_app(
+    site: Site,
+    workers: Workers,
+    invocations: Invocations,
+    leading: Leading,
+    members: Members,
+    s3: S3Proxy,
+    disk: DiskSpace,
+) -> PlatformApp:
+    """Make the applications on the port, which share one budget for bodies in memory."""
+    settings, store, gateway = site.settings, site.store, invocations.gateway
+    control = ControlApp(
+        store,
+        OPERATIONS,
+        aws_scope=site.aws_scope,
+        logs=workers.logs,
+        own_images=workers.own_images,
+        is_strict=settings.strict,
+        series=invocations.series,
+        budget=gateway.budget,
+    )
+    health = make_health(settings, site.storage, disk, workers.host.gpus)
+
+    def read_platform() -> Json:
+        readings = leading.readings or (members.peers.readings if members.peers is not None else {})
+        machine = this_machine(workers.host, settings.cluster)
+        return {"platform": health(), **read_home(store, machine, dict(readings))}
+
+    sources = ConsoleSources(
         components=partial(read_overview, store),
         counts=partial(read_counts, store),
         home=read_platform,
-        models=lambda: read_models(home_folder(env)),
-        keys=None if settings.open else AccessKeys(store, sharing.folder),
+        models=lambda: read_models(home_folder(site.env)),
+        keys=None if settings.open else AccessKeys(store, site.sharing.folder),
     )
 
+    async def metrics_page() -> bytes:
+        """Return the metrics of this process's gateway, added to those of the platform's other processes."""
+        own, others = render(gateway.metrics), await members.ask(METRICS, None)
+        return merge([own, *(other.encode() for other in others)]) if others else own
 
-async def _metrics_page(gateway: Gateway, ask: Ask) -> bytes:
-    """Return the metrics of this process's gateway, added to those of the platform's other processes."""
-    own, others = render(gateway.metrics), await ask(METRICS, None)
-    return merge([own, *(other.encode() for other in others)]) if others else own
+    apps = Apps(
+        gateway=gateway,
+        gateway_owns=gateway.owns,
+        control=control,
+        s3=s3,
+        console=console_app(gateway.history, sources, ask=members.ask),
+        metrics=metrics_app(
+            metrics_page, lambda: gateway.routes, lambda replica: fetch(replica.url, token=replica.token)
+        ),
+        health=health,
+        outdated=lambda: members.membership.is_outdated,
+    )
+    authenticator = Authenticator(
+        KeyRing(store), is_open=settings.open, is_local=settings.is_local, allowed_hosts=settings.allowed_hosts
+    )
+    return PlatformApp(apps, authenticator, gateway.budget)
 
 
 def prepare_keys(settings: PlatformSettings, store: Store, folder: DataFolder) -> None:
@@ -366,17 +358,16 @@ def _client_options(access: S3Access) -> dict[str, object]:
     }
 
 
-def _container_environment(
-    settings: PlatformSettings, address: Address, key: LocalKey | None, env: Mapping[str, str]
-) -> dict[str, str]:
+def _container_environment(site: Site) -> dict[str, str]:
     """
     Return the variables that SageMaker sets in every container, and those by which it exports traces.
 
     With the generated key of the platform, or without keys, also those to call it: on AWS the code has a role. Keys
     that its operator made are not given away.
     """
+    settings, key = site.settings, None if site.settings.open else read_local_key(site.sharing.folder)
     environment = {
-        **traced_environment(settings.otlp_traces_endpoint, env),
+        **traced_environment(settings.otlp_traces_endpoint, site.env),
         "AWS_REGION": settings.region,
         "AWS_DEFAULT_REGION": settings.region,
         "SAGEMAKER_REGION": settings.region,
@@ -384,10 +375,10 @@ def _container_environment(
     if not settings.open and (key is None or not key.is_generated):
         return environment
     environment |= {
-        "AWS_ENDPOINT_URL": address.url,
+        "AWS_ENDPOINT_URL": site.address.url,
         "AWS_ACCESS_KEY_ID": "headrace" if key is None else key.key_id,
         "AWS_SECRET_ACCESS_KEY": "headrace" if key is None else key.secret,
     }
-    if address.ca_bundle is not None:
-        environment["AWS_CA_BUNDLE"] = address.ca_bundle
+    if site.address.ca_bundle is not None:
+        environment["AWS_CA_BUNDLE"] = site.address.ca_bundle
     return environment

@@ -148,7 +148,6 @@ class BackupWriter:
             self._progress(name, min(num_bytes, total_bytes), total_bytes)
 
     def finish(self, copy: StoreCopy, *, settings: Json, has_objects: bool) -> Manifest:
-        """Add the manifest, and end the archive."""
         kinds = sorted({row.kind for row in copy.rows})
         manifest = Manifest(
             format=FORMAT,

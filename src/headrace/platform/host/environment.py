@@ -30,8 +30,6 @@ _CLEARED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The platform that a shell points at, and its credentials."""
-
     url: str
     region: str
     access_key: str = "headrace"
@@ -67,7 +65,9 @@ def variables(target: Target, env: Mapping[str, str]) -> dict[str, str | None]:
     if target.ca_bundle is not None:
         values["AWS_CA_BUNDLE"] = target.ca_bundle
     if any(env.get(name) for name in _PROXIES):
-        values |= {name: _with_local_hosts(env.get(name, "")) for name in ("NO_PROXY", "no_proxy")}
+        for name in ("NO_PROXY", "no_proxy"):
+            known = [host for host in env.get(name, "").split(",") if host]
+            values[name] = ",".join([*known, *(host for host in _LOCAL_HOSTS if host not in known)])
     cleared = (name for name in env if name in _CLEARED or name.startswith("AWS_ENDPOINT_URL_"))
     return values | dict.fromkeys(sorted(cleared))
 
@@ -114,8 +114,3 @@ def _marked(env: Mapping[str, str]) -> list[str]:
     """Return the names of the variables that were set; only valid names, because the shell evaluates them."""
     names = env.get(MARK, "").split(",")
     return [name for name in names if name.isidentifier() and name.isascii()]
-
-
-def _with_local_hosts(hosts: str) -> str:
-    known = [host for host in hosts.split(",") if host]
-    return ",".join([*known, *(host for host in _LOCAL_HOSTS if host not in known)])

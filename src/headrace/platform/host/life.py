@@ -18,7 +18,7 @@ import stat
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -27,10 +27,11 @@ from headrace.core.errors import HeadraceError, Unavailable
 from headrace.core.log_files import KEPT_LOG_BYTES, MAX_LOG_BYTES, trim_log
 from headrace.core.telemetry import get_logger
 from headrace.core.threads import keep_from_collector
+from headrace.core.tracing import Tracer
 from headrace.platform.cluster.launcher import Launcher
 from headrace.platform.control.model.worker import WORKER
 from headrace.platform.host.app import PlatformApp
-from headrace.platform.host.assembly import Parts, assemble
+from headrace.platform.host.assembly import Parts, Site, assemble
 from headrace.platform.host.folders import Address, DataFolder
 from headrace.platform.host.sharing import Sharing
 from headrace.platform.host.supervisor import STOP_WITHOUT_DELAY
@@ -75,86 +76,81 @@ class Listener:
         )
 
 
+@dataclass(slots=True, kw_only=True)
 class PlatformLifecycle:
-    def __init__(
-        self,
-        settings: PlatformSettings,
-        store: Store,
-        sharing: Sharing,
-        listener: Listener,
-        storage: ObjectStorage,
-        *,
-        on_ready: OnReady | None,
-        on_serving: Callable[[], None],
-        env: Mapping[str, str],
-    ) -> None:
-        self._settings = settings
-        self._store = store
-        self._sharing = sharing
-        self._has_successor = False
-        """True if other members go on with the platform after this process has left."""
-        self._is_displaced = False
-        """True if the platform has another home, where no member uses the workers of this one."""
-        self._listener = listener
-        self._storage = storage
-        self._on_ready = on_ready
-        self._on_serving = on_serving
-        self._env = env
-        self._stop = asyncio.Event()
-        self._signalled_s = 0.0
-        self._delay_s = 0.0
+    settings: PlatformSettings
+    store: Store
+    sharing: Sharing
+    listener: Listener
+    storage: ObjectStorage
+    on_ready: OnReady | None
+    on_serving: Callable[[], None]
+    env: Mapping[str, str]
+    _has_successor: bool = False
+    """True if other members go on with the platform after this process has left."""
+    _is_displaced: bool = False
+    """True if the platform has another home, where no member uses the workers of this one."""
+    _stop: asyncio.Event = field(default_factory=asyncio.Event)
+    _signalled_s: float = 0.0
+    _delay_s: float = 0.0
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, STOP_WITHOUT_DELAY):
             if signal.getsignal(number) is not signal.SIG_IGN:  # ignored under `nohup`
                 loop.add_signal_handler(number, self._on_signal, number)
-        address = self._listener.address
-        async with AsyncExitStack() as stack:
-            tracer = stack.enter_context(
-                tracing(self._settings.otlp_traces_endpoint, self._env, service="headrace-platform")
-            )
+        settings, folder, url = self.settings, self.sharing.folder, self.listener.address.url
+        async with AsyncExitStack() as stack:  # which ends the parts in reverse order
+            tracer = stack.enter_context(tracing(settings.otlp_traces_endpoint, self.env, service="headrace-platform"))
             _begin(stack, return_memory(), "free memory")
-            stack.push_async_callback(lambda: self._storage.stop(keep=self._keeps_workers))
-            await self._storage.start()
-            parts = assemble(
-                self._settings, self._sharing, self._store, self._storage, address=address, env=self._env, tracer=tracer
-            )
+            stack.push_async_callback(lambda: self.storage.stop(keep=self._keeps_workers))
+            await self.storage.start()
+            parts = assemble(self._site(tracer))
             stack.push_async_callback(self._close, parts)
-            await parts.gateway.start()
-            tasks = [_begin(stack, parts.series.run(), "metrics")]
-            logs = (self._sharing.folder.log, self._sharing.home.storage_log)
-            tasks.append(_begin(stack, bound_logs(logs), "logs"))
-            if parts.siblings is not None:
-                await parts.siblings.start()
-                stack.push_async_callback(parts.siblings.close)
-            if parts.peers is not None:
-                tasks.append(_begin(stack, parts.peers.run(), "reports between members"))
-            stack.push_async_callback(self._leave, parts)
-            tasks.append(_begin(stack, parts.membership.run(parts.leading.run), "membership"))
+            tasks = await self._begin_parts(stack, parts)
+            # From here on requests are answered.
             keep_from_collector()
             _begin(stack, warm_up(), "warm-up")
-            server = http_server(parts.app, limits=http_limits(self._settings), tls=self._listener.tls)
-            serving = asyncio.create_task(server.serve(sockets=list(self._listener.sockets)), name="http")
+            server = http_server(parts.app, limits=http_limits(settings), tls=self.listener.tls)
+            serving = asyncio.create_task(server.serve(sockets=list(self.listener.sockets)), name="http")
             stack.push_async_callback(self._end_serving, server, serving)
-            get_logger().info(
-                "platform.ready", url=address.url, data_dir=str(self._sharing.folder.root), storage=self._storage.state
-            )
-            self._on_serving()
-            tasks.append(_begin(stack, parts.disk.watch(self._storage.restart), "free space"))
-            if self._on_ready is not None:
+            get_logger().info("platform.ready", url=url, data_dir=str(folder.root), storage=self.storage.state)
+            self.on_serving()
+            tasks.append(_begin(stack, parts.disk.watch(self.storage.restart), "free space"))
+            if self.on_ready is not None:
                 with suppress(HeadraceError, TimeoutError):  # so that the start message shows its state
                     async with asyncio.timeout(_STORAGE_PATIENCE_S):
-                        await self._storage.ready()
-                self._on_ready(
-                    Started(
-                        url=address.url, folder=self._sharing.folder, settings=self._settings, storage=self._storage
-                    )
-                )
+                        await self.storage.ready()
+                self.on_ready(Started(url=url, folder=folder, settings=settings, storage=self.storage))
             await self._until_stopped(parts.app, *tasks, serving)
-            parts.membership.resign()
+            parts.members.membership.resign()
         get_logger().info("platform.stopped")
         return 0
+
+    def _site(self, tracer: Tracer) -> Site:
+        return Site(
+            settings=self.settings,
+            sharing=self.sharing,
+            store=self.store,
+            storage=self.storage,
+            address=self.listener.address,
+            env=self.env,
+            tracer=tracer,
+        )
+
+    async def _begin_parts(self, stack: AsyncExitStack, parts: Parts) -> "list[asyncio.Task[None]]":
+        """Start the parts behind the port; return the tasks whose failure stops the platform."""
+        members = parts.members
+        await parts.invocations.gateway.start()
+        logs = (self.sharing.folder.log, self.sharing.home.storage_log)
+        tasks = [_begin(stack, parts.invocations.series.run(), "metrics"), _begin(stack, bound_logs(logs), "logs")]
+        if members.siblings is not None:
+            await members.siblings.start()
+            stack.push_async_callback(members.siblings.close)
+        if members.peers is not None:
+            tasks.append(_begin(stack, members.peers.run(), "reports between members"))
+        stack.push_async_callback(self._leave, parts)
+        return [*tasks, _begin(stack, members.membership.run(parts.leading.run), "membership")]
 
     async def _until_stopped(self, app: PlatformApp, *tasks: "asyncio.Task[None]") -> None:
         """Wait for a signal and the shutdown delay; a part that fails stops the platform with its error."""
@@ -179,8 +175,8 @@ class PlatformLifecycle:
             os._exit(128 + number)
         self._stop.set()
         self._signalled_s = now_s
-        self._sharing.folder.announce_stop()
-        settings = self._settings
+        self.sharing.folder.announce_stop()
+        settings = self.settings
         if number == signal.SIGTERM:
             self._delay_s = resolve_shutdown_delay(
                 settings.shutdown_delay_s, grace_s=settings.shutdown_grace_s, host=settings.host
@@ -191,33 +187,34 @@ class PlatformLifecycle:
 
     async def _end_serving(self, server: HttpServer, serving: "asyncio.Task[None]") -> None:
         """Let requests in flight finish; uvicorn aborts them after the grace period."""
-        server.stop(grace_s=self._settings.shutdown_grace_s - self._delay_s)
+        server.stop(grace_s=self.settings.shutdown_grace_s - self._delay_s)
         with suppress(asyncio.CancelledError):
             await serving
 
     async def _leave(self, parts: Parts) -> None:
         """Leave the members; the last one at its home stops the workers, unless they are kept for the next platform."""
-        self._has_successor = await parts.membership.leave()
-        self._is_displaced = parts.membership.is_displaced
+        self._has_successor = await parts.members.membership.leave()
+        self._is_displaced = parts.members.membership.is_displaced
         if not self._keeps_workers:
-            store = None if self._is_displaced else self._store
-            num_workers = await end_workers(store, parts.cluster.launcher, grace_s=_WORKER_GRACE_S)
+            store = None if self._is_displaced else self.store
+            num_workers = await end_workers(store, parts.workers.cluster.launcher, grace_s=_WORKER_GRACE_S)
             get_logger().info("workers.ended", workers=num_workers)
 
     @property
     def _keeps_workers(self) -> bool:
-        return (self._settings.keep_workers or self._has_successor) and not self._is_displaced
+        return (self.settings.keep_workers or self._has_successor) and not self._is_displaced
 
     async def _close(self, parts: Parts) -> None:
-        await asyncio.to_thread(parts.waker.close)
-        await parts.gateway.close()
+        invocations, cluster = parts.invocations, parts.workers.cluster
+        await asyncio.to_thread(invocations.waker.close)
+        await invocations.gateway.close()
         await parts.s3.close()
-        if parts.objects is not None:
-            await parts.objects.close()
-        await parts.cluster.launcher.close()
+        if invocations.objects is not None:
+            await invocations.objects.close()
+        await cluster.launcher.close()
         if not self._keeps_workers:
-            await asyncio.to_thread(parts.cluster.end)
-        await asyncio.to_thread(parts.series.close)
+            await asyncio.to_thread(cluster.end)
+        await asyncio.to_thread(invocations.series.close)
 
 
 def _redirect_output() -> None:

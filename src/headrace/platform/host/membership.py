@@ -12,7 +12,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -62,31 +62,27 @@ class Membership:
         return False
 
 
+@dataclass
 class Shared(Membership):
     """Membership of a process that shares the platform's store with others, by heartbeats."""
 
-    def __init__(
-        self,
-        coordination: Coordination,
-        *,
-        on_standing: Callable[[Standing], None] = lambda _: None,
-        heartbeat_s: float = HEARTBEAT_S,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Create the membership of an open coordination; `on_standing` is called after each heartbeat."""
-        self._coordination = coordination
-        self._on_standing = on_standing
-        self._heartbeat_s = heartbeat_s
-        self._clock = clock
-        self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="membership")
-        """Heartbeats do not wait for other work in the default threads."""
-        self._lease_until_s = 0.0
-        self._leading: asyncio.Task[None] | None = None
-        self._is_failing = False
-        self._has_resigned = False
-        self._has_others = False
-        self._newer: Member | None = None
-        """A member that writes records which this process cannot read."""
+    coordination: Coordination
+    """It is open."""
+    on_standing: Callable[[Standing], None] = lambda _: None
+    """Called after each heartbeat."""
+    heartbeat_s: float = HEARTBEAT_S
+    clock: Callable[[], float] = time.monotonic
+    _threads: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(max_workers=1, thread_name_prefix="membership")
+    )
+    """Heartbeats do not wait for other work in the default threads."""
+    _lease_until_s: float = 0.0
+    _leading: "asyncio.Task[None] | None" = None
+    _is_failing: bool = False
+    _has_resigned: bool = False
+    _has_others: bool = False
+    _newer: Member | None = None
+    """A member that writes records which this process cannot read."""
 
     async def run(self, lead: Lead) -> None:
         """Send heartbeats until cancelled, and lead while this member holds the lease. Raises `Displaced`."""
@@ -94,7 +90,7 @@ class Shared(Membership):
             while True:
                 standing = await self._beat()
                 if standing is not None:
-                    self._on_standing(standing)
+                    self.on_standing(standing)
                     if self._has_lease() and self._leading is None:
                         get_logger().info("platform.leads", term=standing.term)
                         self._leading = asyncio.create_task(self._lead(lead, standing.term), name="leader")
@@ -110,10 +106,10 @@ class Shared(Membership):
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + LEASE_S + _LEAVE_POLL_S
         try:
-            has_others = await loop.run_in_executor(self._threads, self._coordination.leave)
+            has_others = await loop.run_in_executor(self._threads, self.coordination.leave)
             while has_others and loop.time() < deadline_s:  # they may have been killed, or be leaving as well
                 await asyncio.sleep(_LEAVE_POLL_S)
-                has_others = await loop.run_in_executor(self._threads, self._coordination.has_others)
+                has_others = await loop.run_in_executor(self._threads, self.coordination.has_others)
         except Unavailable:
             return True
         else:
@@ -122,13 +118,13 @@ class Shared(Membership):
             self._threads.shutdown(wait=False)
 
     def _has_lease(self) -> bool:
-        return self._clock() < self._lease_until_s
+        return self.clock() < self._lease_until_s
 
     async def _beat(self) -> Standing | None:
         """Send one heartbeat; stop leading when the lease expires before the answer. None: the database failed."""
-        began_s = self._clock()
+        began_s = self.clock()
         is_candidate = self._newer is None and not (self._has_resigned and self._has_others)
-        send = partial(self._coordination.heartbeat, is_candidate=is_candidate)
+        send = partial(self.coordination.heartbeat, is_candidate=is_candidate)
         beat = asyncio.get_running_loop().run_in_executor(self._threads, send)
         await asyncio.wait({beat}, timeout=max(0.0, self._lease_until_s - began_s) if self._leading else None)
         if not beat.done():
@@ -147,7 +143,7 @@ class Shared(Membership):
             self._is_failing = False
             self._has_others = len(standing.members) > 1
             self._look_for_newer(standing)
-            is_mine = standing.leader == self._coordination.member.id
+            is_mine = standing.leader == self.coordination.member.id
             self._lease_until_s = began_s + LEASE_S if is_mine else 0.0
         if not self._has_lease():
             await self._stop_leading()
@@ -155,7 +151,7 @@ class Shared(Membership):
 
     def _look_for_newer(self, standing: Standing) -> None:
         """Note a newer member; the next heartbeat gives the lease up for it."""
-        before, own = self._newer, self._coordination.member
+        before, own = self._newer, self.coordination.member
         self._newer = next(filter(own.is_outdated_by, standing.members), None)
         self.is_outdated = self._newer is not None and self._newer.url != own.url
         if self._newer is not None and before is None:
@@ -164,9 +160,9 @@ class Shared(Membership):
     async def _pause(self) -> None:
         """Wait for the next heartbeat; raise the error of the leader's loops."""
         if self._leading is None:
-            await asyncio.sleep(self._heartbeat_s)
+            await asyncio.sleep(self.heartbeat_s)
             return
-        await asyncio.wait({self._leading}, timeout=self._heartbeat_s)
+        await asyncio.wait({self._leading}, timeout=self.heartbeat_s)
         if self._leading.done():
             leading, self._leading = self._leading, None
             await leading

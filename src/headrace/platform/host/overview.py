@@ -152,34 +152,23 @@ def read_overview(store: Store, endpoint: str) -> Json:
 
 
 def component_json(record: ComponentRecord | Unreadable) -> Json:
+    shared = {"name": record.name, "status": component_status(record), "created_s": record.created_s}
     if isinstance(record, Unreadable):
-        return {
-            "name": record.name,
-            "variant": "",
-            "model": "",
-            "base": "",
-            "status": visible_state(record).value,
-            "serving": 0,
-            "desired": 0,
-            "need": _resources_json(Resources()),
-            "placement": "",
-            "failure_reason": unreadable_message(record),
-            "created_s": record.created_s,
-        }
+        unknown = {"serving": 0, "desired": 0, "need": _resources_json(Resources())}
+        texts = dict.fromkeys(("variant", "model", "base", "placement"), "")
+        return {**shared, **texts, **unknown, "failure_reason": unreadable_message(record)}
     current = serving_revision(record)
     (workload,) = current.workloads
     return {
-        "name": record.name,
+        **shared,
         "variant": current.variant,
         "model": current.specification.get("ModelName", ""),
         "base": current.base,
-        "status": component_status(record),
         "serving": current_copies(record),
         "desired": record.spec.revision.copies,
         "need": _resources_json(workload.need or Resources()),
         "placement": workload.placement,
         "failure_reason": failure_reason(record),
-        "created_s": record.created_s,
     }
 
 

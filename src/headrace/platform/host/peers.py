@@ -165,7 +165,6 @@ class Siblings:
             (self.folder / self.own_id).unlink(missing_ok=True)
 
     def set_standing(self, standing: Standing) -> None:
-        """Ask these members from now on."""
         self._ids = [member.id for member in standing.members if member.id != self.own_id]
 
     async def ask(self, question: str, argument: object = None) -> list[Any]:

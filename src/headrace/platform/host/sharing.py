@@ -4,7 +4,7 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -122,57 +122,55 @@ def agreed_settings(settings: PlatformSettings) -> str:
     return json.dumps({name: getattr(settings, name) for name in _AGREED})
 
 
-def make_peers(coordination: Coordination | None, gateway: Gateway, leading: Leading) -> Peers | None:
-    """Connect the gateway and the leader's loops with each other and, if there may be others, with those of theirs."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Members:
+    """This process's ties to the other processes of its platform; only a membership if there can be none."""
+
+    membership: Membership
     peers: Peers | None = None
+    siblings: Siblings | None = None
+
+    async def ask(self, question: str, argument: object) -> Sequence[Any]:
+        """Return the answers of the other processes to a question."""
+        return () if self.siblings is None else await self.siblings.ask(question, argument)
+
+
+def make_members(sharing: Sharing, store: Store, gateway: Gateway, leading: Leading) -> Members:
+    """Connect the gateway and the leader's loops with each other and, if there may be others, with those of theirs."""
+    coordination = sharing.coordination
+    if coordination is None:
+        gateway.on_quarantine(leading.look_at_workers)
+        return Members(membership=Membership(store))
 
     def on_quarantine() -> None:
         leading.look_at_workers()
-        if peers is not None:
-            peers.tell(QUARANTINE)
-
-    gateway.on_quarantine(on_quarantine)
-    if coordination is not None:
-        peers = Peers(
-            coordination=coordination,
-            read_own=lambda: Report(
-                workers=gateway.own_loads(), held=gateway.own_held(), readings=dict(leading.readings)
-            ),
-            on_reports=gateway.set_others,
-            on_quarantine=leading.look_at_workers,
-            on_async=gateway.look_for_async,
-        )
-        gateway.on_accepted_for_others(partial(peers.tell, ASYNC))
-    return peers
-
-
-def make_siblings(sharing: Sharing, gateway: Gateway) -> Siblings | None:
-    if sharing.coordination is None:
-        return None
+        peers.tell(QUARANTINE)
 
     def traffic(argument: list[Any]) -> object:
         names, since_s = argument
         return gateway.history.snapshot(names, since_s=since_s, now_s=time.time())
 
-    siblings = Siblings(
-        folder=sharing.home.sockets,
-        own_id=sharing.coordination.member.id,
-        answers={TRAFFIC: traffic, METRICS: lambda _: render(gateway.metrics).decode()},
-    )
-    if gateway.responses is not None:
-        share_responses(gateway.responses, siblings)
-    return siblings
-
-
-def make_membership(store: Store, peers: Peers | None, siblings: Siblings | None) -> Membership:
-    if peers is None or siblings is None:
-        return Membership(store)
-
     def on_standing(standing: Standing) -> None:
         peers.set_standing(standing)
         siblings.set_standing(standing)
 
-    return Shared(peers.coordination, on_standing=on_standing)
+    peers = Peers(
+        coordination=coordination,
+        read_own=lambda: Report(workers=gateway.own_loads(), held=gateway.own_held(), readings=dict(leading.readings)),
+        on_reports=gateway.set_others,
+        on_quarantine=leading.look_at_workers,
+        on_async=gateway.look_for_async,
+    )
+    siblings = Siblings(
+        folder=sharing.home.sockets,
+        own_id=coordination.member.id,
+        answers={TRAFFIC: traffic, METRICS: lambda _: render(gateway.metrics).decode()},
+    )
+    gateway.on_quarantine(on_quarantine)
+    gateway.on_accepted_for_others(partial(peers.tell, ASYNC))
+    if gateway.responses is not None:
+        share_responses(gateway.responses, siblings)
+    return Members(membership=Shared(coordination, on_standing=on_standing), peers=peers, siblings=siblings)
 
 
 def forget_members(folder: DataFolder) -> None:

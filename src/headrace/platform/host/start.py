@@ -231,11 +231,11 @@ class _Start:
                 settings.s3_endpoint, sharing.home.objects, settings.region, self.env, is_keeper=is_alone
             )
             lifecycle = PlatformLifecycle(
-                settings,
-                store,
-                sharing,
-                listener,
-                storage,
+                settings=settings,
+                store=store,
+                sharing=sharing,
+                listener=listener,
+                storage=storage,
                 on_ready=on_ready,
                 on_serving=child.is_ready if child is not None else lambda: None,
                 env=self.env,
