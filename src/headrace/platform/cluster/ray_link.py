@@ -205,22 +205,21 @@ class RayLink:
         return _BridgeProcess(process=process, reader=reader, writer=writer)
 
     def _popen(self, stream: socket.socket) -> "subprocess.Popen[bytes]":
+        if self._head is not None:  # the user's variables for Ray are about other clusters
+            own = {name: value for name, value in self._environment.items() if not name.startswith("RAY_")}
+            environment = {**own, **QUIET, **ON_LOOPBACK, **self._head.access}
+        else:
+            is_here = self._connection.address.removeprefix("ray://").startswith(("127.", "localhost:"))
+            environment = {**self._environment, **QUIET, **(ON_LOOPBACK if is_here else {})}
         with self._log.open("ab") as log:
             return subprocess.Popen(  # noqa: S603 -- a fixed command
                 _COMMAND,
                 stdin=stream.fileno(),
                 stdout=stream.fileno(),
                 stderr=log,
-                env=self._bridge_environment(),
+                env=environment,
                 start_new_session=True,  # Ctrl-C must not end the bridge: the platform stops its workers through it
             )
-
-    def _bridge_environment(self) -> dict[str, str]:
-        if self._head is not None:  # the user's variables for Ray are about other clusters
-            own = {name: value for name, value in self._environment.items() if not name.startswith("RAY_")}
-            return {**own, **QUIET, **ON_LOOPBACK, **self._head.access}
-        is_here = self._connection.address.removeprefix("ray://").startswith(("127.", "localhost:"))
-        return {**self._environment, **QUIET, **(ON_LOOPBACK if is_here else {})}
 
     async def _read(self, bridge: _BridgeProcess) -> None:
         """Hand replies to their calls until the bridge ends; then fail the calls that are open, and reap it."""

@@ -100,7 +100,10 @@ class Fetcher:
     def fetch(self, source: ArtifactSource) -> Path:
         """Fetch one source; returns the folder that holds its files."""
         started_s = time.monotonic()
-        kind = _scheme(source.uri)
+        try:
+            kind = urlsplit(source.uri).scheme
+        except ValueError as error:
+            raise FetchFailed(f"{source.uri!r} is not a valid URI: {error}.") from error
         if kind == "s3":
             folder = self._from_s3(source)
         elif kind in ("http", "https"):
@@ -252,13 +255,6 @@ def redacted(uri: str) -> str:
     if parts.scheme not in ("http", "https"):
         return uri
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
-
-
-def _scheme(uri: str) -> str:
-    try:
-        return urlsplit(uri).scheme
-    except ValueError as error:
-        raise FetchFailed(f"{uri!r} is not a valid URI: {error}.") from error
 
 
 def _file_name(path: str) -> str:
