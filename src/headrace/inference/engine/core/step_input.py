@@ -149,6 +149,7 @@ class StepBuilder:
         slots = np.array([s.slot for s in sequences], np.int64)
         starts = np.zeros(len(sequences) + 1, np.int32)
         np.cumsum(plan.counts, out=starts[1:])
+        adapters = [s.adapter_slot for s in sequences]
         most_blocks = max(len(s.blocks) for s in sequences)
         rows, sampling, logit_rows = self._rows(plan, slots, starts)
         hidden_rows = _hidden_rows(plan, starts, logit_rows)
@@ -158,7 +159,7 @@ class StepBuilder:
             query_starts=starts,
             context_lens=_context_lens(sequences),
             block_tables=np.ascontiguousarray(self._tables[slots, :most_blocks]),
-            adapters=_adapters(sequences),
+            adapters=np.array(adapters, np.int32) if max(adapters) >= 0 else None,
             token_types=_token_types(sequences, starts),
             rows=rows,
             hidden_rows=hidden_rows,
@@ -267,11 +268,6 @@ def sampling_row(params: SamplingParams, seed: int) -> SamplingRows:
 
 def _context_lens(sequences: list[Sequence]) -> Int32:
     return np.array([s.num_computed_tokens for s in sequences], np.int32)
-
-
-def _adapters(sequences: list[Sequence]) -> Int32 | None:
-    slots = [s.adapter_slot for s in sequences]
-    return np.array(slots, np.int32) if max(slots) >= 0 else None
 
 
 def _token_types(sequences: list[Sequence], starts: Int32) -> Int32 | None:

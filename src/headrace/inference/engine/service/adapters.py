@@ -46,8 +46,6 @@ class LoadedAdapter:
     """The hash of its content, which salts the prefix cache."""
     num_uses: int = 0
     """Choices that have not ended."""
-    is_listed: bool = True
-    """False once its name was removed."""
 
 
 class AdapterRegistry:
@@ -150,11 +148,11 @@ class AdapterRegistry:
     def _delist(self, name: str) -> None:
         adapter = self._by_name.pop(name, None)
         if adapter is not None:
-            adapter.is_listed = False
             self._free_if_unused(adapter)
 
     def _free_if_unused(self, adapter: LoadedAdapter) -> None:
-        if not adapter.is_listed and adapter.num_uses == 0:
+        is_listed = self._by_name.get(adapter.info.name) is adapter
+        if not is_listed and adapter.num_uses == 0:
             self._free.append(adapter.slot)
 
     def _names(self) -> str:

@@ -9,6 +9,7 @@ out).
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -316,25 +317,20 @@ class AsyncEngine:
             self._is_drained.set()
 
     async def _close(self, deadline_s: float) -> None:
-        if self._streams:
-            try:
-                await asyncio.wait_for(self._is_drained.wait(), deadline_s)
-            except TimeoutError:
-                await self._abort_all()
+        if not await self._has_drained(deadline_s):
+            choices = [choice for stream in self._streams for choice in stream.choices]
+            self._engine.abort(choices, message="The server shut down before the answer was complete.")
+            await self._has_drained(1.0)  # a moment to read the last chunk; some readers have stopped reading
         await asyncio.to_thread(self._engine.stop)
         if self._preparing is not None:
             self._preparing.cancel()
         self._processor.grammars.close()
 
-    async def _abort_all(self) -> None:
-        """End the remaining choices with an ABORT chunk and give readers a moment to read it."""
-        message = "The server shut down before the answer was complete."
-        choices = [choice for stream in self._streams for choice in stream.choices]
-        self._engine.abort(choices, message=message)
-        try:
-            await asyncio.wait_for(self._is_drained.wait(), 1.0)
-        except TimeoutError:
-            return  # some readers have stopped reading
+    async def _has_drained(self, timeout_s: float) -> bool:
+        if self._streams:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._is_drained.wait(), timeout_s)
+        return not self._streams
 
 
 async def _best_chunks(stream: ChunkStream, *, count: int, shows_logprobs: bool) -> AsyncIterator[Chunk]:

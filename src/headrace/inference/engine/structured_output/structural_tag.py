@@ -7,9 +7,11 @@ Two forms: `{"structures": [{"begin", "schema", "end"}], "triggers": [...]}`, an
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from headrace.inference.engine.structured_output.schema.document import SchemaError, show
+
+T = TypeVar("T")
 
 _TEXT = "/(?s:.*)/"
 SchemaText = Callable[[object], str]
@@ -81,9 +83,9 @@ class _Writer:
 
     def triggered(self, value: dict[str, Any], place: str) -> str:
         """Return free text in which a trigger begins one of the tags."""
-        triggers = _strings(value.get("triggers"), f"{place}.triggers")
+        triggers = _items(value.get("triggers"), f"{place}.triggers", str, "strings")
         tags = []
-        for index, tag in enumerate(_objects(value.get("tags"), f"{place}.tags")):
+        for index, tag in enumerate(_items(value.get("tags"), f"{place}.tags", dict, "objects")):
             begin = tag.get("begin")
             trigger = next((item for item in triggers if isinstance(begin, str) and begin.startswith(item)), None)
             if trigger is None:
@@ -100,7 +102,7 @@ class _Writer:
     def _separated(self, value: dict[str, Any], place: str) -> str:
         tags = [
             self._tag(tag, f"{place}.tags[{index}]", after="")
-            for index, tag in enumerate(_objects(value.get("tags"), f"{place}.tags"))
+            for index, tag in enumerate(_items(value.get("tags"), f"{place}.tags", dict, "objects"))
         ]
         tag = self._rule(" | ".join(tags))
         more = "" if value.get("stop_after_first") else f" ({_literal(value.get('separator'), place)} {tag})*"
@@ -121,7 +123,7 @@ class _Writer:
         return f"{_literal(begin.removeprefix(after), place)} {body}"
 
     def _group(self, joint: str, value: dict[str, Any], place: str) -> str:
-        elements = _objects(value.get("elements"), f"{place}.elements")
+        elements = _items(value.get("elements"), f"{place}.elements", dict, "objects")
         parts = [self.format(element, f"{place}.elements[{index}]") for index, element in enumerate(elements)]
         return f"({joint.join(parts)})"
 
@@ -145,13 +147,7 @@ def _literal(value: object, place: str) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _strings(value: object, place: str) -> list[str]:
-    if not isinstance(value, list) or not value or not all(isinstance(item, str) and item for item in value):
-        raise SchemaError(f"`{place}` is {show(value)}; expected a list of strings.")
-    return value
-
-
-def _objects(value: object, place: str) -> list[dict[str, Any]]:
-    if not isinstance(value, list) or not value or not all(isinstance(item, dict) for item in value):
-        raise SchemaError(f"`{place}` is {show(value)}; expected a list of objects.")
+def _items(value: object, place: str, kind: type[T], expected: str) -> list[T]:
+    if not isinstance(value, list) or not value or not all(isinstance(item, kind) and item != "" for item in value):
+        raise SchemaError(f"`{place}` is {show(value)}; expected a list of {expected}.")
     return value

@@ -43,11 +43,14 @@ class AnswerText:
     def push(self, token_id: int, logprob: float | None, top: tuple[TokenLogprob, ...]) -> StopMatch | None:
         """Add a generated token; return the stop string that it completes, if any."""
         raw, text = self._table.entry(token_id)
-        if token_id in self._table.special_ids:
-            return self._push_special(Token(token_id, self._table.text(token_id), logprob, True, top, raw))
+        is_special = token_id in self._table.special_ids
+        if is_special and token_id not in self._shown_ids:
+            name = self._table.text(token_id)
+            self._held.append(_Held(Token(token_id, name, logprob, True, top, raw), self._num_chars, False))
+            return None
         piece = self._detokenizer.push(raw, text)
         self._num_chars += len(piece)
-        self._held.append(_Held(Token(token_id, piece, logprob, False, top, raw), self._num_chars, True))
+        self._held.append(_Held(Token(token_id, piece, logprob, is_special, top, raw), self._num_chars, True))
         return self._matcher.push(piece) if self._matcher is not None and piece else None
 
     def push_end(self, token_id: int, logprob: float | None, top: tuple[TokenLogprob, ...]) -> None:
@@ -81,15 +84,6 @@ class AnswerText:
         starts = [self._num_released_chars, *(held.end for held in self._held)]
         self._held = deque(_clip(held, start, end) for held, start in zip(self._held, starts, strict=False))
         return self._release(end, len(self._held))
-
-    def _push_special(self, token: Token) -> StopMatch | None:
-        if token.id not in self._shown_ids:
-            self._held.append(_Held(token, self._num_chars, False))
-            return None
-        piece = self._detokenizer.push(token.raw, None)
-        self._num_chars += len(piece)
-        self._held.append(_Held(replace(token, text=piece), self._num_chars, True))
-        return self._matcher.push(piece) if self._matcher is not None else None
 
     def _flush_character(self) -> None:
         """Add an incomplete character at the end to the last visible token."""
