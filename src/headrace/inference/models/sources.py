@@ -19,7 +19,6 @@ from headrace_handler.stray_files import listed
 
 MODELS_FOLDER: Final = "models"
 PACKED_FOLDER: Final = "packed"
-_HOME_VARIABLE: Final = "HEADRACE_HOME"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,7 @@ class Located:
 
 def home_folder(environment: Mapping[str, str]) -> Path:
     """Return the folder of `models/` (downloads) and `packed/` (weights): `$HEADRACE_HOME` or `~/.cache/headrace`."""
-    return Path(environment.get(_HOME_VARIABLE) or "~/.cache/headrace").expanduser()
+    return Path(environment.get("HEADRACE_HOME") or "~/.cache/headrace").expanduser()
 
 
 def locate(ref: str | Located, *, revision: str | None, home: Path, progress: Progress) -> Located:

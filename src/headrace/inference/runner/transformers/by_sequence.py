@@ -78,14 +78,8 @@ class SequenceNetwork:
             )
             if step.adapters is not None:
                 self._adapters.select(step.adapters[sequence : sequence + 1].repeat(end - start))
-            parts.append(
-                self._head.run(
-                    step.token_ids[start:end],
-                    rows,
-                    use_cache=True,
-                    **{self._cache_argument: cache},
-                )
-            )
+            given = {self._cache_argument: cache}
+            parts.append(self._head.run(step.token_ids[start:end], rows, use_cache=True, **given))
         return torch.cat(parts)
 
 
