@@ -122,7 +122,7 @@ def bench(*, as_json: bool, output: Path | None, **values: Any) -> None:
     import uvloop
     from rich.console import Console
 
-    options = read_options(values)
+    options = _options(values)
     with _showing(options) as on_record, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         report = runner.run(run_benchmark(options, on_record))
     print_report(report, Console(width=None if sys.stdout.isatty() else 120))
@@ -133,13 +133,7 @@ def bench(*, as_json: bool, output: Path | None, **values: Any) -> None:
         click.echo(json.dumps(value, ensure_ascii=False))
 
 
-def read_options(values: dict[str, Any]) -> BenchOptions:
-    """
-    Convert the command line options to `BenchOptions`.
-
-    Raises:
-        SettingsError: options contradict each other or are invalid.
-    """
+def _options(values: dict[str, Any]) -> BenchOptions:
     changed: dict[str, Any] = {
         "levels": _levels(values["concurrency"], values["rate"], values["arrivals"]),
         "source": _source(values),

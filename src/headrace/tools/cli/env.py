@@ -86,7 +86,7 @@ def _credentials(key: str | None, data_dir: Path | None, platform: Platform) -> 
     """Return the named key; else the credentials that all commands use for the platform, else its first key."""
     if key is None and platform.has_credentials:
         return {"access_key": platform.access_key, "secret_key": platform.secret_key}
-    from headrace.tools.cli.keys import opened_keys
+    from headrace.tools.cli.store import opened_keys
 
     with opened_keys(data_dir) as keys:
         known = {access_key.key_id: access_key.secret for access_key in keys.list()}

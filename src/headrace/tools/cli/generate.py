@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import Any, Self
 
 import click
 import msgspec
@@ -221,8 +221,6 @@ def lines_done(output: Path, items: list[Item]) -> int:
     Raises:
         SettingsError: the output does not belong to this input.
     """
-    if not output.exists():
-        return 0
     content = output.read_bytes()
     whole = content[: content.rfind(b"\n") + 1]
     if len(whole) < len(content):
@@ -245,23 +243,6 @@ def _output_row(line: bytes, output: Path) -> dict[str, Any]:
     if not isinstance(row, dict):
         raise SettingsError(f"{output} is not the output of a batch. Name another --output, or pass --overwrite.")
     return row
-
-
-class OrderedWriter:
-    """Writes lines in the order of their numbers, whatever the order of arrival."""
-
-    def __init__(self, file: IO[str], *, first: int) -> None:
-        self._file = file
-        self._next = first
-        self._waiting: dict[int, str] = {}
-
-    def put(self, index: int, line: str) -> None:
-        """Write the line, or keep it until the lines before it have arrived."""
-        self._waiting[index] = line
-        while self._next in self._waiting:
-            self._file.write(self._waiting.pop(self._next) + "\n")
-            self._next += 1
-        self._file.flush()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -299,13 +280,18 @@ class Batch:
         mode = "a" if self.num_before else "w"
         opened = nullcontext(sys.stdout) if self.output is None else self.output.open(mode, encoding="utf-8")
         with opened as file, showing_progress() as progress:
-            writer = OrderedWriter(file, first=self.num_before)
+            waiting: dict[int, str] = {}
+            num_written = self.num_before
 
             async def work() -> None:
-                nonlocal num_done, num_failed, num_tokens
+                nonlocal num_done, num_failed, num_tokens, num_written
                 for item in remaining:
                     row = await _answer_item(source, item)
-                    writer.put(item.index, json.dumps(row, ensure_ascii=False))
+                    waiting[item.index] = json.dumps(row, ensure_ascii=False)
+                    while num_written in waiting:  # in the order of the input, whatever the order of arrival
+                        file.write(f"{waiting.pop(num_written)}\n")
+                        num_written += 1
+                    file.flush()
                     num_done += 1
                     num_failed += "error" in row
                     num_tokens += sum(choice.get("output_tokens", 0) for choice in row.get("choices", [row]))

@@ -28,9 +28,9 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "up": Entry("headrace.tools.cli.up", "up", "Run a local SageMaker."),
         "status": Entry("headrace.tools.cli.status", "status", "Show the state of the platform, or wait for it."),
         "env": Entry("headrace.tools.cli.env", "env", "Point this shell at a platform."),
-        "keys": Entry("headrace.tools.cli.keys", "keys", "Create, list and delete access keys."),
-        "backup": Entry("headrace.tools.cli.backup", "backup", "Copy a platform's records and objects into a file."),
-        "restore": Entry("headrace.tools.cli.backup", "restore", "Restore a platform from a backup."),
+        "keys": Entry("headrace.tools.cli.store", "keys", "Create, list and delete access keys."),
+        "backup": Entry("headrace.tools.cli.store", "backup", "Copy a platform's records and objects into a file."),
+        "restore": Entry("headrace.tools.cli.store", "restore", "Restore a platform from a backup."),
         "down": Entry("headrace.tools.cli.down", "down", "Stop the platform on this machine."),
     },
     "Endpoints": {

@@ -146,10 +146,7 @@ class Platform:
         """
         Return the models that the server of an endpoint or component lists; empty if it has no such list.
 
-        Args:
-            target: `NAME` or `NAME/inference-components/NAME`.
-            timeout_s: time to wait; an endpoint without an instance is started first.
-            variant: the variant to ask, regardless of weights.
+        The target is `NAME` or `NAME/inference-components/NAME`; an endpoint without an instance is started first.
         """
         url = f"{self.url}/endpoints/{quote(target)}/openai/v1/models"
         headers = {"Authorization": f"Bearer {self.secret_key}", "Prefer": "wait"}

@@ -82,7 +82,7 @@ def quantize(
     if bits == "4" and alpha is not None:
         raise SettingsError("--alpha has no effect with --bits 4, which smooths nothing. Leave it out.")
     num_bits, alpha = int(bits), alpha or "auto"
-    alphas = parse_alpha(alpha)
+    alphas = _strengths(alpha)
     check_is_free(output_dir)
     started_s = time.perf_counter()
     from headrace.inference.models.calibration_texts import calibration_samples
@@ -105,20 +105,15 @@ def quantize(
     click.echo(output_dir)
 
 
-def parse_alpha(text: str) -> tuple[float, ...]:
-    """
-    Return the smoothing strengths to search.
-
-    Raises:
-        SettingsError: the text is neither `auto` nor a number from 0 to 1.
-    """
+def _strengths(alpha: str) -> tuple[float, ...]:
+    """Return the smoothing strengths to search."""
     from headrace.inference.runner.smoothing import strengths
 
     rule = share_or_auto()
     try:
-        return strengths(rule.read(text))
+        return strengths(rule.read(alpha))
     except ValueError:
-        raise SettingsError(f"--alpha is {text!r}; expected {rule.expected}.") from None
+        raise SettingsError(f"--alpha is {alpha!r}; expected {rule.expected}.") from None
 
 
 def summary(reports: "Sequence[LayerReport]") -> str:

@@ -280,10 +280,7 @@ def request_parts(request: GenerationRequest, model: str, *, is_extended: bool =
     """
     Return path and body with only the values that differ from defaults, so that other servers accept it.
 
-    Args:
-        request: for one answer.
-        model: its name on the server.
-        is_extended: the server has vLLM's fields for constraints and repetition; others ignore or refuse them.
+    A server that `is_extended` has vLLM's fields for constraints and repetition; others ignore or refuse them.
 
     Raises:
         InvalidRequest: an option cannot be sent to this server, or its answer is not read.

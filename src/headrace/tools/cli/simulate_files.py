@@ -52,10 +52,9 @@ def read_trace(path: Path) -> Trace:
     if last_s - start_s > MAX_STEPS * STEP_S:
         hint = " Its times look like milliseconds; expected seconds." if start_s > _MAX_TIME_S else ""
         raise InvalidRequest(f"{path} spans {(last_s - start_s) / 86_400:,.0f} days; expected at most 32.{hint}")
-    if "requests" not in columns:
-        return Trace(start_s=start_s, requests=_spread([(time_s, time_s, count) for time_s, count in rows], start_s))
-    times = [time_s for time_s, _ in rows]
-    ends = [*times[1:], last_s + (last_s - times[-2] if len(times) > 1 else STEP_S)]
+    times = ends = [time_s for time_s, _ in rows]
+    if "requests" in columns:
+        ends = [*times[1:], last_s + (last_s - times[-2] if len(times) > 1 else STEP_S)]
     spans = [(time_s, end_s, count) for (time_s, count), end_s in zip(rows, ends, strict=True)]
     return Trace(start_s=start_s, requests=_spread(spans, start_s))
 
