@@ -7,11 +7,9 @@ never stores a complete body that differs from the one that the client signed.
 
 import hashlib
 import re
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
-
-from botocore.httpchecksum import Crc32Checksum, Sha1Checksum, Sha256Checksum
 
 from headrace.platform.storage.s3_signing import UNSIGNED_PAYLOAD
 from headrace.serving.http.asgi import Receive, Scope
@@ -139,13 +137,6 @@ _HEX_DIGEST = re.compile(r"[0-9a-f]{64}")
 _EMPTY_DIGEST = hashlib.sha256().hexdigest()
 
 
-_CHECKSUMS: Mapping[str, Callable[[], Any]] = {
-    "x-amz-checksum-crc32": Crc32Checksum,
-    "x-amz-checksum-sha1": Sha1Checksum,
-    "x-amz-checksum-sha256": Sha256Checksum,
-}
-
-
 @dataclass(frozen=True, slots=True)
 class Upload:
     """A request body to forward, with its framing."""
@@ -256,7 +247,7 @@ def _other_digest() -> AwsError:
 async def _decoded(receive: Receive, reader: AwsChunkedReader, length: int, trailer: str) -> AsyncIterator[bytes]:
     """Yield the content of the chunks; the last part once length and checksum were compared."""
     held, num_bytes = b"", 0
-    checksum = _CHECKSUMS[trailer]() if trailer in _CHECKSUMS else None
+    checksum = _checksum_of(trailer)
     try:
         async for part in body_parts(receive):
             content = reader.feed(part)
@@ -285,6 +276,18 @@ async def _decoded(receive: Receive, reader: AwsChunkedReader, length: int, trai
         raise AwsError("BadDigest", f"The {trailer} you specified did not match what we received.")
     if held:
         yield held
+
+
+def _checksum_of(trailer: str) -> Any:
+    """Return botocore's checksum for a trailer, to be updated; None if it has none."""
+    from botocore.httpchecksum import Crc32Checksum, Sha1Checksum, Sha256Checksum  # 5 ms of a platform's start
+
+    kinds = {
+        "x-amz-checksum-crc32": Crc32Checksum,
+        "x-amz-checksum-sha1": Sha1Checksum,
+        "x-amz-checksum-sha256": Sha256Checksum,
+    }
+    return kinds[trailer]() if trailer in kinds else None
 
 
 def _number(text: str) -> int:
