@@ -35,7 +35,7 @@ MODULES = {
 ENVIRONMENTS = {"sdk3": "the SageMaker SDK", "clients": "constrained clients", "deploy": "schemas", "vllm": "vLLM"}
 """The need behind each environment of `scripts/environment`, which the tests create themselves."""
 FIXTURES = {"postgresql_server": "PostgreSQL"}
-PARAMETERS = {"postgresql": "PostgreSQL"}
+PARAMETERS = {"postgresql": "PostgreSQL", "ray_nodes": "Ray"}
 """Needs of a value of a parameter, for fixtures that ask for others by name."""
 _UNPICKLED = (
     "tests/headrace_handler/test_client_data.py::test_no_body_of_a_client_is_unpickled_by_the_images_of_sagemaker"

@@ -19,7 +19,7 @@ from .sites import LONG, Site, local_site, ray_site, seen_as, spec, started, unt
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), LONG]
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["local", "ray"])
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["local", "ray_nodes"])
 async def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
     folder = tmp_path_factory.mktemp(request.param)
     if request.param == "local":
