@@ -19,7 +19,7 @@ from headrace.tools.bench.report import print_report
 from headrace.tools.bench.run import BenchOptions, OnRecord, run_benchmark
 from headrace.tools.bench.workload import Arrivals, Dataset, Synthetic, parse_dataset, parse_lengths
 from headrace.tools.cli.api_key import api_key_for, ca_bundle_for
-from headrace.tools.cli.group import Examples
+from headrace.tools.cli.group import ABOVE_0, AT_LEAST_0, AT_LEAST_1, Examples
 from headrace.tools.cli.progress import watching
 
 EXAMPLES = """
@@ -47,19 +47,15 @@ headrace bench URL -c 8 --json | tail -1 | jq '.levels[0].output_tokens_per_s'
     default="poisson",
     help="Arrivals with --rate: random, as from independent users, or evenly spaced.",
 )
-@click.option("--requests", "num_requests", type=click.IntRange(min=1), help="Number of requests at each level.")
+@click.option("--requests", "num_requests", type=AT_LEAST_1, help="Number of requests at each level.")
 @click.option(
     "--duration",
     "duration_s",
-    type=click.FloatRange(min=0, min_open=True),
+    type=ABOVE_0,
     help="Seconds for which each level sends.  [default: 20, without --requests]",
 )
 @click.option(
-    "--warmup",
-    "warmup_requests",
-    type=click.IntRange(min=0),
-    default=2,
-    help="Warm-up requests before each level, not counted.",
+    "--warmup", "warmup_requests", type=AT_LEAST_0, default=2, help="Warm-up requests before each level, not counted."
 )
 @click.option(
     "--prompt-tokens",
@@ -69,10 +65,7 @@ headrace bench URL -c 8 --json | tail -1 | jq '.levels[0].output_tokens_per_s'
 )
 @click.option("--output-tokens", default="128", metavar="LENGTH", help="Maximum answer length, in the same form.")
 @click.option(
-    "--shared-prefix-tokens",
-    type=click.IntRange(min=0),
-    default=0,
-    help="Number of leading tokens that all prompts share.",
+    "--shared-prefix-tokens", type=AT_LEAST_0, default=0, help="Number of leading tokens that all prompts share."
 )
 @click.option(
     "--dataset",
@@ -94,7 +87,7 @@ headrace bench URL -c 8 --json | tail -1 | jq '.levels[0].output_tokens_per_s'
 @click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(min=0, min_open=True),
+    type=ABOVE_0,
     default=600.0,
     help="Seconds after which an unfinished answer counts as failed.",
 )

@@ -1,5 +1,5 @@
 """
-What `headrace deploy` creates through SageMaker's API: an endpoint, a new model for one that serves, or a component.
+The resources of `headrace deploy`: an endpoint, a new model for one that serves, or an inference component.
 
 A name that was deployed before is updated, replaced if it failed, or refused with the ways out.
 """

@@ -26,7 +26,7 @@ from headrace.tools.cli.fit_report import (
     fit_formats,
     print_report,
 )
-from headrace.tools.cli.group import Examples
+from headrace.tools.cli.group import AT_LEAST_1, Examples
 from headrace.tools.cli.progress import showing_progress
 
 EXAMPLES = """
@@ -49,7 +49,7 @@ headrace fit smollm2 --json | jq .advice
     type=click.IntRange(min=32),
     help="Context length: prompt and answer, tokens.  [default: as serve]",
 )
-@click.option("--max-num-seqs", type=click.IntRange(min=1), help="Concurrent sequences.  [default: as serve]")
+@click.option("--max-num-seqs", type=AT_LEAST_1, help="Concurrent sequences.  [default: as serve]")
 @click.option("--rope", metavar="JSON", help="`rope_parameters` to merge into the checkpoint's, as for serve.")
 @click.option(
     "--bandwidth",

@@ -29,6 +29,9 @@ _UNITS = {"s": "SECONDS", "mb": "MB"}
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
+AT_LEAST_0, AT_LEAST_1 = click.IntRange(min=0), click.IntRange(min=1)
+ABOVE_0 = click.FloatRange(min=0, min_open=True)
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:

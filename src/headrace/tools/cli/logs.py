@@ -14,7 +14,7 @@ import click
 
 from headrace.core.telemetry import ConsoleRenderer, escape_control_characters
 from headrace.tools.cli.answers import printable
-from headrace.tools.cli.group import Examples, UserFailed
+from headrace.tools.cli.group import AT_LEAST_0, Examples, UserFailed
 from headrace.tools.cli.platform_client import Platform, error_of, opened_platform, platform_option
 
 GROUPS = ("/aws/sagemaker/Endpoints/", "/aws/sagemaker/InferenceComponents/")
@@ -28,7 +28,7 @@ _POLL_S = 0.5
 @click.argument("name")
 @platform_option
 @click.option("--follow", "-f", is_flag=True, help="Keep printing new lines until Ctrl-C.")
-@click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Print only the last N lines.")
+@click.option("--tail", type=AT_LEAST_0, metavar="N", help="Print only the last N lines.")
 @click.option("--times", is_flag=True, help="Prefix each line with its time and worker.")
 @click.option("--json", "as_json", is_flag=True, help="Print each line as a JSON object with its time and worker.")
 def logs(*, name: str, url: str | None, follow: bool, tail: int | None, times: bool, as_json: bool) -> None:

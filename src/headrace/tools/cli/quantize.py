@@ -10,7 +10,7 @@ from headrace.core.errors import SettingsError
 from headrace.core.sizes import format_size
 from headrace.inference.models.calibration_texts import MAX_SAMPLE_TOKENS, MAX_SAMPLES
 from headrace.serving.settings.rules import share_or_auto
-from headrace.tools.cli.group import Examples
+from headrace.tools.cli.group import AT_LEAST_1, Examples
 from headrace.tools.cli.progress import showing_progress
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ _ROUNDED = {
     type=click.Path(path_type=Path, dir_okay=False),
     help="Calibration file: plain text, or .jsonl lines with 'text' or 'messages'.  [default: built-in texts]",
 )
-@click.option("--samples", type=click.IntRange(1), default=MAX_SAMPLES, help="Maximum number of calibration texts.")
+@click.option("--samples", type=AT_LEAST_1, default=MAX_SAMPLES, help="Maximum number of calibration texts.")
 @click.option(
     "--sample-tokens", type=click.IntRange(1, 8192), default=MAX_SAMPLE_TOKENS, help="Maximum tokens of each text."
 )

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from headrace.tools.cli.group import Examples, UserFailed
+from headrace.tools.cli.group import ABOVE_0, Examples, UserFailed
 from headrace.tools.cli.platform_client import Platform, error_of, opened_platform, platform_option, unknown_name
 from headrace.tools.cli.scale_report import report
 from headrace.tools.cli.tables import count_of
@@ -38,12 +38,7 @@ headrace scale chat --off                            keep the current capacity; 
     "--min", "minimum", type=click.IntRange(0, 100), help="Minimum workers or copies; 0 allows scale to zero."
 )
 @click.option("--max", "maximum", type=click.IntRange(1, 100), help="Maximum workers or copies.")
-@click.option(
-    "--target",
-    type=click.FloatRange(min=0, min_open=True),
-    default=4.0,
-    help="Target of concurrent requests on each worker or copy.",
-)
+@click.option("--target", type=ABOVE_0, default=4.0, help="Target of concurrent requests on each worker or copy.")
 @click.option(
     "--idle-s", type=click.IntRange(10, 86_400), help="Scale to the minimum after this many seconds without a request."
 )

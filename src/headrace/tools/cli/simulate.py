@@ -13,7 +13,7 @@ from headrace.core.errors import InvalidRequest
 from headrace.platform.autoscaling.simulation.fleet import FleetModel
 from headrace.platform.autoscaling.simulation.plan import scenario_from_json
 from headrace.platform.autoscaling.simulation.simulator import Scenario, SimulationResult, simulate
-from headrace.tools.cli.group import Examples
+from headrace.tools.cli.group import ABOVE_0, AT_LEAST_0, AT_LEAST_1, Examples
 from headrace.tools.cli.simulate_files import example_trace, html_page, read_trace, result_csv, terminal_chart
 from headrace.tools.cli.tables import table
 
@@ -66,15 +66,11 @@ ROWS = (
 @click.argument("trace", required=False, type=EXISTING)
 @click.option("--example", is_flag=True, help="Print a synthetic trace of one day and exit.")
 @click.option("--policy", type=EXISTING, help="Policy file: JSON in the format of the AWS CLI.")
-@click.option(
-    "--target", type=click.FloatRange(min=0, min_open=True), help="Track this many concurrent requests per copy."
-)
+@click.option("--target", type=ABOVE_0, help="Track this many concurrent requests per copy.")
 @click.option("--compare", type=EXISTING, help="File of a second policy to run on the same trace.")
-@click.option("--min", "minimum", type=click.IntRange(min=0), help="Minimum copies.  [default: the policy's, or 1]")
-@click.option("--max", "maximum", type=click.IntRange(min=0), help="Maximum copies.  [default: the policy's, or 10]")
-@click.option(
-    "--concurrency", default=8, type=click.IntRange(min=1), help="Requests that a copy runs at the same time."
-)
+@click.option("--min", "minimum", type=AT_LEAST_0, help="Minimum copies.  [default: the policy's, or 1]")
+@click.option("--max", "maximum", type=AT_LEAST_0, help="Maximum copies.  [default: the policy's, or 10]")
+@click.option("--concurrency", default=8, type=AT_LEAST_1, help="Requests that a copy runs at the same time.")
 @click.option("--service-s", default=2.0, type=click.FloatRange(min=0.001), help="Seconds that one answer takes.")
 @click.option("--start-s", default=30.0, type=click.FloatRange(min=0), help="Seconds until a new copy is ready.")
 @click.option(
