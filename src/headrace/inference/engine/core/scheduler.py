@@ -81,16 +81,7 @@ class Scheduler:
         *,
         has_chunks: bool = True,
     ) -> None:
-        """
-        Create a scheduler without sequences.
-
-        Args:
-            limits: The engine's limits.
-            runner: The runner's limits.
-            step_times: Predicts the time of a step.
-            row_costs: Predicts the cost of draft tokens.
-            has_chunks: False for a network that attends to whole sequences: each one is computed in one step.
-        """
+        """Create a scheduler; without `has_chunks`, the network attends to whole sequences, each one in one step."""
         assert limits.max_num_batched_tokens >= limits.max_num_seqs <= runner.max_step_rows
         self.pool = BlockPool(runner.num_blocks)
         self.running: list[Sequence] = []

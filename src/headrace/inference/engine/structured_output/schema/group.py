@@ -9,7 +9,7 @@ matches another: since objects are closed, a required property that the other br
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations
 from typing import Any
 
@@ -93,10 +93,7 @@ class GroupReader:
     def lists(self, member: Member, keyword: str) -> Group:
         """Return the group of the branches of `anyOf` or `oneOf`; a branch is explicit only for itself."""
         groups = [self.whole(branch) for branch in branches(member, keyword)]
-        if not groups:
-            return Group()
-        joined = union(*groups)
-        return Group(joined.names, joined.patterns, joined.declares, has_lists=True, says_type=joined.says_type)
+        return replace(union(*groups), is_explicit=False, has_lists=bool(groups))
 
 
 def branches(member: Member, keyword: str) -> list[Member]:
