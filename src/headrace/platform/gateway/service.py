@@ -1,4 +1,4 @@
-"""What all APIs of the gateway share, the path of one invocation through it, and SageMaker's two APIs for it."""
+"""The parts that all APIs of the gateway share, the path of one invocation, and SageMaker's two APIs for it."""
 
 import asyncio
 import time

@@ -125,7 +125,7 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """What every part is made from; the storage has been started, so that its address is known."""
+    """Settings, folders, store and storage of a platform. The storage has been started: its address is known."""
 
     settings: PlatformSettings
     sharing: Sharing
@@ -142,7 +142,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
-    """Where workers run, and what they get."""
+    """The cluster on which workers run, and the settings that they get."""
 
     cluster: Cluster
     host: Host
