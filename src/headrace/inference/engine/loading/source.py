@@ -17,12 +17,7 @@ _ADAPTERS: Final = "adapters"
 
 
 def read_model(source: ModelSource, progress: Progress) -> Model:
-    """
-    Return a model whose network we build.
-
-    Raises:
-        UserError: The model cannot be found or read.
-    """
+    """Return a model whose network we build; raise `UserError` if it cannot be found or read."""
     return load_model(
         source.model,
         revision=source.revision,
@@ -35,12 +30,7 @@ def read_model(source: ModelSource, progress: Progress) -> Model:
 
 
 def read_hf_model(source: ModelSource, progress: Progress) -> HfModel:
-    """
-    Return a model whose network another library builds.
-
-    Raises:
-        UserError: The model cannot be found or read.
-    """
+    """Return a model whose network another library builds; raise `UserError` if it cannot be found or read."""
     return load_hf_model(
         source.model,
         revision=source.revision,

@@ -66,12 +66,7 @@ class AdapterRegistry:
         return tuple(adapter.info for adapter in self._by_name.values())
 
     def acquire(self, name: str, count: int) -> LoadedAdapter:
-        """
-        Return an adapter, which stays in its slot until `release` was called `count` times.
-
-        Raises:
-            NotFound: no adapter has this name.
-        """
+        """Return an adapter, which keeps its slot until `release` was called `count` times, or raise `NotFound`."""
         with self._lock:
             adapter = self._find(name)
             adapter.num_uses += count
@@ -111,12 +106,7 @@ class AdapterRegistry:
         return info
 
     def unload(self, name: str) -> None:
-        """
-        Remove a name; its slot is free when the last request with it has ended.
-
-        Raises:
-            NotFound: no adapter has this name.
-        """
+        """Remove a name, or raise `NotFound`; its slot is free when the last request with it has ended."""
         with self._lock:
             self._find(name)
             self._delist(name)

@@ -31,12 +31,7 @@ class GrammarError(ValueError):
 
 
 def grammar_source(grammar: Grammar) -> str:
-    """
-    Return the constraint as a grammar of llguidance.
-
-    Raises:
-        GrammarError: The constraint is not valid or cannot be enforced.
-    """
+    """Return a constraint as a grammar of llguidance; raise `GrammarError` if it is not valid or cannot be enforced."""
     limit = _MAX_CHARS.get(grammar.kind, _MAX_OTHER_CHARS)
     if len(grammar.text) > limit:
         raise GrammarError(f"It has {len(grammar.text)} characters; expected at most {limit}.")

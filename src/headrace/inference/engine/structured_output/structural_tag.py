@@ -19,12 +19,7 @@ SchemaText = Callable[[object], str]
 
 
 def structural_tag_lark(text: str, schema_text: SchemaText) -> str:
-    """
-    Return a Lark grammar for a structural tag given as JSON.
-
-    Raises:
-        SchemaError: The tag is not valid, or has a format that is not supported.
-    """
+    """Return a Lark grammar for a tag in JSON; raise `SchemaError` if it is not valid or not supported."""
     try:
         tag = json.loads(text)
     except (ValueError, RecursionError) as error:

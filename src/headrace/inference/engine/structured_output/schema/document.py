@@ -46,12 +46,7 @@ class SchemaDocument:
         self._anchors: dict[str, Member] | None = None
 
     def resolve(self, reference: object, place: str) -> Member:
-        """
-        Return the target of a `$ref` at `place`.
-
-        Raises:
-            SchemaError: The reference points outside the document, or to nothing.
-        """
+        """Return the target of a `$ref`; raise `SchemaError` if it is outside of the document, or nothing."""
         if not isinstance(reference, str):
             raise SchemaError(f"`$ref` at {place} is {show(reference)}; expected a string.")
         base = self.root.get("$id", "") if isinstance(self.root, dict) else ""
@@ -136,12 +131,7 @@ def _check_size(root: Schema) -> None:
 
 
 def _walk(root: Schema) -> Iterator[Member]:
-    """
-    Yield all objects of the document, schemas or not.
-
-    Raises:
-        SchemaError: their pointers together are too long.
-    """
+    """Yield all objects of a document, schemas or not; raise `SchemaError` if their pointers together are too long."""
     pending = [Member(root, "#")]
     num_characters = 0
     while pending:

@@ -70,12 +70,7 @@ class GroupReader:
             yield from branches(member, "allOf")
 
     def whole(self, member: Member) -> Group:
-        """
-        Return the group of a schema with all its parts.
-
-        Raises:
-            SchemaError: The schema refers to itself for the same value.
-        """
+        """Return the group of a schema with all its parts; raise `SchemaError` if it is one of its own parts."""
         found = self._groups.get(member.place)
         if found is None:
             if member.place in self._open:
@@ -132,12 +127,7 @@ def is_made_up(schema: dict[str, Any]) -> bool:
 
 
 def check_one_of(members: list[Member], groups: GroupReader, *, has_closed: bool) -> None:
-    """
-    Check that no value generated for one branch matches another.
-
-    Raises:
-        SchemaError: Two branches may overlap.
-    """
+    """Raise `SchemaError` if a value generated for one branch may match another."""
     overlap = _Overlap(groups)
     if len(members) > _MAX_BRANCHES:
         raise SchemaError(f"`oneOf` at {_list_place(members[0])} has more than {_MAX_BRANCHES} branches. Use `anyOf`.")

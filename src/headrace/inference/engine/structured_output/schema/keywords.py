@@ -67,12 +67,7 @@ _STEP = 1e-9
 
 
 def check_keywords(schema: dict[str, Any], place: str) -> None:
-    """
-    Check the values of all known keywords of one schema.
-
-    Raises:
-        SchemaError: A value is not valid, or the keyword cannot be enforced.
-    """
+    """Raise `SchemaError` for the first keyword of one schema that has no valid value, or cannot be enforced."""
     for keyword, remedy in _REMEDIES.items():
         if keyword in schema and not any(schema[keyword] == value for value in _HARMLESS.get(keyword, ())):
             raise SchemaError(f"`{keyword}` at {place} is not supported. {remedy}")

@@ -72,12 +72,7 @@ _ALONE = _Around()
 
 
 def normalise_schema(text: str) -> Schema:
-    """
-    Return the schema to enforce for a client's schema, given as JSON.
-
-    Raises:
-        SchemaError: The schema is not valid or cannot be enforced.
-    """
+    """Return the schema to enforce for a client's JSON; raise `SchemaError` if it is not valid or not supported."""
     try:
         return _Normaliser(SchemaDocument(text)).run()
     except RecursionError as error:
