@@ -105,8 +105,41 @@ def test_no_chunk_fits_a_limit_that_is_already_exceeded() -> None:
     assert model.largest_chunk_tokens(tokens=4, attended=400, context=0, limit_s=0.1) == 0
 
 
-@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
-def test_invalid_times_are_ignored(seconds: float) -> None:
+def test_nothing_measured_means_a_millisecond_for_a_token_and_four_small_steps() -> None:
     model = StepTimeModel()
-    model.observe(tokens=4, attended=4, seconds=seconds)
+    assert model.predict_s(tokens=100, attended=1000) == pytest.approx(0.1)
+    assert model.largest_chunk_tokens(tokens=0, attended=0, context=0, limit_s=1000.0) == 4 * 16
+
+
+def test_the_fit_is_made_anew_in_each_of_the_first_steps_and_then_in_every_sixteenth() -> None:
+    model, refits = StepTimeModel(), []
+    for number in range(1, 65):
+        before = model.coefficients
+        model.observe(tokens=8, attended=64, seconds=0.01 * (1 + number / 100))
+        if model.coefficients != before:
+            refits.append(number)
+    assert refits == [*range(1, 25), 32, 48, 64]
+
+
+def test_a_kind_of_step_counts_with_the_median_of_its_last_seven() -> None:
+    model = StepTimeModel()
+    for seconds in [0.01] * 7 + [0.03] * 4:
+        model.observe(tokens=8, attended=64, seconds=seconds)
+    assert model.predict_s(tokens=8, attended=64) == pytest.approx(0.03)
+
+
+def test_noise_halves_a_chunk_at_most_and_is_forgotten_slowly() -> None:
+    model = StepTimeModel()
+    for seconds in [0.1, 0.1, 1.0] * 40 + [0.1]:
+        model.observe(tokens=100, attended=0, seconds=seconds, has_chunk=True)
+    (a, b, c), noise = model.coefficients, 2.0 - 0.1 * (1 - 0.9)
+    chunk = model.largest_chunk_tokens(tokens=0, attended=0, context=0, limit_s=0.2)
+    assert (a, c) == (0.0, 0.0)
+    assert chunk == int(0.9 * 0.2 / noise / b)
+
+
+@pytest.mark.parametrize(("tokens", "seconds"), [(4, 0.0), (4, -1.0), (4, float("nan")), (4, float("inf")), (0, 0.1)])
+def test_invalid_times_are_ignored(tokens: int, seconds: float) -> None:
+    model = StepTimeModel()
+    model.observe(tokens=tokens, attended=4, seconds=seconds)
     assert model.coefficients == StepTimeModel().coefficients
