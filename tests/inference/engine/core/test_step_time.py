@@ -111,7 +111,7 @@ def test_nothing_measured_means_a_millisecond_for_a_token_and_four_small_steps()
     assert model.largest_chunk_tokens(tokens=0, attended=0, context=0, limit_s=1000.0) == 4 * 16
 
 
-def test_the_fit_is_made_anew_in_each_of_the_first_steps_and_then_in_every_sixteenth() -> None:
+def test_the_first_steps_are_fitted_each_and_then_every_sixteenth() -> None:
     model, refits = StepTimeModel(), []
     for number in range(1, 65):
         before = model.coefficients
