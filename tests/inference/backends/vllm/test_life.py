@@ -1,28 +1,89 @@
 """
-Servers whose vLLM does not start.
+Servers whose vLLM does not come to an answer: it is killed while it starts, or cannot start.
 
-`tests/platform/host/test_vllm.py` kills and stops the processes of one that runs, and of one that starts.
+`tests/platform/host/test_vllm.py` kills and stops the processes of one that runs.
 """
 
 import json
+import os
 import shutil
+import signal
 import subprocess
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.inference.backends.vllm.support import FLAGS, vllm_environment, vllm_python
+from tests.inference.backends.vllm.support import (
+    FLAGS,
+    HAS_SHARED_MEMORY,
+    Process,
+    files_of,
+    processes_of,
+    vllm_environment,
+    vllm_processes_of,
+    vllm_python,
+    wait_until_gone,
+)
 from tests.parity.checkpoints import write_checkpoint
 from tests.waiting import WAIT_S
 
 pytestmark = pytest.mark.timeout(1200)
 
 ARGUMENTS = (*FLAGS, "--max-model-len", "128")
+TWO_RANKS = ("--tensor-parallel-size", "2")
 
 
-def test_an_unknown_architecture_and_too_little_memory_stop_the_start_with_a_sentence(tmp_path: Path) -> None:
-    tiny, broken = tmp_path / "tiny", tmp_path / "broken"
-    write_checkpoint("llama", tiny)
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tiny")
+    write_checkpoint("llama", folder)
+    return folder
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+
+
+def num_workers(processes: dict[int, Process]) -> int:
+    return sum("Worker" in process.name for process in processes.values())
+
+
+def num_shared(files: set[Path]) -> int:
+    return sum(path.name.startswith("vllm_dist_") for path in files)
+
+
+def is_loading(server: int) -> bool:
+    """Tell whether both ranks have begun and share memory, if they do on this CPU; the model is not loaded yet."""
+    children = vllm_processes_of(server)
+    return num_workers(children) == 2 and (num_shared(files_of(children)) > 0 or not HAS_SHARED_MEMORY)
+
+
+def test_a_server_that_is_killed_while_vllm_starts_leaves_no_process_and_no_file(tiny: Path, tmp_path: Path) -> None:
+    """Its processes are stopped, as if each was in the middle of a step, so that they cannot end by themselves."""
+    with (tmp_path / "log").open("wb") as log:
+        command = [vllm_python(), "-m", "headrace", *serve_arguments(tiny, *TWO_RANKS)]
+        server = subprocess.Popen(command, env=vllm_environment(tmp_path), stdout=log, stderr=log)
+    wait_for(lambda: is_loading(server.pid))
+    every = processes_of(server.pid)
+    files = files_of(every)
+    for process in vllm_processes_of(server.pid).values():
+        os.kill(process.pid, signal.SIGSTOP)
+    server.kill()
+    server.wait()
+    wait_until_gone(every)
+    assert files
+    assert not [path for path in files if path.exists()]
+
+
+def test_an_unknown_architecture_and_too_little_memory_stop_the_start_with_a_sentence(
+    tiny: Path, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken"
     shutil.copytree(tiny, broken)
     config = json.loads((tiny / "config.json").read_text())
     (broken / "config.json").write_text(json.dumps({**config, "architectures": ["MadeUpForCausalLM"]}))
