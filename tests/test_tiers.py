@@ -106,7 +106,7 @@ def test_a_test_is_slow_with_its_part_of_its_fixtures(num_users: int, cpu_s: flo
     items = [SimpleNamespace(nodeid=f"{test}[x]", _fixtureinfo=fixtures) for test in tests]
     tier = Tier("quick")
     tier.costs = costs.Table(
-        tests={tests[0]: costs.Cost(cpu_s, cpu_s)}, fixtures={costs.fixture_name(definition): costs.Cost(2.5, 2.5)}
+        tests={tests[0]: costs.Cost(cpu_s, cpu_s)}, fixtures={costs.fixture_name(definition): costs.Cost(3.5, 3.5)}
     )
     assert (tests[0] in tier.slow_tests(items)) is is_slow
     assert Tier("all").slow_tests(items) == set()

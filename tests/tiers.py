@@ -21,8 +21,8 @@ SLOW = "more time"
 """The need of a slow test."""
 OTHER_ISA = "another instruction set"
 """The need of a test of a parameter `isa` other than this machine's best: the quick tier runs only that."""
-SLOW_CPU_S = 1.0
-SLOW_WALL_S = 4.0
+SLOW_CPU_S = 1.5
+SLOW_WALL_S = 6.0
 """A test is slow if it takes longer, in `tests/costs.json`, with its part of its fixtures."""
 _FORMATTERS = "tests/platform/host/test_formatters.py::test_an_archive_with_formatters"
 KEPT = (
