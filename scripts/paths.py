@@ -25,17 +25,24 @@ from types import CodeType, FrameType
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src"
+PLATFORM = "headrace/platform/"
 PAGE = ROOT / "docs" / "paths.md"
 MODEL = Path("~/.cache/headrace-tests/SmolLM2-135M-Instruct.Q4_1.gguf").expanduser()
 POLL_S = 0.01
 PATIENCE_S = 120.0
 PATIENCE = {"Delay": 1, "MaxAttempts": int(PATIENCE_S)}
-BESIDE = (
+LOOPS = (
     *("cloudwatch", "autoscaling", "gateway/publishing", "gateway/traffic", "gateway/async", "gateway/metrics"),
-    *("storage/object_storage", "storage/seaweed", "storage/s3_signing", "state/coordination"),
-    *("control/loops/scraper", "host/life", "host/membership", "host/peers", "host/sharing"),
+    *("control/loops/scraper", "host/peers"),
 )
-"""Parts of `platform` whose loops run whether or not a deployment does, so that they would be entered by chance."""
+"""Parts of `platform` whose loops run whether or not a deployment does: what they call is entered by chance."""
+BESIDE = (
+    *LOOPS,
+    *("storage/object_storage", "storage/seaweed", "storage/s3_signing", "state/coordination"),
+    *("host/life", "host/membership", "host/sharing"),
+)
+"""Parts of `platform` that are not on the path of a deployment, though they may call what is."""
+LOOP_FILES = tuple(str(SOURCE / PLATFORM / part) for part in LOOPS)
 MAX_LINES = 3_600
 REPEATS = 3
 
@@ -81,8 +88,18 @@ class Recorder:
             time.sleep(POLL_S)
 
     def _profile(self, frame: FrameType, event: str, _argument: object) -> None:
-        if self._is_on and event == "call":
-            self._codes.setdefault(frame.f_code)
+        if self._is_on and event == "call" and frame.f_code not in self._codes and not is_called_by_loop(frame):
+            self._codes[frame.f_code] = None
+
+
+def is_called_by_loop(frame: FrameType) -> bool:
+    """Return whether a function of `LOOPS` is among the callers."""
+    caller: FrameType | None = frame
+    while caller is not None:
+        if caller.f_code.co_filename.startswith(LOOP_FILES):
+            return True
+        caller = caller.f_back
+    return False
 
 
 def entered(code: CodeType) -> Entered | None:
@@ -206,7 +223,7 @@ def record_deployments(model: Path = MODEL) -> list[list[Entered]]:
 
 def is_deployment(file: str) -> bool:
     """Return whether a file belongs to the path of a deployment: the load of a model and the server have pages."""
-    part = file.removeprefix("headrace/platform/")
+    part = file.removeprefix(PLATFORM)
     return (part != file and not part.startswith(BESIDE)) or file == "headrace/tools/cli/worker.py"
 
 
