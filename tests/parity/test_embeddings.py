@@ -255,7 +255,7 @@ async def test_a_reranker_without_a_head_scores_by_yes_and_no(tmp_path):
     model, backend = write_model("qwen3", folder, transformers.Qwen3ForCausalLM)
     async with engine_of(folder, tmp_path, task="score", max_model_len=128) as engine:
         (score,) = await vectors(engine, ["red"], task="score", normalize=False, document="fox", truncate="right")
-        template = engine._processor._pooler.pair_template
+        template = engine._processor.prompts._pooler.pair_template
     ids = backend.encode(template.format(query="red", document="fox"), add_special_tokens=False).ids
     with torch.no_grad():
         logits = model(input_ids=torch.tensor([ids])).logits[0, -1]
