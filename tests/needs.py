@@ -40,8 +40,13 @@ PARAMETERS = {"postgresql": "PostgreSQL", "ray_nodes": "Ray"}
 _UNPICKLED = (
     "tests/headrace_handler/test_client_data.py::test_no_body_of_a_client_is_unpickled_by_the_images_of_sagemaker"
 )
+_BACKENDS = "tests/inference/backends"
+_REFUSED = f"{_BACKENDS}/test_facts.py::test_a_model_that_nothing_here_runs"
 TESTS = {
     f"{_UNPICKLED}[pytorch]": "torch",
+    f"{_REFUSED}_is_refused_by_one_error_that_names_each_backend": "torch",
+    f"{_BACKENDS}/test_libraries.py::test_marks_of_a_network_are_found_in_its_code": "torch",
+    f"{_BACKENDS}/test_loading.py::test_what_transformers_lacks_is_refused_before_anything_is_loaded": "torch",
     "tests/platform/state/test_coordination.py::test_the_error_for_an_unreachable_server_has_no_secrets": "PostgreSQL",
     "tests/platform/state/test_store.py::test_a_server_that_cannot_be_reached_may_be_tried_again": "PostgreSQL",
     "tests/test_site.py::test_the_site_is_built_without_a_warning": "MkDocs",
