@@ -285,9 +285,6 @@ async def invoke(
     await exchange.respond(200, headers.items(), content)
 
 
-CONTENT_TYPE = "application/vnd.amazon.eventstream"
-
-
 async def stream(
     service: InvocationService, invocation: Invocation, body: bytes, exchange: Exchange, record: InvocationRecord
 ) -> None:
@@ -331,6 +328,6 @@ def _headers(
     service: InvocationService, invocation: Invocation, record: InvocationRecord, response: ClientResponse
 ) -> list[tuple[str, str]]:
     headers = service.response_headers(invocation, record, response.headers)
-    headers["Content-Type"] = CONTENT_TYPE
+    headers["Content-Type"] = eventstream.CONTENT_TYPE
     headers["X-Amzn-SageMaker-Content-Type"] = response.headers.get("content-type", "application/octet-stream")
     return [*headers.items(), *UNBUFFERED_HEADERS]

@@ -1,1 +1,1 @@
-"""The `headrace` command: argument parsing and printing, nothing else."""
+"""The `headrace` command: parses arguments, decides what code may serve a model, and prints."""

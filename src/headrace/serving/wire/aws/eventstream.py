@@ -13,6 +13,7 @@ import zlib
 
 from headrace.serving.wire.aws import json_values
 
+CONTENT_TYPE = "application/vnd.amazon.eventstream"
 MAX_PAYLOAD_BYTES = 16 << 20
 """Largest payload of a frame. Source: Smithy's event stream specification; botocore reads up to 24 MiB."""
 
