@@ -40,7 +40,7 @@ MODULES = {
     "inference/engine/spec_decode/token_match.py": "inference/engine/spec_decode",
     "inference/engine/text/stop.py": "inference/engine/text",
     "inference/runner/sampling.py": "inference/runner/test_sampling.py inference/engine/service",
-    "inference/runner/quantize.py": "inference/runner/test_quantize_int4.py tools/cli/test_quantize.py",
+    "inference/runner/quantize.py": "inference/runner/test_quantize.py inference/runner/test_quantize_int4.py",
     "core/answer_format/parser.py": "core/answer_format serving/wire/test_openai_tools.py",
     "serving/wire/openai/tool_calls.py": "serving/wire",
     "serving/wire/aws/sigv4.py": "serving/wire/aws",
