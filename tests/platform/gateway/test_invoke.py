@@ -10,7 +10,7 @@ from botocore.exceptions import ClientError
 from headrace.serving.http.body import FREE_BYTES
 
 from .conftest import client_of, running
-from .routes import route, variant
+from .routes import component, route, variant
 from .workers import Exchange
 
 LOG = (
@@ -354,3 +354,28 @@ def test_the_model_latency_is_the_models_own():
         gateway.until(gateway.is_idle, "the request ended")
         ((_, counters),) = gateway.gateway.metrics.counters()
         assert counters.model_s.sum >= 0.05
+
+
+@pytest.mark.parametrize(
+    ("stale", "headers"),
+    [
+        (route(variant(), status="Creating"), {}),
+        (route(variant("AllTraffic", [])), {}),
+        (route(variant("Old", [])), {"X-Amzn-SageMaker-Target-Variant": "AllTraffic"}),
+        (route(variant(), components=[component("old", [])]), {}),
+    ],
+    ids=["creating", "without replicas", "without the variant", "with components"],
+)
+def test_a_route_that_another_process_has_changed_is_read_before_a_request_is_refused(gateway, stale, headers):
+    gateway.put(stale)
+    gateway.store.put_elsewhere(route(variant("AllTraffic", [gateway.worker().url])))
+    answer = gateway.client.post("/endpoints/ep/invocations", json={"prompt": "x"}, headers=headers)
+    assert answer.status_code == 200, answer.text
+
+
+def test_refused_requests_do_not_read_the_routes_each_time(gateway):
+    gateway.put(route(variant(), status="Creating"))
+    before = gateway.store.num_reads
+    for _ in range(5):
+        assert gateway.client.post("/endpoints/ep/invocations", json={"prompt": "x"}).status_code == 400
+    assert gateway.store.num_reads == before

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.core.client_text import shortened
+from headrace.platform.gateway.routing import ComponentNeeded, NotRoutable, UnknownVariant, UnservedMember
 from headrace.platform.state.routes import Route
 from headrace.serving.wire.aws.errors import AwsError
 
@@ -122,30 +123,28 @@ class ErrorTexts:
     def endpoint_not_serving(self, route: Route) -> AwsError:
         return NotServing(self._not_found(route.endpoint), endpoint=route.endpoint, status=route.status)
 
-    def variant_not_found(self, variant: str) -> AwsError:
-        return _invalid(f"Variant {shortened(variant)} not found for Request")
-
-    def member_not_served(self, endpoint: str, member: str) -> AwsError:
-        """The member addresses a part of an endpoint that none has."""
-        what, header = _UNSERVED[member]
-        return _invalid(f"Endpoint {endpoint} {what} and does not support {header} header.")
-
-    def component_not_found(self, component: str) -> AwsError:
+    def not_routable(self, endpoint: str, error: NotRoutable) -> AwsError:
+        """Return the error for a part that the endpoint does not have."""
+        match error:
+            case UnservedMember():
+                what, header = _UNSERVED[str(error)]
+                return _invalid(f"Endpoint {endpoint} {what} and does not support {header} header.")
+            case UnknownVariant():
+                return _invalid(f"Variant {shortened(str(error))} not found for Request")
+            case ComponentNeeded():
+                return _invalid(
+                    "Inference Component Name header is required for endpoints to which you plan to deploy inference "
+                    "components. Please include Inference Component Name header or consider using SageMaker models."
+                )
         return UnknownTarget(
             "ValidationError",
-            f"Inference Component {shortened(component)} of account {self._config.account} not found.",
+            f"Inference Component {shortened(str(error))} of account {self._config.account} not found.",
         )
 
     def session_lost(self, session_id: str) -> AwsError:
         return _invalid(
             f"The session {session_id} has ended, because the instance that had it is gone. Open a new one with the "
             "session id NEW_SESSION."
-        )
-
-    def component_needed(self) -> AwsError:
-        return _invalid(
-            "Inference Component Name header is required for endpoints to which you plan to deploy inference "
-            "components. Please include Inference Component Name header or consider using SageMaker models."
         )
 
     def no_replica(self, endpoint: str) -> AwsError:

@@ -70,6 +70,8 @@ class _ForwardState:
     """At least one attempt has failed."""
     deadline_s: float | None = None
     """Deadline for holding the request, on the event loop's clock. None: it has not been held yet."""
+    has_caught_up: bool = False
+    """The routes were compared with the store, after those in memory could not serve the request."""
 
     @property
     def target(self) -> WakeTarget:
@@ -206,24 +208,28 @@ class Forwarder:
                 usable = (variant for variant in routing.candidates(route, query) if routing.is_open_to(variant, query))
                 awaited = error.asleep or next((variant for variant in usable if routing.replicas_of(variant)), None)
                 if awaited is None or not self._may_wait(state):
+                    if await self._catch_up(state):
+                        continue
                     self._raise_if_not_tried(route, state)
                     return None
                 if state.excluded:
                     state.excluded.clear()  # a broken connection does not mean a dead worker; quarantine covers those
                 else:
                     await self._hold(state, _wake_target(target, awaited))
-            except routing.UnservedMember as error:
-                raise self._texts.member_not_served(state.endpoint, str(error)) from None
-            except routing.UnknownVariant as error:
-                raise self._texts.variant_not_found(str(error)) from None
-            except routing.UnknownComponent as error:
-                raise self._texts.component_not_found(str(error)) from None
-            except routing.ComponentNeeded:
-                raise self._texts.component_needed() from None
+            except routing.NotRoutable as error:
+                if not await self._catch_up(state):
+                    raise self._texts.not_routable(state.endpoint, error) from None
             else:
                 if decision.asleep is not None and query.wakes:
                     self.wait_queue.wake(_wake_target(target, decision.asleep))
                 return decision
+
+    async def _catch_up(self, state: _ForwardState) -> bool:
+        """Read newer routes, once for each request; return whether there were any."""
+        if state.has_caught_up:
+            return False
+        state.has_caught_up = True
+        return await self._table.catch_up()
 
     def _choose(self, route: Route, state: _ForwardState) -> RoutingDecision:
         """
@@ -290,7 +296,7 @@ class Forwarder:
             quarantined = self._quarantined_workers(route, query) if self._quarantine else set[str]()
             replicas = routing.usable_replicas(route, replace(query, excluded=quarantined))
             is_standby = any(variant.standby for variant in routing.candidates(route, query))
-        except (routing.UnservedMember, routing.UnknownVariant, routing.UnknownComponent, routing.ComponentNeeded):
+        except routing.NotRoutable:
             return None
         if not replicas:
             return 0 if is_standby or quarantined else None

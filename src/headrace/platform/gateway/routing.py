@@ -62,19 +62,23 @@ class RoutingDecision:
     """A variant scaled to zero that the request would have been sent to; it should be woken."""
 
 
-class UnknownVariant(Exception):
+class NotRoutable(Exception):
+    """The request addresses a part that the endpoint does not have."""
+
+
+class UnknownVariant(NotRoutable):
     """The request names a variant that the endpoint does not have."""
 
 
-class UnservedMember(Exception):
+class UnservedMember(NotRoutable):
     """The request addresses a part of an endpoint that none has, such as one of several containers."""
 
 
-class UnknownComponent(Exception):
+class UnknownComponent(NotRoutable):
     """The request names an inference component that the endpoint does not have."""
 
 
-class ComponentNeeded(Exception):
+class ComponentNeeded(NotRoutable):
     """The endpoint's models are inference components, and the request names none."""
 
 
@@ -89,7 +93,7 @@ def choose(route: Route, query: RoutingQuery, loads: Mapping[str, int], draw: Dr
     """
     Choose the replica for one request.
 
-    Raises `UnservedMember`, `UnknownVariant`, `UnknownComponent`, `ComponentNeeded`, or `NoReplica` if none is usable.
+    Raises `NotRoutable`, or `NoReplica` if no replica is usable.
     """
     variants = candidates(route, query)
     if query.worker is not None:

@@ -1,11 +1,11 @@
 """
 The routes in memory, kept in sync with the store.
 
-A request to a known endpoint never waits for the store: changes are read in a thread as soon as the store reports a
-write. A request to an unknown endpoint waits for that read, so that an endpoint that `DescribeEndpoint` has reported as
-InService accepts the next call. Another process may have reported it, and its writes are announced later: for a name
-that is neither an endpoint nor an inference component, the store is asked for its newest revision. Requests that ask at
-the same time share the answer, so that any number of them occupies one thread.
+A request that a known route can serve never waits for the store: changes are read in a thread as soon as the store
+reports a write. A request that would be refused waits for that read, so that an endpoint that `DescribeEndpoint` has
+reported as InService accepts the next call. Another process may have reported it, and its writes are announced later:
+the store is asked for its newest revision. Requests that ask at the same time share the answer, so that any number of
+them occupies one thread.
 """
 
 import asyncio
@@ -85,10 +85,14 @@ class RouteTable:
     async def route(self, endpoint: str) -> Route | None:
         """Return the route of an endpoint; None if there is no such endpoint."""
         route = self._routes.get(endpoint)
-        if route is None and endpoint not in self._components and await self._is_behind():
-            await self.settled()
+        if route is None and endpoint not in self._components:
+            await self.catch_up()
             route = self._routes.get(endpoint)
         return route
+
+    async def catch_up(self) -> bool:
+        """Read what any process wrote before this call; return whether there was anything to read."""
+        return await self._is_behind() and await self.settled()
 
     async def _is_behind(self) -> bool:
         """Return whether this process or another one has made writes that were not read yet."""
