@@ -67,6 +67,19 @@ def test_every_module_that_the_architecture_page_names_exists() -> None:
     assert [name for name in dotted if not exists(name)] == []
 
 
+def test_a_dotted_name_on_any_page_is_a_module_or_a_text_of_the_source() -> None:
+    """Renaming a package must not rename log events, files and labels that begin with the same word."""
+    packages = "|".join(sorted(path.name for path in PACKAGE.iterdir() if path.is_dir()))
+    named = {
+        (page.relative_to(ROOT).as_posix(), name)
+        for page in PAGES
+        for name in re.findall(rf"`((?:{packages})(?:\.[a-z_]+)+)`", page.read_text())
+    }
+    unknown = {name for _, name in named if not exists(name) and not (ROOT / "deploy" / "kubernetes" / name).exists()}
+    source = "\n".join(path.read_text() for path in PACKAGE.rglob("*.py"))
+    assert [(page, name) for page, name in sorted(named) if name in unknown and name not in source] == []
+
+
 def test_every_source_file_that_a_page_names_exists() -> None:
     missing = [
         f"{page.relative_to(ROOT)}: {name}"

@@ -50,13 +50,13 @@ def gateways(result: Mapping[str, Any]) -> Iterator[str]:
     per_request = _cpu_us(pinned.values(), "requests")
     per_piece = _cpu_us(pinned.values(), "streams")
     yield (
-        f"\nWith the gateways on a core of their own a short request took {_span(per_request)} µs of their CPU time, "
-        f"and a streamed piece {_span(per_piece)} µs: the span over all numbers of gateways is what sharing costs."
+        f"\nOn a core of their own, the gateways used {_span(per_request)} µs of CPU time for a short request and "
+        f"{_span(per_piece)} µs for a streamed piece; several that share state need more than one alone."
     )
     requests, pieces = (_processes(max(costs), count) for costs, count in ((per_request, 1), (per_piece, PIECES)))
     yield (
-        f"By the largest of them {REQUESTS_PER_S:,} short requests a second need {requests:,} processes at {LOAD:.0%} "
-        f"load, and with {PIECES} streamed pieces each {pieces:,}.\n"
+        f"At the largest of these costs, {REQUESTS_PER_S:,} short requests a second need {requests:,} processes at "
+        f"{LOAD:.0%} load; with {PIECES} streamed pieces each, {pieces:,}.\n"
     )
 
 
