@@ -11,23 +11,26 @@ python scripts/docs.py --check    exit 1 if one of them differs from the code
 import argparse
 import ast
 import inspect
-import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import botocore
-from aws_operations import markdown
+from aws_operations import markdown as aws_markdown
 from blocks import with_block
 from cli_page import cli_page
+from container_page import container_names_page
+from fields_page import fields_page
 from prometheus_client import Metric
 
 from headrace.core import errors
 from headrace.core.exposition import families
 from headrace.core.generation import EngineStats, ModelInfo
 from headrace.core.metrics import Metrics
+from headrace.core.sizes import format_size
+from headrace.inference.models.aliases import ALIASES
 from headrace.inference.models.families.registry import FAMILIES, NESTED, refused_networks
 from headrace.platform.gateway.metrics import GatewayMetrics
 from headrace.platform.gateway.metrics import families as gateway_families
@@ -36,50 +39,14 @@ from headrace.serving.handlers.pool import HandlerPool
 from headrace.serving.handlers.spec import HandlerSpec
 from headrace.serving.server.handlers.metrics import families as handler_families
 from headrace.serving.server.handlers.metrics import torchserve_families
-from headrace.serving.settings.container_meanings import (
-    Fills,
-    FillsPart,
-    ForBackends,
-    Meaning,
-    NoEffect,
-    OnGpu,
-    Requires,
-    UsedElsewhere,
-)
-from headrace.serving.settings.container_tables import (
-    ENVIRONMENT,
-    FLAGS,
-    GENERAL_NAMES,
-    MODEL_CONFIG,
-    OPTIONS,
-    PROPERTIES,
-)
 from headrace.serving.settings.docs import SettingRow, setting_rows
 from headrace.serving.settings.platform_settings import PlatformSettings
-from headrace.serving.settings.values import flag_name
-from headrace.serving.wire.anthropic.dialect import FIELDS as MESSAGES_FIELDS
 from headrace.serving.wire.aws.errors import AwsError
-from headrace.serving.wire.fields import LEAVE_IT_OUT
-from headrace.serving.wire.lmi.dialect import PARAMETER_FIELDS as LMI_FIELDS
-from headrace.serving.wire.ollama.dialect import CHAT_FIELDS as OLLAMA_CHAT_FIELDS
-from headrace.serving.wire.ollama.dialect import GENERATE_FIELDS as OLLAMA_GENERATE_FIELDS
-from headrace.serving.wire.ollama.dialect import OPTION_FIELDS as OLLAMA_OPTIONS
-from headrace.serving.wire.openai.chat import FIELDS as CHAT_FIELDS
-from headrace.serving.wire.openai.completions import FIELDS as COMPLETIONS_FIELDS
-from headrace.serving.wire.openai.responses import FIELDS as RESPONSES_FIELDS
-from headrace.serving.wire.tgi.dialect import PARAMETER_FIELDS as TGI_FIELDS
-from headrace.serving.wire.toolkit.dialect import PARAMETER_FIELDS as TOOLKIT_GENERATION_FIELDS
-from headrace.serving.wire.toolkit.encoders import CLASSIFICATION_FIELDS as TOOLKIT_CLASSIFICATION_FIELDS
-from headrace.serving.wire.toolkit.encoders import FEATURE_FIELDS as TOOLKIT_FEATURES_FIELDS
-from headrace.serving.wire.torchserve.dialect import PARAMETER_FIELDS as TORCHSERVE_FIELDS
 from headrace_handler.contract import Load
-
-if TYPE_CHECKING:
-    from headrace.serving.wire.fields import FieldTable
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-README = ROOT / "README.md"
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 PACKAGE = ROOT / "src" / "headrace"
 NOTE = "<!-- Made by scripts/docs.py; change the code that it describes instead. -->\n"
 
@@ -92,94 +59,47 @@ def escape(text: str) -> str:
 def settings_page() -> Iterator[str]:
     """Yield the page of settings."""
     yield "# Settings\n"
-    yield "Each setting is a flag of `headrace serve` and an environment variable."
-    yield "They take precedence in this order: the flag, the `HEADRACE_*` variable, files in the model's folder"
-    yield "(`serving.properties`, `model-config.yaml`), the [names of other servers](container-names.md), the default."
-    yield "Those files set what is marked \\*: formats, limits and paths in their folder (see `--trust-model-files`)."
-    yield "With an invalid value or an unknown `HEADRACE_*` name, the server does not start.\n"
-    yield from settings_table(setting_rows())
+    yield "Each setting is a flag of `headrace serve` and a variable:\n"
+    yield "```bash\nheadrace serve smollm2 --max-model-len 2048"
+    yield "HEADRACE_MAX_MODEL_LEN=2048 headrace serve smollm2\n```\n"
+    yield "- The first of these that sets a value counts: the flag, the variable, files in the model's folder"
+    yield "  (`serving.properties`, `model-config.yaml`), a [name of another server](container-names.md), the default."
+    yield "- Files in the model's folder may set only what is marked \\*: formats, limits and paths in that folder"
+    yield "  (see `--trust-model-files`)."
+    yield "- If a value is invalid or a `HEADRACE_*` name unknown, the server does not start.\n"
+    yield from settings_tables(setting_rows(), "##")
     yield "\n## Settings of the platform\n"
-    yield "These are flags of `headrace up`; their variables begin with `HEADRACE_UP_`.\n"
-    yield from settings_table(setting_rows(PlatformSettings))
+    yield "They are flags of `headrace up` and variables that begin with `HEADRACE_UP_`.\n"
+    yield from settings_tables(setting_rows(PlatformSettings), "###")
 
 
-def settings_table(rows: Iterable[SettingRow]) -> Iterator[str]:
-    """Yield one row per setting."""
-    yield "| setting | values | default | meaning |"
-    yield "|---|---|---|---|"
-    for row in rows:
-        default = f"`{row.default_text}`" if row.default_text else ""
-        mark = " \\*" if row.is_for_files else ""
-        names = f"`{row.flag}`{mark}<br>`{row.env}`"
-        yield f"| {names} | {escape(row.rule.expected)} | {default} | {escape(row.help)} |"
-
-
-def meaning_text(meaning: Meaning) -> str:
-    """Return the effect of another server's name."""
-    text = ""
-    match meaning:
-        case OnGpu():
-            gpu, cpu = meaning_text(meaning.gpu), meaning_text(meaning.cpu)
-            text = gpu if gpu == cpu else f"on a GPU: {gpu}; on a CPU: {cpu}"
-        case ForBackends():
-            with_these = f"{' and '.join(meaning.backends)}: {meaning_text(meaning.meaning)}"
-            text = f"{with_these}; others: {meaning_text(meaning.otherwise)}"
-        case Fills():
-            text = f"sets `{flag_name(meaning.field)}`"
-            text += "" if meaning.vllm is None else " (vllm: a part of `--vllm-args`)"
-        case FillsPart():
-            text = f"sets a part of `{flag_name(meaning.field)}`"
-        case NoEffect():
-            text = f"no effect: {meaning.why}"
-        case Requires():
-            text = f"only {', '.join(f'`{value}`' for value in meaning.values)}: anything else stops the start"
-        case UsedElsewhere():
-            text = f"read by {meaning.by}"
-    return text
-
-
-def container_names_page() -> Iterator[str]:
-    """Yield the page of other servers' names, by their origin."""
-    yield "# Names of other servers\n"
-    yield "Headrace reads existing configuration for the containers of SageMaker, TGI, LMI (DJL), vLLM, SGLang,"
-    yield "llama.cpp and TorchServe."
-    yield "A name is applied, or accepted with a warning that says why it has no effect."
-    yield "With a value that Headrace does not support (another task, a custom handler), the server does not start."
-    yield "For an unknown name that begins with `option.`, `OPTION_`, `SERVING_`, `SM_`, `HF_`, `TS_`, `MMS_` or"
-    yield "`SAGEMAKER_`, a warning suggests the most similar known name."
-    yield "The files of a model set formats, limits and paths in their own folder; for anything else they need"
-    yield "[`--trust-model-files`](settings.md), which is on in containers and on the platform."
-    yield "All variables that begin with `NEURON_` have no effect: no Neuron device or compiler is used.\n"
-    tables: tuple[tuple[str, dict[str, Meaning], str], ...] = (
-        ("Environment variables", ENVIRONMENT, "{}"),
-        ("`option.*` in `serving.properties`, `OPTION_*` in the environment", OPTIONS, "option.{}"),
-        ("Other keys of `serving.properties`, `SERVING_*` in the environment", PROPERTIES, "{}"),
-        *((f"`{prefix}*` in the environment", dict(flags), f"{prefix}{{}}") for prefix, flags in FLAGS.items()),
-        ("TorchServe's `model-config.yaml`", MODEL_CONFIG, "{}"),
-    )
-    for title, table, spelling in tables:
-        yield f"## {title}\n"
-        yield "| name | effect |"
-        yield "|---|---|"
-        for key, meaning in table.items():
-            name = spelling.format(key.upper() if spelling.startswith("SM_") else key)
-            note = " (as a container only)" if table is ENVIRONMENT and key in GENERAL_NAMES else ""
-            yield f"| `{name}` | {escape(meaning_text(meaning))}{note} |"
+def settings_tables(rows: Iterable[SettingRow], level: str) -> Iterator[str]:
+    """Yield a table for each group of settings, with one row per setting."""
+    for group, members in groupby(rows, key=attrgetter("group")):
+        yield f"{level} {group}\n"
+        yield "| setting | values | default | meaning |"
+        yield "|---|---|---|---|"
+        for row in members:
+            default = f"`{row.default_text}`" if row.default_text else row.default_note
+            mark = " \\*" if row.is_for_files else ""
+            names = f"`{row.flag}`{mark}<br>`{row.env}`"
+            yield f"| {names} | {escape(row.rule.expected)} | {escape(default)} | {escape(row.help)} |"
         yield ""
 
 
 def metrics_page() -> Iterator[str]:
     """Yield the page of metrics, each under all of its names."""
     yield "# Metrics\n"
-    yield "`GET /metrics` returns them in Prometheus' text format; [monitoring](monitoring.md) shows how to use them."
-    yield "Names that begin with `tgi_` and `vllm:` repeat values under the names that existing dashboards use.\n"
+    yield "All metrics of `GET /metrics`, for dashboards and alerts: [monitoring](monitoring.md) shows how to get them."
+    yield "Names that begin with `tgi_` and `vllm:` repeat values, so that dashboards for TGI and vLLM keep working.\n"
+    yield "## Metrics of a server\n"
     info = ModelInfo(
         name="m", revision=None, family="llama", dtype="bf16", kv_dtype="bf16", device="cpu", max_model_len=1,
         max_prompt_tokens=1, max_num_seqs=1, vocab_size=1, num_parameters=1, has_chat_template=False, created_s=0,
     )  # fmt: skip
     yield from metrics_table(families(Metrics(stats=EngineStats, info=lambda: info, in_flight=lambda: 0)))
     yield "\n## Metrics of the platform\n"
-    yield "The gateway exports these metrics, at `/metrics` of `headrace up`.\n"
+    yield "The gateway exports these, at `/metrics` of `headrace up`.\n"
     yield from metrics_table(gateway_families(GatewayMetrics()))
     yield "\n## Metrics of a model's own code\n"
     yield "A server whose model [has its own code](handlers.md) exports these at `/metrics`, with the label `model`."
@@ -191,12 +111,16 @@ def metrics_page() -> Iterator[str]:
 
 
 def metrics_table(metrics: Iterable[Metric]) -> Iterator[str]:
-    """Yield one row per metric."""
-    yield "| metric | kind | meaning |"
-    yield "|---|---|---|"
+    """Yield one row per value, with all the names that it has."""
+    rows: dict[tuple[str, str], list[str]] = {}
     for metric in metrics:
         name = f"{metric.name}_total" if metric.type == "counter" else metric.name
-        yield f"| `{name}` | {metric.type} | {escape(metric.documentation)} |"
+        rows.setdefault((metric.documentation, metric.type), []).append(f"`{name}`")
+    has_aliases = any(len(names) > 1 for names in rows.values())
+    yield "| metric | kind | meaning |" + (" also as |" if has_aliases else "")
+    yield "|---|---|---|" + ("---|" if has_aliases else "")
+    for (meaning, kind), (name, *aliases) in rows.items():
+        yield f"| {name} | {kind} | {escape(meaning)} |" + (f" {', '.join(aliases)} |" if has_aliases else "")
 
 
 def tree(kind: type[errors.HeadraceError]) -> Iterator[type[errors.HeadraceError]]:
@@ -211,11 +135,11 @@ def tree(kind: type[errors.HeadraceError]) -> Iterator[type[errors.HeadraceError
 def errors_page() -> Iterator[str]:
     """Yield the page of the errors that are raised on purpose."""
     yield "# Errors\n"
-    yield "Every error says what is wrong, which value, what was expected and how to fix it."
-    yield "Each dialect renders them in the format that its clients expect ([dialects](dialects/index.md))."
-    yield "A command prints an error as one sentence on standard error,"
-    yield "and exits with code 2 if the caller can fix it, otherwise with 1."
-    yield "AWS operations return an `AwsError`, which has AWS's own code, message and status for each case.\n"
+    yield "Handle errors by their code and status, not by their message. `retryable` says whether"
+    yield "the same request may succeed later. Each dialect sends the error in the format that its clients expect"
+    yield "([dialects](dialects/index.md)), and AWS operations fail with AWS's own codes. A command prints the error as"
+    yield "one sentence, and exits with code 2 if the caller can fix it, otherwise with 1."
+    yield "For a message and its fix, see [troubleshooting](troubleshooting.md).\n"
     yield "| error | code | HTTP | retryable | meaning |"
     yield "|---|---|---|---|---|"
     for kind in tree(errors.HeadraceError):
@@ -267,11 +191,21 @@ def tree_page() -> Iterator[str]:
 
 
 def packages_block() -> Iterator[str]:
-    """Yield one line per top-level package, for the README."""
+    """Yield one line per top-level package, for contributors."""
     yield "```text"
     for package in sorted(PACKAGE.glob("*/__init__.py")):
         yield f"{package.parent.name + '/':13}{first_sentence(package)}"
     yield "```\n"
+
+
+def aliases_block() -> Iterator[str]:
+    """Yield one row per built-in alias, for the page of models."""
+    yield "\n| alias | model | download | on disk |"
+    yield "|---|---|---:|---:|"
+    for alias in ALIASES.values():
+        download = sum(part.wheel_bytes for part in alias.parts)
+        yield f"| `{alias.name}` | {alias.title} | {format_size(download)} | {format_size(alias.stored_bytes)} |"
+    yield ""
 
 
 def families_block() -> Iterator[str]:
@@ -287,7 +221,7 @@ def families_block() -> Iterator[str]:
             f"| {family.models} | {_code_list(types)} | {_code_list(family.gguf_architectures)} "
             f"| {', '.join(family.verified)} |"
         )
-    yield "\nThese are rejected, and the error names the missing part:\n"
+    yield "\nHeadrace rejects these, and the error names the missing part:\n"
     yield "| `model_type` | needs |"
     yield "|---|---|"
     by_part: dict[str, list[str]] = {}
@@ -298,56 +232,18 @@ def families_block() -> Iterator[str]:
 
 
 def coverage_page() -> Iterator[str]:
-    """Yield every operation of the services that the platform speaks, from the models of the installed botocore."""
-    made_by = f"botocore {botocore.__version__}"
-    on_disk = DOCS / "coverage.md"
-    if on_disk.exists() and made_by not in (text := on_disk.read_text(encoding="utf-8")):
-        yield text.removeprefix(NOTE)  # another version has other operations: the page waits for the one it names
-        return
+    """Yield the operations of AWS that the platform handles, and the members that it does not apply."""
     yield "# AWS operations\n"
-    yield "The operations that `headrace up` answers; [the platform's page](platform.md) and the pages linked there say"
-    yield f"where its answers differ from AWS's. Models: {made_by}.\n"
-    yield markdown({*OPERATIONS, *(("sagemaker-runtime", name) for name in INVOCATIONS)})
+    yield "Check here whether a call of your code works on `headrace up`, which of its members have no effect, and what"
+    yield "to use instead of the rest. [Endpoints](endpoints.md#where-it-differs-from-sagemaker),"
+    yield "[components](components.md#where-it-differs-from-sagemaker),"
+    yield "[the gateway](gateway.md#where-it-differs-from-sagemaker)"
+    yield "and [CloudWatch](cloudwatch.md#supported-operations) say where answers differ from AWS's.\n"
+    yield from aws_markdown({*OPERATIONS, *(("sagemaker-runtime", name) for name in INVOCATIONS)})
 
 
 INVOCATIONS = ("InvokeEndpoint", "InvokeEndpointAsync", "InvokeEndpointWithResponseStream")
 """Operations of `sagemaker-runtime`, which the gateway answers."""
-
-
-def fields_page() -> Iterator[str]:
-    """Yield the page of request fields, by dialect."""
-    yield "# Request fields\n"
-    yield "A field that would change the answer is either applied, or refused with an error that names it. A refused"
-    yield "field may be null, false or empty, or have the value in brackets. Fields that are not listed have no effect;"
-    yield "the server's log names them.\n"
-    tables: tuple[tuple[str, FieldTable], ...] = (
-        ("OpenAI chat completions", CHAT_FIELDS),
-        ("OpenAI completions", COMPLETIONS_FIELDS),
-        ("OpenAI responses", RESPONSES_FIELDS),
-        ("Anthropic messages", MESSAGES_FIELDS),
-        ("Ollama chat", OLLAMA_CHAT_FIELDS),
-        ("Ollama generate", OLLAMA_GENERATE_FIELDS),
-        ("Ollama: `options`", OLLAMA_OPTIONS),
-        ("TGI: `parameters`", TGI_FIELDS),
-        ("LMI: `parameters`", LMI_FIELDS),
-        ("TorchServe: `parameters`", TORCHSERVE_FIELDS),
-        ("Hugging Face toolkit, text-generation: `parameters`", TOOLKIT_GENERATION_FIELDS),
-        ("Hugging Face toolkit, text-classification: `parameters`", TOOLKIT_CLASSIFICATION_FIELDS),
-        ("Hugging Face toolkit, feature-extraction: `parameters`", TOOLKIT_FEATURES_FIELDS),
-    )
-    for title, table in tables:
-        yield f"## {title}\n"
-        yield f"Applied: {_code_list(table.applied)}.\n"
-        if table.no_effect:
-            yield f"Accepted without effect: {_code_list(table.no_effect)}.\n"
-        yield "| refused | reason |"
-        yield "|---|---|"
-        for name in sorted(table.refused):
-            refused = table.refused[name]
-            neutral = "" if refused.neutral is None else f" (`{json.dumps(refused.neutral)}`)"
-            advice = "" if refused.advice == LEAVE_IT_OUT else f". {refused.advice}"
-            yield f"| `{name}`{neutral} | {escape(refused.reason)}{escape(advice)} |"
-        yield ""
 
 
 def _code_list(names: Iterable[str]) -> str:
@@ -364,9 +260,10 @@ PAGES: dict[str, Callable[[], Iterator[str]]] = {
     "dialects/fields.md": fields_page,
     "tree.md": tree_page,
 }
-BLOCKS: dict[Path, tuple[str, Callable[[], Iterator[str]]]] = {
-    README: ("folders", packages_block),
-    DOCS / "models.md": ("families", families_block),
+BLOCKS: dict[str, tuple[Path, Callable[[], Iterator[str]]]] = {
+    "folders": (CONTRIBUTING, packages_block),
+    "aliases": (DOCS / "models.md", aliases_block),
+    "families": (DOCS / "models.md", families_block),
 }
 """Parts of pages that are written by hand, between comments with a name."""
 
@@ -377,9 +274,8 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a page is out of date")
     check = parser.parse_args().check
     wanted = {DOCS / name: NOTE + "\n".join(page()).rstrip() + "\n" for name, page in PAGES.items()}
-    wanted |= {
-        path: with_block(path.read_text(encoding="utf-8"), name, block()) for path, (name, block) in BLOCKS.items()
-    }
+    for name, (path, block) in BLOCKS.items():
+        wanted[path] = with_block(wanted.get(path) or path.read_text(encoding="utf-8"), name, block())
     stale = []
     for path, text in wanted.items():
         if not path.exists() or path.read_text(encoding="utf-8") != text:
