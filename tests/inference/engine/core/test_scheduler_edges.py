@@ -2,12 +2,14 @@
 
 import pytest
 
-from headrace.inference.engine.core.scheduler import StepPlan
+from headrace.inference.engine.core.scheduler import Scheduler, StepPlan
+from headrace.inference.engine.core.sequence import Sequence
+from tests.inference.engine.support import FreeRows
 
-from .test_scheduler import BLOCK, FreeRows, Scheduler, make_scheduler, make_sequence, run_drafting_step, run_step
+from .test_scheduler import BLOCK, make_scheduler, make_sequence, run_drafting_step, run_step
 
 
-def running(scheduler: Scheduler, *sizes: int, max_new: int = 40) -> list:
+def running(scheduler: Scheduler, *sizes: int, max_new: int = 40) -> list[Sequence]:
     """Add sequences of these prompt sizes and compute their prompts."""
     sequences = [make_sequence(order, [order + 1] * size, max_new=max_new) for order, size in enumerate(sizes)]
     for sequence in sequences:

@@ -143,3 +143,20 @@ def test_invalid_times_are_ignored(tokens: int, seconds: float) -> None:
     model = StepTimeModel()
     model.observe(tokens=tokens, attended=4, seconds=seconds)
     assert model.coefficients == StepTimeModel().coefficients
+
+
+def test_steps_of_one_token_are_learned_and_steps_without_prompts_add_no_noise() -> None:
+    model = StepTimeModel()
+    for seconds in [0.01, 0.01, 0.1] * 40 + [0.01]:
+        model.observe(tokens=1, attended=0, seconds=seconds)
+    assert model.predict_s(tokens=1, attended=0) == pytest.approx(0.01)
+    b = model.coefficients[1]
+    assert model.largest_chunk_tokens(tokens=0, attended=0, context=0, limit_s=40 * b / 0.9 + 1e-9) == 40
+
+
+def test_noise_never_falls_below_one() -> None:
+    model = StepTimeModel()
+    for _ in range(100):
+        model.observe(tokens=16, attended=0, seconds=0.1, has_chunk=True)
+    chunk = model.largest_chunk_tokens(tokens=0, attended=0, context=0, limit_s=0.2)
+    assert chunk == int(0.9 * 0.2 / model.coefficients[1])
