@@ -1,13 +1,13 @@
 """
 Draw the charts and write the tables of the docs from `benchmarks/results`: `python scripts/charts.py`.
 
-Each chart is two SVG files in docs/images/charts, for light and dark pages. `benchmarks/tables.py` has the tables.
-`--check` compares only.
+A chart is one SVG file with its own background, light or dark as the browser prefers. `benchmarks/tables.py` has the
+tables. `--check` compares only.
 """
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -17,16 +17,30 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.soak.picture import DARK, LIGHT, Picture  # noqa: E402 -- needs the path
 from benchmarks.soak.picture import svg as soak_svg  # noqa: E402
-from benchmarks.tables import TABLES, engine_speed, result, serving  # noqa: E402
+from benchmarks.tables import TABLES, result, serving  # noqa: E402
 from blocks import with_block  # noqa: E402
 
-FOLDER = ROOT / "docs" / "images" / "charts"
+IMAGES = ROOT / "docs" / "images"
 
-WIDTH, LABEL_WIDTH, VALUE_WIDTH = 760, 190, 70
-BAR, GAP, GROUP_GAP, HEAD = 16, 4, 20, 44
-THEMES = {
-    "light": {"text": "#24292f", "faint": "#57606a", "ours": "#00796b", "ours2": "#4db6ac", "peer": "#9aa5b1"},
-    "dark": {"text": "#e6edf3", "faint": "#9da7b3", "ours": "#26a69a", "ours2": "#80cbc4", "peer": "#6e7b8a"},
+WIDTH, LABEL_WIDTH, VALUE_WIDTH, MARGIN = 760, 150, 90, 16
+BAR, GAP, GROUP_GAP, HEAD = 16, 4, 26, 50
+LIGHT_COLOURS = {
+    "card": "#ffffff",
+    "edge": "#d0d7de",
+    "text": "#24292f",
+    "faint": "#57606a",
+    "ours": "#00796b",
+    "ours2": "#4db6ac",
+    "peer": "#9aa5b1",
+}
+DARK_COLOURS = {
+    "card": "#0d1117",
+    "edge": "#30363d",
+    "text": "#e6edf3",
+    "faint": "#9da7b3",
+    "ours": "#26a69a",
+    "ours2": "#80cbc4",
+    "peer": "#6e7b8a",
 }
 
 
@@ -41,111 +55,127 @@ class Bar:
 
 @dataclass(frozen=True)
 class Chart:
-    """Groups of horizontal bars with a common scale in each group."""
+    """Groups of horizontal bars with a common scale in each group, and a line of text below them."""
 
-    name: str
     title: str
     groups: Sequence[tuple[str, Sequence[Bar]]]
+    note: str
 
 
-def svg(chart: Chart, theme: Mapping[str, str]) -> str:
+def svg(chart: Chart) -> str:
     """Return the chart as SVG. Each group has its own scale: groups differ by orders of magnitude."""
-    parts, y = [], HEAD
+    parts, y = [text(0, 16, chart.title, "title")], HEAD
     for heading, bars in chart.groups:
-        if heading:
-            parts.append(text(0, y, heading, theme["text"], weight="600"))
-        y += 8 if heading else 8 - GROUP_GAP
+        parts.append(text(0, y, heading, "heading"))
+        y += 8
         longest = max(bar.value for bar in bars)
         for bar in bars:
             length = max(2.0, (WIDTH - LABEL_WIDTH - VALUE_WIDTH) * bar.value / longest)
-            parts.append(text(0, y + BAR - 4, bar.label, theme["text"]))
+            parts.append(text(0, y + BAR - 4, bar.label, "text"))
             place = f'x="{LABEL_WIDTH}" y="{y}" width="{length:.1f}" height="{BAR}"'
-            parts.append(f'<rect {place} rx="2" fill="{theme[bar.colour]}"/>')
-            parts.append(text(LABEL_WIDTH + length + 6, y + BAR - 4, f"{bar.value:,.0f}", theme["faint"]))
+            parts.append(f'<rect {place} rx="2" class="{bar.colour}"/>')
+            parts.append(text(LABEL_WIDTH + length + 6, y + BAR - 4, f"{bar.value:,.0f}", "faint"))
             y += BAR + GAP
         y += GROUP_GAP
-    title = text(0, 16, chart.title, theme["text"], weight="600", size=15)
+    parts.append(text(0, y - 4, chart.note, "faint"))
+    width, height = WIDTH + 2 * MARGIN, y + 2 * MARGIN
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y - GROUP_GAP}" role="img" '
-        f'aria-label="{escape(chart.title)}" font-family="system-ui, sans-serif">{title}{"".join(parts)}</svg>\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" viewBox="{-MARGIN} {-MARGIN} {width} {height}" '
+        f'role="img" aria-label="{escape(chart.title)}"><style>{STYLE}</style>'
+        f'<rect x="{0.5 - MARGIN}" y="{0.5 - MARGIN}" width="{width - 1}" height="{height - 1}" rx="8" class="card"/>'
+        f"{''.join(parts)}</svg>\n"
     )
 
 
-def text(x: float, y: float, content: str, colour: str, *, weight: str = "400", size: int = 12) -> str:
+def text(x: float, y: float, content: str, style: str) -> str:
     """Return a line of text."""
-    return (
-        f'<text x="{x:.1f}" y="{y}" fill="{colour}" font-size="{size}" font-weight="{weight}">{escape(content)}</text>'
+    return f'<text x="{x:.1f}" y="{y}" class="{style}">{escape(content)}</text>'
+
+
+def rules(colours: Mapping[str, str]) -> str:
+    """Return the CSS rules of a theme."""
+    fills = "".join(f".{name}{{fill:{colour}}}" for name, colour in colours.items())
+    return f"{fills}.title,.heading{{fill:{colours['text']}}}.card{{stroke:{colours['edge']}}}"
+
+
+STYLE = (
+    "text{font:12px system-ui,sans-serif}.title,.heading{font-weight:600}.title{font-size:15px}"
+    f"{rules(LIGHT_COLOURS)}@media(prefers-color-scheme:dark){{{rules(DARK_COLOURS)}}}"
+)
+
+
+LABELS = {
+    "headrace-w8a8": ("Headrace W8A8", "ours"),
+    "headrace-w4a8": ("Headrace W4A8", "ours2"),
+    "llama-q4_0": ("llama-server Q4_0", "peer"),
+    "vllm-bf16": ("vLLM bf16", "peer"),
+}
+FOUR_BITS_AND_VLLM = ("headrace-w4a8", "vllm-bf16", "llama-q4_0")
+LOADS = {"c1": "1 client", "c8": "8 clients", "c32": "32 clients", "c64": "64 clients"}
+
+
+def bars(cell: str, figure: str, servers: Iterable[str] = LABELS) -> list[Bar]:
+    """Return a bar of a figure for each server, by median over the rounds."""
+    labels = {server: LABELS[server] for server in servers}
+    return [Bar(label, serving()[cell][server][figure], colour) for server, (label, colour) in labels.items()]
+
+
+def machine(name: str) -> str:
+    """Return the processor and the date of a result: `AMD EPYC, 2 cores, 2026-11-21`."""
+    found = result(name)["environment"]
+    return f"{found['cpu']}, {found['cpus_usable']} cores, {found['time'][:10]}"
+
+
+def charts() -> dict[Path, Chart]:
+    """Return each chart by its file. The README has three figures of the formats that are nearest to each other."""
+    measured = f"SmolLM2-135M-Instruct over HTTP; {machine('cpu-serving')}"
+    first = (
+        ("Tokens a second with 8 clients (more is better)", bars("c8", "output_tokens_per_s", FOUR_BITS_AND_VLLM)),
+        ("Time to first token with 8 clients, ms (less is better)", bars("c8", "ttft_p50_ms", FOUR_BITS_AND_VLLM)),
+        (
+            "Longest stall of 8 streams when a 4,000-token prompt arrives, ms",
+            bars("late", "gap_max_ms", FOUR_BITS_AND_VLLM),
+        ),
     )
+    loads = [(title, bars(cell, "output_tokens_per_s")) for cell, title in LOADS.items()]
+    return {
+        IMAGES / "readme-speed.svg": Chart("Model servers on two CPU cores", first, measured),
+        IMAGES / "charts" / "throughput.svg": Chart("Tokens a second, all clients together", loads, measured),
+    }
 
 
-SERVERS = (
-    ("headrace-w8a8", "Headrace W8A8", "ours"),
-    ("headrace-w4a8", "Headrace W4A8", "ours2"),
-    ("llama-q4_0", "llama-server Q4_0", "peer"),
-    ("vllm-bf16", "vLLM bf16", "peer"),
-)
-LOADS = (("c1", "1 client"), ("c8", "8 clients"), ("c32", "32 clients"), ("c64", "64 clients"))
-
-
-def serving_charts() -> list[Chart]:
-    """Return the charts of servers, by median over the rounds."""
-    figures = serving()
-
-    def bars(cell: str, figure: str) -> list[Bar]:
-        rows = figures[cell]
-        return [Bar(label, rows[row][figure], colour) for row, label, colour in SERVERS if row in rows]
-
-    def groups(figure: str) -> list[tuple[str, list[Bar]]]:
-        return [(title, bars(cell, figure)) for cell, title in LOADS]
-
-    return [
-        Chart(
-            "throughput",
-            "Tokens a second over HTTP, all clients together (more is better)",
-            groups("output_tokens_per_s"),
-        ),
-        Chart("first-token", "Time to first token over HTTP, median, ms (less is better)", groups("ttft_p50_ms")),
-        Chart(
-            "stall",
-            "Longest stall of 8 streams when a prompt of 4,000 tokens arrives, ms (less is better)",
-            [("", bars("late", "gap_max_ms"))],
-        ),
-    ]
-
-
-ENGINES = (
-    ("Headrace w8a8", "ours"),
-    ("Headrace w4a8", "ours2"),
-    ("Headrace bf16", "ours2"),
-    ("OpenVINO GenAI int8", "peer"),
-    ("OpenVINO GenAI int4", "peer"),
-    ("llama.cpp Q4_0", "peer"),
-    ("vLLM W8A8", "peer"),
-    ("vLLM bf16", "peer"),
-)
-CELLS = (("n1", "1 sequence"), ("n8", "8 sequences"), ("n64", "64 sequences"))
-
-
-def engine_chart() -> Chart:
-    """Return the chart of engines without HTTP, by median over the runs."""
-    groups = [
-        (title, [Bar(name, engine_speed(name, cell), colour) for name, colour in ENGINES]) for cell, title in CELLS
-    ]
-    return Chart("engines", "Tokens a second, engine alone (more is better)", groups)
+def numbers() -> Iterator[str]:
+    """Yield the three figures of the README, with machine and date."""
+    eight, late, wake = serving()["c8"], serving()["late"], result("wake")["summary"]
+    speed = {server: row["output_tokens_per_s"] for server, row in eight.items()}
+    to_vllm, to_llama = (speed["headrace-w4a8"] / speed[peer] for peer in ("vllm-bf16", "llama-q4_0"))
+    ours_s, vllm_s, llama_s = (late[server]["gap_max_ms"] / 1000 for server in FOUR_BITS_AND_VLLM)
+    yield (
+        f"\n- **{to_vllm:.1f} times the tokens per second** of vLLM with eight clients, "
+        f"{to_llama:.1f} times those of llama-server."
+    )
+    yield (
+        f"- **{1000 * ours_s:.0f} ms**: the longest stall of eight streams when a prompt of 4,000 tokens arrives "
+        f"(vLLM {vllm_s:.1f} s, llama-server {llama_s:.1f} s)."
+    )
+    yield (
+        f"- **{wake['all_requests_p50_s']:.2f} s** from a request to an endpoint scaled to zero to the first byte "
+        f"of its answer: the median of {wake['requests']} requests, {wake['lost'] or 'none'} lost."
+    )
+    formats = "Headrace W4A8, vLLM bf16, llama-server Q4_0"
+    yield f"\nSmolLM2-135M on {machine('cpu-serving')}; {formats} ([method](docs/performance.md)).\n"
 
 
 def files() -> dict[Path, str]:
     """Return the content of each file: the charts, and the pages with their tables."""
-    charts = [*serving_charts(), engine_chart()]
-    drawn = {
-        FOLDER / f"{chart.name}-{name}.svg": svg(chart, theme) for chart in charts for name, theme in THEMES.items()
-    }
+    drawn = {path: svg(chart) for path, chart in charts().items()}
     soaks = {
-        FOLDER / f"{name}-{theme}.svg": soak_svg(Picture.of(result(name), is_short=True), colours)
+        IMAGES / "charts" / f"{name}-{theme}.svg": soak_svg(Picture.of(result(name), is_short=True), colours)
         for name in ("soak", "soak-server")
         for theme, colours in (("light", LIGHT), ("dark", DARK))
     }
-    return drawn | soaks | {ROOT / name: with_tables(ROOT / name, tables) for name, tables in TABLES.items()}
+    pages = TABLES | {"README.md": {"numbers": numbers}}
+    return drawn | soaks | {ROOT / name: with_tables(ROOT / name, tables) for name, tables in pages.items()}
 
 
 def with_tables(path: Path, tables: Mapping[str, Callable[[], Iterable[str]]]) -> str:

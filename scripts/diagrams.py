@@ -8,6 +8,7 @@ file is named after its source: `scripts/site.py` fails where a diagram has chan
 import hashlib
 import io
 import json
+import os
 import re
 import sys
 import tarfile
@@ -39,7 +40,8 @@ def file_of(code: str, theme: str) -> Path:
 
 def diagrams() -> set[str]:
     """Return the sources of all diagrams in the docs."""
-    return {code for page in (ROOT / "docs").rglob("*.md") for code in _FENCE.findall(page.read_text())}
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    return {code for page in pages for code in _FENCE.findall(page.read_text())}
 
 
 def with_images(text: str, page: Path) -> str:
@@ -59,8 +61,8 @@ def with_images(text: str, page: Path) -> str:
                 raise FileNotFoundError(
                     f"{page} has a diagram that is not drawn yet. Run `python scripts/diagrams.py`."
                 )
-            target = Path("../" * (len(page.parts) - 2)) / path.relative_to(ROOT / "docs")
-            lines.append(f"![Diagram: {headings[-1]}]({target.as_posix()}#only-{theme})")
+            target = os.path.relpath(path.relative_to(ROOT), page.parent)
+            lines.append(f"![Diagram: {headings[-1]}]({target}#only-{theme})")
         return "\n".join(lines)
 
     return _FENCE.sub(images, text)

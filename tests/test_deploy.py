@@ -38,6 +38,7 @@ FILES = [
     *UNITS,
     *WORKFLOWS,
     INSTALL,
+    ROOT / "README.md",
     ROOT / "pyproject.toml",
 ]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -52,7 +53,7 @@ _CODE = re.compile(r"```bash\n(.*?)```|`([^`\n]+)`", re.DOTALL)
 def commands(path: Path) -> Iterator[list[str]]:
     """Yield the arguments of each `headrace` command in a file."""
     text = path.read_text()
-    if path == INSTALL:
+    if path.suffix == ".md":
         text = "\n".join(block or inline for block, inline in _CODE.findall(text))
     yield from (shlex.split(match, comments=True) for match in _COMMAND.findall(text))
     if path in COMPOSE:

@@ -62,27 +62,26 @@ def test_the_page_on_sizing_has_the_speed_of_the_shape_of_8b() -> None:
     assert f"prompts at {prefill} tokens a second" in text
 
 
-def test_the_page_of_benchmarks_has_the_figures_of_the_long_prompt() -> None:
-    text = sentence_of("benchmarks.md", "Eight streams run when a prompt")
+def test_the_page_on_speed_has_the_figures_of_the_long_prompt() -> None:
+    text = sentence_of("performance.md", "Eight streams run when a prompt")
     late = serving()["late"]
     seconds = [f"{late[row]['late_ttft_ms'] / 1000:.1f} s" for row in ("headrace-w4a8", "vllm-bf16", "llama-q4_0")]
     assert "came after {}, with vLLM after {}, with llama-server after {}".format(*seconds) in text
 
 
-def test_the_page_of_benchmarks_says_which_goals_were_missed() -> None:
+def test_the_page_on_speed_says_which_goals_were_missed() -> None:
     ours = ("Headrace bf16", "Headrace w8a8", "Headrace w4a8")
     peers = [f"{engine} {dtype}" for engine, dtypes in PEERS.items() for dtype in dtypes]
     n1, n8, n64 = (
         max(engine_speed(name, cell) for name in ours) / max(engine_speed(name, cell) for name in peers)
         for cell in ENGINE_CELLS[:3]
     )
-    assert f"{n1:.1f}, {n64:.1f} and {n8:.1f} times were reached" in sentence_of("benchmarks.md", "The goals were")
+    assert f"{n1:.1f}, {n64:.1f} and {n8:.1f} times were reached" in sentence_of("performance.md", "The goals were")
 
 
-@pytest.mark.parametrize("page", ["performance.md", "benchmarks.md"])
-def test_the_formats_of_vllm_are_compared(page: str) -> None:
+def test_the_formats_of_vllm_are_compared() -> None:
     ratios = [engine_speed("vLLM W8A8", cell) / engine_speed("vLLM bf16", cell) for cell in ENGINE_CELLS[:3]]
-    text = re.sub(r"\s+", " ", (DOCS / page).read_text())
+    text = re.sub(r"\s+", " ", (DOCS / "performance.md").read_text())
     assert f"its W8A8 was {span(ratios)} times as fast as its bf16" in text
 
 
@@ -96,7 +95,7 @@ def test_the_page_on_speed_has_the_ratios_of_known_shapes() -> None:
     assert f"prompts {ours[1]} and {others[1]} times" in text
 
 
-@pytest.mark.parametrize("page", ["guides/sizing.md", "benchmarks.md"])
+@pytest.mark.parametrize("page", ["guides/sizing.md", "performance.md"])
 def test_the_wait_for_an_endpoint_at_zero_is_the_measured_one(page: str) -> None:
     summary = result("wake")["summary"]
     wait = f"{summary['all_requests_p50_s']:.2f} s in the median"
