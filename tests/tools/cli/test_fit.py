@@ -17,7 +17,7 @@ from tests.parity.test_embeddings import write_model
 
 WEIGHTS = {"bf16": 1000, "w8a16": 500, "w8a8": 500, "w4a16": 250, "w4a8": 250}
 KV = {"bf16": 2, "int8": 1}
-BF16 = Formats(dtype="bf16", kv_dtype="bf16", reason="bf16 is nearest to the file")
+BF16 = Formats(dtype="bf16", kv_dtype="bf16", reason="bf16 matches the file's 16-bit weights")
 
 
 def planner(available: int):

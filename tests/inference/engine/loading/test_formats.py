@@ -60,7 +60,7 @@ def test_a_mixed_file_keeps_its_4_bit_matrices_in_4_bits(num_parameters: int, dt
 def test_the_reason_of_a_small_model_names_its_inputs() -> None:
     formats = choose_formats("auto", "auto", num_parameters=SMALL, stored_bits=4, machine=ROOMY)
     assert formats.reason == (
-        "w4a16 is nearest to the file (4 bits per weight); under 1 B parameters 8-bit activations cost too much quality"
+        "w4a16 matches the file's 4-bit weights; under 1 B parameters 8-bit activations cost too much quality"
     )
 
 

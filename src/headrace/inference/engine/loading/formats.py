@@ -91,8 +91,8 @@ def _choose_dtype(num_parameters: int, stored_bits: int, is_mixed: bool, machine
     inputs = "a16" if is_small else "a8"
     weights = "w4" if stored_bits <= _W4_BITS or (is_mixed and stored_bits <= _W8_BITS) else "w8"
     preferred = "bf16" if stored_bits > _W8_BITS else weights + inputs
-    stored = "weights of 4 and more bits" if is_mixed else f"{stored_bits} bits per weight"
-    reason = f"{preferred} is nearest to the file ({stored})"
+    stored = "weights of 4 and more bits" if is_mixed else f"{stored_bits}-bit weights"
+    reason = f"{preferred} matches the file's {stored}"
     if preferred.endswith("a16"):
         reason += "; under 1 B parameters 8-bit activations cost too much quality"
     elif not is_small and preferred == "bf16" and not machine.has_native_bf16:

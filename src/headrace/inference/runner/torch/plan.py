@@ -43,11 +43,11 @@ class TorchPlan:
 
 
 def choose_dtype(requested: str, *, encoding: Encoding, stored_bits: int) -> tuple[str, str]:
-    """Return the format to serve in, and why; `auto` is the nearest to the file. Raises `SettingsError`."""
+    """Return the format to serve in, and why; `auto` matches the file. Raises `SettingsError`."""
     if requested == "auto":
-        nearest = "fp16" if encoding is Encoding.F16 and stored_bits == 16 else "bf16"
-        dtype = "w4a16" if stored_bits <= 4 else nearest
-        return dtype, f"{dtype} is nearest to the file ({stored_bits} bits per weight)"
+        unquantized = "fp16" if encoding is Encoding.F16 and stored_bits == 16 else "bf16"
+        dtype = "w4a16" if stored_bits <= 4 else unquantized
+        return dtype, f"{dtype} matches the file's {stored_bits}-bit weights"
     if requested not in DTYPES:
         raise SettingsError(
             f"dtype is {requested}; expected one of auto, {', '.join(DTYPES)} with the torch backend. "
