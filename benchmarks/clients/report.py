@@ -8,10 +8,11 @@ from benchmarks.clients.clients import CLIENTS, Client
 _HEAD = """<!-- Made by scripts/clients; change benchmarks/clients instead. -->
 # Clients
 
-The first examples of clients and frameworks, run unchanged but for the address and the name of the model.
-`scripts/clients` installs each client in an environment of its own, starts a model server and a platform with
-SmolLM2-135M, and runs the scripts in `benchmarks/clients/first_examples`. A client that is not in the table has not
-been tried by this script; it may work nevertheless.
+See whether your client or framework works with Headrace, and open its guide.
+Each row lists the steps of the client's own first examples, which ran against a server or platform with SmolLM2-135M;
+only the address and the name of the model changed.
+`scripts/clients` runs them again, each client in an environment of its own.
+A client that is not in the table was not tried; it may work nevertheless.
 """
 
 
@@ -20,8 +21,8 @@ def render(results: Mapping[str, Any]) -> str:
 
 
 def _lines(results: Mapping[str, Any]) -> Iterator[str]:
-    yield "| client | version | ran | failed | date |"
-    yield "|---|---|---|---|---|"
+    yield "| client | version, date | ran |"
+    yield "|---|---|---|"
     for client in CLIENTS:
         yield _row(client, results.get(client.name))
     failures = [(client, results[client.name]) for client in CLIENTS if _failed(results.get(client.name))]
@@ -36,10 +37,10 @@ def _lines(results: Mapping[str, Any]) -> Iterator[str]:
 def _row(client: Client, result: Mapping[str, Any] | None) -> str:
     name = f"[{client.name}]({client.guide})" if client.guide else client.name
     if result is None:
-        return f"| {name} | | not run | | |"
+        return f"| {name} | | not run |"
     ran = "; ".join(step["step"] for step in result["steps"] if step["error"] is None) or "nothing"
-    failed = "; ".join(name for name, _ in _failed(result)) or "-"
-    return f"| {name} | {result['version']} | {ran} | {failed} | {result['date']} |"
+    failed = "; ".join(name for name, _ in _failed(result))
+    return f"| {name} | {result['version']}, {result['date']} | {ran}{f'; failed: {failed}' if failed else ''} |"
 
 
 def _failed(result: Mapping[str, Any] | None) -> list[tuple[str, str]]:

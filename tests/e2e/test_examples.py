@@ -1,14 +1,13 @@
 """Examples and the code blocks of the docs run as they are against a real server with the real model."""
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.pages import DOCS, run_page
+from tests.pages import DOCS, run_page, steps_of
 
 from .conftest import Served
 
@@ -17,8 +16,11 @@ pytestmark = pytest.mark.model
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*/main.py"))
 DEFAULT_URL = "http://127.0.0.1:8080"
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "dialects").glob("*.md")), ROOT / "docs" / "structured-output.md"]
-BLOCK = re.compile(r"^```(bash|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs" / "dialects").glob("*.md")),
+    *(ROOT / "docs" / name for name in ("structured-output.md", "embeddings.md")),
+]
 
 
 def environment(server: Served) -> dict[str, str]:
@@ -27,12 +29,12 @@ def environment(server: Served) -> dict[str, str]:
 
 
 def blocks() -> list[tuple[str, str, str]]:
-    found = []
-    for page in PAGES:
-        for number, match in enumerate(BLOCK.finditer(page.read_text()), start=1):
-            if "HEADRACE_URL" in match[2] or f"{DEFAULT_URL}/v1" in match[2]:
-                found.append((f"{page.stem}-{number}", match[1], match[2]))
-    return found
+    return [
+        (f"{page.stem}-{step.line}", step.language, step.code)
+        for page in PAGES
+        for step in steps_of(page)
+        if DEFAULT_URL in step.code and "headrace serve" not in step.code
+    ]
 
 
 @pytest.mark.parametrize("script", EXAMPLES, ids=lambda path: path.parent.name)
