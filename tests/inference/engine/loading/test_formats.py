@@ -57,11 +57,13 @@ def test_a_mixed_file_keeps_its_4_bit_matrices_in_4_bits(num_parameters: int, dt
     assert floats.dtype == "bf16"
 
 
-def test_the_reason_of_a_small_model_names_its_inputs() -> None:
-    formats = choose_formats("auto", "auto", num_parameters=SMALL, stored_bits=4, machine=ROOMY)
-    assert formats.reason == (
-        "w4a16 matches the file's 4-bit weights; under 1 B parameters 8-bit activations cost too much quality"
-    )
+@pytest.mark.parametrize(
+    ("stored_bits", "choice"),
+    [(4, "w4a16 matches the file's 4-bit weights"), (6, "w8a16 is closest to the file's 6-bit weights")],
+)
+def test_the_reason_of_a_small_model_names_its_weights_and_inputs(stored_bits: int, choice: str) -> None:
+    formats = choose_formats("auto", "auto", num_parameters=SMALL, stored_bits=stored_bits, machine=ROOMY)
+    assert formats.reason == f"{choice}; under 1 B parameters 8-bit activations cost too much quality"
 
 
 def test_large_float_models_run_in_8_bits_where_bf16_is_emulated() -> None:

@@ -91,8 +91,9 @@ def _choose_dtype(num_parameters: int, stored_bits: int, is_mixed: bool, machine
     inputs = "a16" if is_small else "a8"
     weights = "w4" if stored_bits <= _W4_BITS or (is_mixed and stored_bits <= _W8_BITS) else "w8"
     preferred = "bf16" if stored_bits > _W8_BITS else weights + inputs
+    relation = "matches" if stored_bits in {4, 8, 16} and not is_mixed else "is closest to"
     stored = "weights of 4 and more bits" if is_mixed else f"{stored_bits}-bit weights"
-    reason = f"{preferred} matches the file's {stored}"
+    reason = f"{preferred} {relation} the file's {stored}"
     if preferred.endswith("a16"):
         reason += "; under 1 B parameters 8-bit activations cost too much quality"
     elif not is_small and preferred == "bf16" and not machine.has_native_bf16:

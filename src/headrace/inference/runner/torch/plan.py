@@ -47,7 +47,7 @@ def choose_dtype(requested: str, *, encoding: Encoding, stored_bits: int) -> tup
     if requested == "auto":
         unquantized = "fp16" if encoding is Encoding.F16 and stored_bits == 16 else "bf16"
         dtype = "w4a16" if stored_bits <= 4 else unquantized
-        return dtype, f"{dtype} matches the file's {stored_bits}-bit weights"
+        return dtype, f"{dtype} is closest to the file's {stored_bits}-bit weights"
     if requested not in DTYPES:
         raise SettingsError(
             f"dtype is {requested}; expected one of auto, {', '.join(DTYPES)} with the torch backend. "
