@@ -1,13 +1,10 @@
 """
-The table of operations for the documentation: all operations of botocore's models, and which of them are handled.
+The page of AWS's operations for the documentation: what is handled, the replacements of the rest, unapplied members.
 
 `markdown` is pure; `docs.py` calls it with the operations that `control` and `gateway` register.
 """
 
-from collections.abc import Collection, Sequence
-from itertools import starmap
-
-from botocore.model import StructureShape
+from collections.abc import Collection, Iterable, Iterator
 
 from headrace.serving.wire.aws import services
 from headrace.serving.wire.aws.members import MEMBERS
@@ -15,7 +12,6 @@ from headrace.serving.wire.aws.members import MEMBERS
 Handled = Collection[tuple[str, str]]
 """Pairs of service and operation in boto3's names: `("sagemaker", "CreateModel")`."""
 
-_PER_LINE = 4
 _INSTEAD = (
     ("CloudFormation, and with it the CDK and SAM", "`headrace deploy`, boto3 or the SageMaker SDK"),
     (
@@ -24,7 +20,7 @@ _INSTEAD = (
     ),
     (
         "`logs:CreateLogGroup` (Terraform: `aws_cloudwatch_log_group`)",
-        "nothing: an endpoint's [log group](endpoints.md#logs) is created with it",
+        "nothing: the platform creates an endpoint's [log group](endpoints.md#logs) with it",
     ),
     ("batch transform (`CreateTransformJob`)", "a loop over `InvokeEndpoint`, or `InvokeEndpointAsync`"),
     (
@@ -33,67 +29,61 @@ _INSTEAD = (
     ),
     ("shadow variants, explainers", "a second endpoint; production variants share traffic by weight"),
     (
-        "data capture (`DataCaptureConfig` is stored and returned, but nothing is captured)",
+        "data capture (the platform stores and returns `DataCaptureConfig`, but captures nothing)",
         "[logs](endpoints.md#logs) and [traces](tracing.md), which have no prompts and answers",
+    ),
+    (
+        "predictive scaling (`GetPredictiveScalingForecast`, `PredictiveScaling` policies)",
+        "[target tracking, steps or schedules](autoscaling.md)",
     ),
     ("Bedrock (`Converse`)", "`InvokeEndpoint`, or [OpenAI's API](dialects/openai.md)"),
 )
 """Features that AWS's examples use and the platform does not serve, and their replacements."""
 
 
-def markdown(handled: Handled, *, documented: Sequence[str] = services.MODELLED) -> str:
-    """Return a summary, then each service's operations. Raises `ValueError`: a handled operation is in no model."""
-    known = {(service, name) for service in documented for name in services.operation_names(service)}
-    unknown = sorted(set(handled) - known)
+def markdown(handled: Handled) -> Iterator[str]:
+    """Yield the lines of the page's tables. Raises `ValueError`: a handled operation is in no model."""
+    unknown = [
+        f"{service}.{name}" for service, name in sorted(handled) if name not in services.operation_names(service)
+    ]
     if unknown:
-        raise ValueError(f"No model has these operations: {', '.join('.'.join(pair) for pair in unknown)}")
-    by_service = {service: {name for owner, name in handled if owner == service} for service in documented}
-    lines = ["| service | operations | handled |", "|---|---:|---:|"]
-    for service, names in by_service.items():
-        lines.append(f"| `{service}` | {len(services.operation_names(service))} | {len(names)} |")
-    lines += [
-        "",
-        "A call of another service, or of an operation that is not handled, returns an error that says so; nothing",
-        "reaches AWS. The embedded S3 server, or the one of `--s3-endpoint`, answers S3.",
-        "What examples use that is not served:",
-        "",
-        "| not served | instead |",
-        "|---|---|",
-        *(f"| {what} | {instead} |" for what, instead in _INSTEAD),
-    ]
-    return "\n\n".join(["\n".join(lines), *starmap(_service, by_service.items())]) + "\n"
+        raise ValueError(f"No model has these operations: {', '.join(unknown)}")
+    yield from ("| service | operations that work |", "|---|---|")
+    for service in services.MODELLED:
+        names = sorted(name for owner, name in handled if owner == service and _works(service, name))
+        yield f"| `{service}` | {_code_list(names)} |"
+    yield "\nEvery other operation, and every other service, fails with an error that names it: Headrace sends no"
+    yield "request to AWS. The embedded S3 server, or the one of `--s3-endpoint`, answers S3."
+    yield "\n## What to use instead\n"
+    yield from ("| Headrace does not serve | use |", "|---|---|")
+    yield from (f"| {what} | {instead} |" for what, instead in _INSTEAD)
+    yield "\n## Members without effect, and members that fail\n"
+    yield "A call with a member without effect works. Its response names the member in the header `x-headrace-notice`,"
+    yield "and the log in a line `call.member_kept`. Headrace applies all members that this table does not list.\n"
+    yield from ("| service | members | a call with them | because, or instead |", "|---|---|---|---|")
+    for service in services.MODELLED:
+        yield from _members(service)
 
 
-def _service(service: str, handled: set[str]) -> str:
-    others = sorted(services.operation_names(service) - handled)
-    lines = [f"## {service} ({services.model(service).metadata['apiVersion']})"]
-    if handled:
-        lines += ["", "| operation | request members | response members |", "|---|---|---|"]
-        for name in sorted(handled):
-            operation = services.operation(service, name)
-            lines.append(f"| `{name}` | {_members(operation.input_shape)} | {_members(operation.output_shape)} |")
-    rows = [
-        f"| `{structure}.{member}` | {how} | {why} |"
-        for structure, members in sorted(MEMBERS[service].items())
-        for how, found in (("accepted, without effect", members.kept), ("refused", members.refused))
-        for member, why in sorted(found.items())
-    ]
-    if rows:
-        lines += ["", "Members that are not applied, by their structure:", ""]
-        lines += ["| member | it is | |", "|---|---|---|", *rows]
-    if others:
-        lines += ["", f"Not supported; a call returns an error that says so ({len(others)}):", ""]
-        lines += [
-            ", ".join(f"`{name}`" for name in others[at : at + _PER_LINE]) + ","
-            for at in range(0, len(others), _PER_LINE)
-        ]
-        lines[-1] = lines[-1].rstrip(",") + "."
-    return "\n".join(lines)
+def _works(service: str, name: str) -> bool:
+    """Return whether an operation has a member that is applied, or none at all."""
+    shape = services.operation(service, name).input_shape
+    members = MEMBERS[service].get(shape.name) if shape is not None else None
+    return members is None or bool(members.applied) or not members.refused
 
 
-def _members(shape: StructureShape | None) -> str:
-    """Return the names of a structure's members, the required ones bold."""
-    if shape is None or not shape.members:
-        return "-"
-    required = set(shape.required_members)
-    return ", ".join(f"**{name}**" if name in required else name for name in shape.members)
+def _members(service: str) -> Iterator[str]:
+    rows: dict[tuple[str, str], list[str]] = {}
+    for structure, members in sorted(MEMBERS[service].items()):
+        if not members.applied and not members.kept:
+            continue  # the whole operation fails
+        owner = structure.removesuffix("Input").removesuffix("Request")
+        for effect, found in (("works, without effect", members.kept), ("fails", members.refused)):
+            for member, why in sorted(found.items()):
+                rows.setdefault((effect, why or "the error says what to do"), []).append(f"{owner}.{member}")
+    for (effect, why), names in rows.items():
+        yield f"| {service} | {_code_list(names)} | {effect} | {why} |"
+
+
+def _code_list(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)

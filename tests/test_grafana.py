@@ -20,11 +20,7 @@ FOLDER = ROOT / "deploy" / "grafana"
 DASHBOARD = json.loads((FOLDER / "headrace.json").read_text())
 PANELS = DASHBOARD["panels"]
 QUERIES = [target["expr"] for panel in PANELS for target in panel.get("targets", [])]
-KNOWN = set(
-    re.findall(
-        r"^\| `([a-z0-9_:]+)` \| (?:counter|gauge|histogram)", (ROOT / "docs" / "metrics.md").read_text(), re.MULTILINE
-    )
-)
+KNOWN = set(re.findall(r"`([a-z0-9_:]+)`", (ROOT / "docs" / "metrics.md").read_text()))
 OF_PROMETHEUS = {"up"}
 _METRIC = re.compile(r"\b(?:headrace|process)_[a-z0-9_]+|\bup\b")
 
