@@ -6,30 +6,29 @@ from dataclasses import dataclass
 
 import click
 
-from headrace.tools.cli.group import Examples
+from headrace.tools.cli.command import BriefOption, HelpfulCommand, help_row
 from headrace.tools.cli.main import cli
 
 INTRO = """\
 # The command line
 
-`headrace COMMAND --help` lists the options of a command with examples.
+Look up what each command does and which options it has.
+In a terminal, `headrace COMMAND --help` shows examples and the common options;
+for long commands, `--help-all` shows the others.
 
-- The result of a command goes to standard output, everything else (progress, figures, errors) to standard error,
-  so that output can be piped.
-- An error is one sentence. `headrace --debug COMMAND` adds the traceback.
-- Exit codes: 0 success; 1 failure (a server is down, the engine failed, a bug);
-  2 an error that you can fix (a flag, a model's name, too little memory); 130 Ctrl-C.
-- A model is named by an alias (`smollm2`), a Hub id (`Qwen/Qwen3-0.6B`), a folder or a `.gguf` file;
+- Name a model by an alias (`smollm2`), a Hub id (`Qwen/Qwen3-0.6B`), a folder or a `.gguf` file;
   see [models](models.md).
-- Downloads and packed weights are stored in `HEADRACE_HOME` (by default `~/.cache/headrace`).
+- An option means the same in every command: `-p` is the prompt, `-n` the maximum of new tokens, `-o` the output file.
+- You can pipe the output: the result of a command goes to standard output,
+  and everything else (progress, figures, errors) to standard error.
+- Exit codes: 0 success; 1 failure (a server is down, the engine failed, a bug);
+  2 an error that you can fix (an option, a model's name, too little memory); 130 Ctrl-C.
+- An error is one sentence. `headrace --debug COMMAND` adds the traceback.
+- `HEADRACE_HOME` names the folder for downloads and packed weights (by default `~/.cache/headrace`).
 """
 
 NOTES = {
-    "serve": "Its options are the [settings](settings.md); each has an environment variable too.",
-    "up": (
-        "Its options are the [settings of the platform](settings.md#settings-of-the-platform).\n"
-        "[The platform](platform.md) explains what it runs and stores, and which credentials it requires."
-    ),
+    "up": "[The platform](platform.md) explains what it runs and stores, and which credentials it requires.",
     "env": "[The platform](platform.md#point-a-shell-at-it) explains each variable.",
     "quantize": "[Quantizing a model](quantize.md) explains the method, the gains and which programs load the folder.",
     "bench": "[Measuring a server](bench.md) explains the method, the figures and their limits.",
@@ -49,7 +48,7 @@ NOTES = {
         "A line of the output has `index`, `id`, `text`, `finish_reason`, `prompt_tokens`, `output_tokens`,\n"
         "`cached_tokens` and `seed`, or `error` with `code` and `message`.\n"
         "`finish_reason` is `eos_token`, `stop_sequence`, `length`, or `repetition` (the answer repeated itself).\n"
-        "With `--url` each of `--n` answers is a request of its own; with `--seed` each has the next seed.\n"
+        "With `--url` each of `--num-answers` answers is a request of its own; with `--seed` each has the next seed.\n"
         "The answer to a chat has its reasoning, if there is any, in `reasoning` instead of `text`;\n"
         "without `--json` a terminal shows it dimmed, and a file or pipe gets only the content.\n"
         "The output is in the order of the input, so `--resume` continues after the last line of the output.\n"
@@ -89,28 +88,36 @@ def cli_page() -> Iterator[str]:
 def _section(leaf: Leaf) -> Iterator[str]:
     name = " ".join(leaf.path)
     arguments = " ".join(_argument(parameter) for parameter in leaf.command.params if _is_argument(parameter))
+    first, *others = inspect.cleandoc(leaf.command.help or "").split("\n\n")
     yield f"## headrace {name}\n"
     yield f"`headrace {name} [OPTIONS] {arguments}".rstrip() + "`\n"
-    yield _sentences(inspect.cleandoc(leaf.command.help or ""))
-    if isinstance(leaf.command, Examples):
-        yield "\n```text\n" + inspect.cleandoc(leaf.command.examples) + "\n```\n"
-    note = NOTES.get(name)
-    if note is not None:
-        yield note + "\n"
-    if name not in {"serve", "up"}:
-        yield from _options(leaf.command)
+    yield _sentences(first)
+    if isinstance(leaf.command, HelpfulCommand):
+        yield f"\n```text\n{leaf.command.examples}\n```\n"
+    for text in [*map(_sentences, others), *filter(None, [NOTES.get(name)])]:
+        yield f"{text}\n"
+    yield from _options(leaf.command, name)
 
 
-def _options(command: click.Command) -> Iterator[str]:
+def _options(command: click.Command, name: str) -> Iterator[str]:
+    """Yield a table of the options, and the names of those that are settings of a server."""
     context = click.Context(command)
-    yield "| option | meaning |"
-    yield "|---|---|"
-    for parameter in command.params:
-        record = None if _is_argument(parameter) else parameter.get_help_record(context)
-        if record is not None:
-            names, meaning = (text.replace("|", "\\|").replace("\n", " ") for text in record)
+    shown = {option: row for option in command.params if (row := help_row(option, context)) is not None}
+    settings = [option.opts[0] for option in shown if isinstance(option, BriefOption)]
+    rows = [row for option, row in shown.items() if option.opts[0] not in [*settings, "--help-all"]]
+    if rows:
+        yield "| option | meaning |"
+        yield "|---|---|"
+        for row in rows:
+            names, meaning = (text.replace("|", "\\|") for text in row)
             yield f"| `{names}` | {meaning} |"
-    yield ""
+        yield ""
+    if name == "serve":
+        yield "Its other options are the [settings](settings.md).\n"
+    elif name == "up":
+        yield "Its other options are the [settings of the platform](settings.md#settings-of-the-platform).\n"
+    elif settings:
+        yield f"These [settings](settings.md) are options too: {', '.join(f'`{flag}`' for flag in settings)}.\n"
 
 
 def _is_argument(parameter: click.Parameter) -> bool:
@@ -122,7 +129,6 @@ def _argument(parameter: click.Parameter) -> str:
     return name if parameter.required else f"[{name}]"
 
 
-def _sentences(text: str) -> str:
-    """Reflow a text to one sentence per line, keeping paragraphs."""
-    paragraphs = (" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
-    return "\n\n".join(paragraph.replace(". ", ".\n") for paragraph in paragraphs)
+def _sentences(paragraph: str) -> str:
+    """Reflow a paragraph to one sentence per line."""
+    return " ".join(paragraph.split()).replace(". ", ".\n")

@@ -93,7 +93,7 @@ class LocalPlatform:
         """
         chosen = name or f"{endpoint_name(str(model))[:54]}-{secrets.token_hex(4)}"
         settings = [part for key, value in env.items() for part in ("--env", f"{key}={value}")]
-        waiting = ("--timeout", str(self.timeout_s))
+        waiting = ("--timeout-s", str(self.timeout_s))
         done = self._headrace("deploy", str(model), "--name", chosen, *waiting, *settings, *options)
         if done.returncode != 0:
             self._headrace("rm", chosen)

@@ -149,8 +149,8 @@ def test_the_command_line_describes_invokes_and_follows_logs(platform: Running, 
     assert "1/1" in listed.stdout
     assert json.loads(platform.headrace("describe", endpoint, "--json").stdout)["EndpointStatus"] == "InService"
     assert "AllTraffic" in platform.headrace("describe", endpoint).stdout
-    whole = platform.headrace("invoke", endpoint, "The sea is", "-p", "max_new_tokens=12")
-    streamed = platform.headrace("invoke", endpoint, "--stream", "-", "-p", "max_new_tokens=12", stdin="The sea is")
+    whole = platform.headrace("invoke", endpoint, "The sea is", "-n", "12")
+    streamed = platform.headrace("invoke", endpoint, "--stream", "-", "-n", "12", stdin="The sea is")
     assert whole.returncode == streamed.returncode == 0, whole.stderr + streamed.stderr
     assert whole.stdout == streamed.stdout
     assert len(whole.stdout.split()) > 3

@@ -129,8 +129,8 @@ def test_every_own_env_name_is_read():
     for row in setting_rows():
         text = texts.get(row.name) or (EXAMPLES[row.name][0] if row.name in EXAMPLES else None)
         if text is None:
-            text = {"true": "false", "false": "true"}.get(
-                row.default_text, row.rule.choices[0] if row.rule.choices else "3"
+            text = {"True": "false", "False": "true"}.get(
+                str(row.default), row.rule.choices[0] if row.rule.choices else "3"
             )
         settings, _ = load_settings({} if row.name == "model" else MODEL, {row.env: text})
         assert getattr(settings, row.name) == row.rule.read(text)

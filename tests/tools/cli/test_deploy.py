@@ -70,7 +70,7 @@ def test_components_share_an_endpoint_that_is_made_for_the_first(platform: Platf
     assert done.exit_code == 0, done.output
     assert "smollm2 is in service on host" in done.output
     assert "of 2 copies ready" in done.output
-    again = run(deploy, "smollm2", "--name", "other", "--component-of", "host", "--memory", "256", *DUMB)
+    again = run(deploy, "smollm2", "--name", "other", "--component-of", "host", "--memory-mb", "256", *DUMB)
     assert again.exit_code == 0, again.output
     assert names(platform, ENDPOINT) == ["host"]
     client = platform.client("sagemaker")
@@ -165,7 +165,7 @@ def test_an_invalid_option_is_one_sentence_without_a_platform(headrace, option: 
     assert len(refused.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("option", [("--copies", "2"), ("--cpus", "1"), ("--memory", "512")])
+@pytest.mark.parametrize("option", [("--copies", "2"), ("--cpus", "1"), ("--memory-mb", "512")])
 def test_copy_options_require_a_component(headrace, option: tuple[str, str]) -> None:
     refused = headrace("deploy", "smollm2", *option)
     assert refused.exit_code == 2

@@ -1,37 +1,73 @@
+"""`headrace doctor`: its verdict, its groups and its exit code."""
+
 import json
-import socket
 from types import SimpleNamespace
 
+import click
 import pytest
 
-from headrace.core.engine_names import BACKENDS
-from headrace.core.gpus import Gpu
-from headrace.core.installing import pip_install
-from headrace.inference.backends.choice import HostFacts
 from headrace.tools.cli import doctor
-from headrace.tools.cli.doctor import Finding, check_backends, judge_choice, judge_disk, judge_memory, printed
+from headrace.tools.cli.doctor import GROUPS, report, verdict
+from headrace.tools.cli.doctor_finding import Finding
 
-TORCH = pip_install("headrace[torch]")
-NATIVE = frozenset({"native"})
+FINE = Finding(name="memory", status="ok", found="8 GiB", headline="small models")
+LOW = Finding(name="disk", status="warning", found="one two three four five", advice="Free some space.", is_detail=True)
+BROKEN = Finding(name="native runtime", status="failed", found="does not load", advice="Reinstall headrace.")
+MISSING = Finding(name="vllm", status="not installed", found="not installed", advice="pip install vllm")
+DETAIL = Finding(name="kernels", status="ok", found="avx2", is_detail=True)
 
 
-def test_doctor_reports_kernels_memory_and_stores(headrace) -> None:
-    result = headrace("doctor")
+def test_the_verdict_comes_first_then_the_groups(headrace) -> None:
+    result = headrace("doctor", "-v")
     assert result.exit_code == 0, result.stdout
-    for name in ("CPU features", "kernels", "memory", "port", "packages", "packed weights", "disk", "bandwidth"):
+    first, *lines = result.stdout.splitlines()
+    assert first.startswith("This machine can serve models up to about ")
+    assert [line for line in lines if line in GROUPS] == list(GROUPS)
+    for name in ("CPU", "memory", "bandwidth", "disk", "headrace serve", "headrace up", "qwen3_moe", "AWQ", "s3"):
         assert name in result.stdout
-    assert "This machine can serve." in result.stdout
-    assert "qwen3_moe" in result.stdout
-    assert "AWQ" in result.stdout
 
 
-def test_findings_are_wrapped_on_a_terminal(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_for_scripts_is_one_json_object(headrace) -> None:
+    value = json.loads(headrace("doctor", "--json").stdout)
+    assert value["can_serve"] is True
+    assert value["verdict"].startswith("This machine can serve")
+    assert {finding["group"] for finding in value["findings"]} == set(GROUPS)
+    assert {finding["status"] for finding in value["findings"]} <= {"ok", "warning", "failed", "not installed"}
+
+
+@pytest.mark.parametrize(
+    ("findings", "sentence"),
+    [
+        ([FINE, MISSING], "This machine can serve small models."),
+        ([FINE, LOW], "This machine can serve small models. There is 1 warning below."),
+        ([FINE, LOW, LOW], "This machine can serve small models. There are 2 warnings below."),
+        ([FINE, BROKEN], "This machine cannot serve: native runtime (does not load)."),
+    ],
+)
+def test_the_verdict_is_a_sentence(findings: list[Finding], sentence: str) -> None:
+    assert verdict(findings) == sentence
+
+
+def test_details_are_shown_on_request_or_if_something_is_wrong() -> None:
+    groups = {"This machine": [FINE, LOW, DETAIL]}
+    brief, whole = (report(groups, verbose=verbose) for verbose in (False, True))
+    assert "disk" in brief
+    assert "kernels" not in brief
+    assert brief.endswith("1 more check: headrace doctor -v")
+    assert "kernels" in whole
+    assert "headrace doctor -v" not in whole
+
+
+def test_what_is_not_installed_is_neither_ok_nor_wrong() -> None:
+    lines = click.unstyle(report({"Optional parts": [MISSING]}, verbose=False)).splitlines()
+    assert lines[-2:] == [f"  -     {'vllm':18}  not installed", f"{'':28}pip install vllm"]
+
+
+def test_findings_are_wrapped_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.tools.cli.tables.sys", SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True)))
     monkeypatch.setenv("COLUMNS", "40")
-    finding = Finding(name="disk", status="warning", found="one two three four five", advice="Free some space.")
-    assert list(printed([finding])) == [finding]
-    assert capsys.readouterr().out.splitlines() == [
-        "warn  disk                  one two",
+    assert click.unstyle(report({"This machine": [LOW]}, verbose=False)).splitlines()[-5:] == [
+        "  warn  disk                one two",
         "                            three four",
         "                            five",
         "                            Free some",
@@ -39,80 +75,9 @@ def test_findings_are_wrapped_on_a_terminal(capsys, monkeypatch: pytest.MonkeyPa
     ]
 
 
-def test_doctor_for_scripts_is_one_json_object(headrace) -> None:
-    value = json.loads(headrace("doctor", "--json").stdout)
-    assert value["can_serve"] is True
-    assert {finding["status"] for finding in value["findings"]} <= {"ok", "warning", "failed"}
-
-
-def test_a_failed_check_is_exit_code_1(headrace, monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = Finding(name="native runtime", status="failed", found="does not load", advice="Reinstall headrace.")
-    monkeypatch.setattr(doctor, "CHECKS", (doctor.check_versions, lambda: iter([broken])))
+@pytest.mark.parametrize(("finding", "code"), [(BROKEN, 1), (LOW, 0), (MISSING, 0)])
+def test_only_a_failed_check_is_exit_code_1(headrace, monkeypatch: pytest.MonkeyPatch, finding, code: int) -> None:
+    monkeypatch.setattr(doctor, "GROUPS", {"This machine": (lambda: iter([finding]),)})
     result = headrace("doctor")
-    assert result.exit_code == 1
-    assert "Serving cannot work here: native runtime." in result.stdout
-    assert "Reinstall headrace." in result.stdout
-
-
-@pytest.mark.parametrize(("gib", "status"), [(0.25, "failed"), (1, "warning"), (4, "ok")])
-def test_memory_is_judged_by_what_is_available(gib: float, status: str) -> None:
-    finding = judge_memory(int(gib * 2**30))
-    assert status == finding.status
-    assert bool(finding.advice) == (status != "ok")
-
-
-def test_a_port_in_use_is_a_warning_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        monkeypatch.setattr(doctor, "PORT", taken.getsockname()[1])
-        (finding,) = doctor.check_port()
-    assert finding.status == "warning"
-    assert "--port 0" in finding.advice
-
-
-def test_a_store_that_does_not_exist_yet_is_judged_by_the_disk_below(tmp_path) -> None:
-    finding = judge_disk(tmp_path / "not" / "yet")
-    assert str(tmp_path) in finding.found
-
-
-def test_requirements_of_an_extra_are_not_required() -> None:
-    requirements = ["click>=8.1", "uvloop>=0.21; sys_platform != 'win32'", "ray>=2; extra == 'ray'"]
-    assert doctor._of_extra(requirements, None) == requirements[:2]
-    assert doctor._of_extra(requirements, "ray") == requirements[2:]
-    assert [doctor._package(text) for text in requirements] == ["click", "uvloop", "ray"]
-
-
-def test_doctor_lists_gpus() -> None:
-    gpus = (Gpu(index=0, name="NVIDIA L4", memory_bytes=24 << 30), Gpu(index=1))
-    assert doctor.judge_gpus(gpus).found == "0: NVIDIA L4, 24 GiB; 1: NVIDIA GPU"
-    assert "run on the CPU" in doctor.judge_gpus(()).found
-
-
-@pytest.mark.parametrize(
-    ("installed", "num_gpus", "status", "found", "others"),
-    [
-        (
-            NATIVE,
-            0,
-            "ok",
-            "native on cpu: the first choice on a CPU",
-            f"none runs them ({TORCH}",
-        ),
-        (frozenset(BACKENDS), 0, "ok", "native on cpu: the first choice on a CPU", "transformers runs them"),
-        (frozenset(BACKENDS), 1, "ok", "vllm on cuda: the first choice on a GPU", "vllm runs them"),
-        (NATIVE, 1, "warning", "native on cpu: vllm is not installed", "none runs them"),
-    ],
-)
-def test_the_doctor_says_what_auto_takes(installed, num_gpus, status, found, others):
-    auto, other = judge_choice(HostFacts(installed=installed, num_gpus=num_gpus))
-
-    assert (auto.name, auto.status) == ("backend auto", status)
-    assert auto.found.startswith(found)
-    assert other.found.startswith(others)
-    assert (pip_install("headrace[vllm]") in auto.advice) == (status == "warning")
-
-
-def test_the_doctor_lists_each_backend_with_its_version_or_its_extra():
-    findings = {finding.name: finding.found for finding in check_backends()}
-
-    for name in BACKENDS[1:]:
-        assert "(pip install " in findings[f"backend {name}"] or findings[f"backend {name}"][-1].isalnum()
+    assert result.exit_code == code
+    assert finding.advice in result.stdout

@@ -20,14 +20,14 @@ def test_an_empty_answer_is_explained(headrace) -> None:
     result = headrace("generate", "echo", "-p", "one two", "--stop", "one")
     assert result.stdout == "\n"
     assert "has no text: it began with a stop text." in result.stderr
-    assert "--raw" not in result.stderr
-    raw = headrace("generate", "echo", "-p", "one two", "--stop", "one", "--raw")
-    assert "trained for chats: try without --raw" in raw.stderr
+    assert "--completion" not in result.stderr
+    raw = headrace("generate", "echo", "-p", "one two", "--stop", "one", "--completion")
+    assert "trained for chats: try without --completion" in raw.stderr
 
 
 def test_an_answer_that_is_cut_says_so_and_with_which_option(headrace) -> None:
     assert "was cut at 2 tokens. Raise -" in headrace("generate", "echo", "-p", "one two three", "-n", 2).stderr
-    several = headrace("generate", "echo", "-p", "one two three", "-n", 2, "--n", 2).stderr
+    several = headrace("generate", "echo", "-p", "one two three", "-n", 2, "--num-answers", 2).stderr
     assert "Answer 2 was cut at 2 tokens" in several
     assert headrace("generate", "echo", "-p", "one two three").stderr == ""
 
@@ -63,9 +63,9 @@ def test_the_prompt_is_a_message_unless_it_is_raw(headrace) -> None:
     chat = headrace.backend.requests[0].prompt
     assert isinstance(chat, ChatPrompt)
     assert [(message["role"], message["content"]) for message in chat.messages] == [("user", "Hi")]
-    headrace("generate", "echo", "-p", "Hi", "--raw")
+    headrace("generate", "echo", "-p", "Hi", "--completion")
     assert headrace.backend.requests[0].prompt == "Hi"
-    assert headrace("generate", "echo", "-p", "Hi", "--raw", "--chat").exit_code == 2
+    assert headrace("generate", "echo", "-p", "Hi", "--completion", "--chat").exit_code == 2
 
 
 def test_a_model_without_a_chat_template_continues_the_prompt(headrace) -> None:
@@ -97,7 +97,7 @@ def test_reasoning_is_a_field_of_json_and_text_without_a_chat_has_none(reasoner)
     text = "<think>two plus two</think> four"
     value = json.loads(reasoner("generate", "echo", "-p", text, "--json").stdout)
     assert (value["reasoning"], value["text"]) == ("two plus two", "four")
-    raw = json.loads(reasoner("generate", "echo", "-p", text, "--json", "--raw").stdout)
+    raw = json.loads(reasoner("generate", "echo", "-p", text, "--json", "--completion").stdout)
     assert raw["text"] == text
     assert "reasoning" not in raw
 
@@ -116,7 +116,7 @@ def test_a_dash_reads_the_prompt_from_stdin(headrace) -> None:
 
 
 def test_json_is_one_object_with_counts_and_times(headrace) -> None:
-    result = headrace("generate", "echo", "-p", "one two", "--raw", "--json", "--logprobs", "2")
+    result = headrace("generate", "echo", "-p", "one two", "--completion", "--json", "--logprobs", "2")
     value = json.loads(result.stdout)
     assert value["text"] == "one two"
     assert value["finish_reason"] == "eos_token"
@@ -127,9 +127,9 @@ def test_json_is_one_object_with_counts_and_times(headrace) -> None:
 
 
 def test_several_answers_are_choices(headrace) -> None:
-    value = json.loads(headrace("generate", "echo", "-p", "one two", "--json", "--n", "2").stdout)
+    value = json.loads(headrace("generate", "echo", "-p", "one two", "--json", "--num-answers", "2").stdout)
     assert [choice["text"] for choice in value["choices"]] == ["one two", " twoone"]
-    shown = headrace("generate", "echo", "-p", "one two", "--n", "2").stdout
+    shown = headrace("generate", "echo", "-p", "one two", "--num-answers", "2").stdout
     assert "--- 1\none two" in shown
     assert "--- 2\n twoone" in shown
 
@@ -145,8 +145,8 @@ def test_every_sampling_option_reaches_the_engine(headrace) -> None:
     options = (
         "--max-new-tokens 7 --min-new-tokens 1 -t 0.5 --top-k 4 --top-p 0.9 --min-p 0.1 --typical-p 0.8 "
         "--repetition-penalty 1.1 --presence-penalty 0.2 --frequency-penalty 0.3 --logit-bias 5=-1.5 --seed 9 "
-        "--stop X --stop Y --stop-token-ids 11 --include-stop --ignore-eos --show-special-tokens --n 2 --best-of 3 "
-        "--logprobs 1 --prompt-logprobs 0 --regex [a-z]+"
+        "--stop X --stop Y --stop-token-ids 11 --include-stop --ignore-eos --show-special-tokens "
+        "--num-answers 2 --best-of 3 --logprobs 1 --prompt-logprobs 0 --regex [a-z]+"
     )
     result = headrace("generate", "echo", "-p", "one", *options.split())
     assert result.exit_code == 0, result.stderr
@@ -187,7 +187,7 @@ def test_engine_options_and_environment_reach_the_engine(headrace) -> None:
         (("generate", "echo", "-p", "a", "--dtype", "w8a9"), "Did you mean w8a8"),
         (("generate", "echo", "-p", "a", "--logit-bias", "x"), "--logit-bias"),
         (("generate", "echo", "-p", "a", "--json-object", "--regex", "b"), "Only one"),
-        (("generate", "echo", "--raw", "-p", "a" + " a" * 699), "700 tokens"),
+        (("generate", "echo", "--completion", "-p", "a" + " a" * 699), "700 tokens"),
     ],
 )
 def test_invalid_options_are_one_sentence_and_exit_code_2(headrace, args, word) -> None:

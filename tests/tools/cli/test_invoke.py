@@ -50,7 +50,7 @@ def sent(gateway: Running) -> dict:
 
 def test_a_text_for_an_instruct_model_is_a_user_message(gateway, headrace) -> None:
     gateway.serve(partial(answer, models=listed(has_chat_template=True)))
-    result = headrace("invoke", "ep", "What is 2+2?", "-p", "max_new_tokens=9", "--url", gateway.url)
+    result = headrace("invoke", "ep", "What is 2+2?", "-n", "9", "--url", gateway.url)
     assert (result.exit_code, result.stdout) == (0, "4\n"), result.stderr
     assert sent(gateway) == {
         "messages": [{"role": "user", "content": "What is 2+2?"}],
@@ -67,7 +67,7 @@ def test_a_text_is_completed_with_the_option_and_by_a_base_model(
     gateway.serve(partial(answer, models=listed(has_chat_template=has_chat_template)))
     result = headrace("invoke", "ep", "The sea", *option, "--url", gateway.url)
     assert result.stdout == " is wide\n", result.stderr
-    assert result.stderr.splitlines()[-1] == "The answer was cut at 1,024 tokens. Raise -p max_tokens=N."
+    assert result.stderr.splitlines()[-1] == "The answer was cut at 1,024 tokens. Raise it with -n N."
     body = {"prompt": "The sea", "max_tokens": 1024, "temperature": 0, "repetition_detection": RULE}
     assert sent(gateway) == body
 
@@ -82,7 +82,7 @@ def test_a_server_that_does_not_list_its_model_as_headrace_does_gets_inputs(gate
 
 def test_a_parameter_that_only_inputs_have_sends_inputs(gateway, headrace) -> None:
     gateway.serve(partial(answer, models=listed(has_chat_template=True)))
-    headrace("invoke", "ep", "The sea", "-p", "details=true", "--url", gateway.url)
+    headrace("invoke", "ep", "The sea", "-P", "details=true", "--url", gateway.url)
     assert sent(gateway)["inputs"] == "The sea"
 
 
@@ -106,7 +106,7 @@ def test_a_prompt_that_leaves_less_than_the_default_maximum_is_answered(gateway,
     gateway.serve(refuse_maximum)
     result = headrace("invoke", "ep", "What is 2+2?", "--url", gateway.url)
     assert result.stdout == "4\n", result.stderr
-    result = headrace("invoke", "ep", "What is 2+2?", "-p", "max_tokens=9", "--url", gateway.url)
+    result = headrace("invoke", "ep", "What is 2+2?", "-P", "max_tokens=9", "--url", gateway.url)
     assert result.exit_code != 0
 
 
@@ -115,7 +115,7 @@ def test_an_answer_that_repeated_itself_says_so(gateway, headrace) -> None:
     gateway.serve(partial(answer, models=listed(has_chat_template=True), value={"choices": [choice]}))
     result = headrace("invoke", "ep", "Sing.", "--url", gateway.url)
     assert result.stdout == "la la\n"
-    assert "stopped because it repeated itself. -p repetition_detection=null lets it go on." in result.stderr
+    assert "stopped because it repeated itself. -P repetition_detection=null lets it go on." in result.stderr
 
 
 def test_a_body_is_sent_unchanged_without_a_look_at_the_model(gateway, headrace) -> None:
@@ -131,4 +131,4 @@ def test_an_answer_without_text_is_explained(gateway, headrace) -> None:
     assert result.stdout == "\n"
     assert "It has no text: it ended within its reasoning" in result.stderr
     assert "was cut at 1,024 tokens" in result.stderr
-    assert "-p max_tokens=N" in result.stderr
+    assert "-n N" in result.stderr

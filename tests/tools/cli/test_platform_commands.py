@@ -118,7 +118,7 @@ def test_a_prompt_becomes_a_request() -> None:
 
 def test_a_body_of_a_type_is_sent_unchanged() -> None:
     assert request_body(b"\x93NUMPY", (), is_streamed=False, content_type="application/x-npy") == b"\x93NUMPY"
-    with pytest.raises(UserFailed, match="--parameter cannot be combined with --content-type"):
+    with pytest.raises(UserFailed, match="-n, -t and --parameter have no effect with --content-type"):
         request_body(b"1,2", ("a=1",), is_streamed=False, content_type="text/csv")
 
 
@@ -174,7 +174,7 @@ def test_a_platform_of_this_shell_gets_its_secret() -> None:
 def test_a_parameter_without_a_name_or_value_is_refused(parameters: tuple[str, ...]) -> None:
     with pytest.raises(UserFailed, match="NAME=VALUE"):
         request_body(b"text", parameters, is_streamed=False)
-    with pytest.raises(UserFailed, match="cannot be combined with a JSON prompt"):
+    with pytest.raises(UserFailed, match="have no effect on a JSON prompt"):
         request_body(b"{}", parameters, is_streamed=False)
 
 

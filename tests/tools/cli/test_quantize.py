@@ -220,7 +220,7 @@ def test_the_folder_of_a_real_model_answers_in_a_process(smollm2_path, tmp_path)
 
     folder = tmp_path / "int8"
     run("quantize", smollm2_path, folder, "--alpha", 0.6, "--samples", 2, "--sample-tokens", 64)
-    options = ("--raw", "-n", 4, "--max-model-len", 512, "--max-num-seqs", 2)
+    options = ("--completion", "-n", 4, "--max-model-len", 512, "--max-num-seqs", 2)
     shown = run("generate", folder, "-p", "The capital of France is", *options)
     assert "Paris" in shown.stdout
 

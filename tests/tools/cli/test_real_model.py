@@ -31,7 +31,7 @@ def run(tmp_path_factory: pytest.TempPathFactory):
 
 
 def test_generate_continues_a_text(run, smollm2_path: Path) -> None:
-    assert "Paris" in run("generate", smollm2_path, "--raw", "-p", "The capital of France is", "-n", 4).stdout
+    assert "Paris" in run("generate", smollm2_path, "--completion", "-p", "The capital of France is", "-n", 4).stdout
 
 
 def test_generate_answers_in_the_form_of_a_schema(run, smollm2_path: Path) -> None:
@@ -52,6 +52,6 @@ def test_a_batch_gives_the_same_texts_as_separate_runs(run, smollm2_path: Path, 
     source.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))
     run("generate", smollm2_path, "--input", source, "--output", output, "-n", 12)
     together = [json.loads(line)["text"] for line in output.read_text().splitlines()]
-    alone = json.loads(run("generate", smollm2_path, "--raw", "-p", prompts[2], "-n", 12, "--json").stdout)
+    alone = json.loads(run("generate", smollm2_path, "--completion", "-p", prompts[2], "-n", 12, "--json").stdout)
     assert alone["text"] == together[2]
     assert all(together)

@@ -7,20 +7,43 @@ The command line's help texts and the settings page of the docs come from here.
 import ast
 import inspect
 import itertools
+import re
 import textwrap
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 
 from headrace.core.sizes import format_size
-from headrace.serving.settings.container_meanings import Meaning, parts_of
-from headrace.serving.settings.container_tables import ENVIRONMENT, FLAGS, OPTIONS, PROPERTIES
 from headrace.serving.settings.platform_settings import PlatformSettings
 from headrace.serving.settings.rules import FileScope, Rule
 from headrace.serving.settings.server_settings import ENV_PREFIX, PLATFORM_PREFIX, ServerSettings
 from headrace.serving.settings.values import flag_name
 
 _PREFIXES: dict[type, str] = {ServerSettings: ENV_PREFIX, PlatformSettings: PLATFORM_PREFIX}
+_GROUPS: dict[type, dict[str, str]] = {
+    ServerSettings: {
+        "model": "Model",
+        "host": "Address and access",
+        "dtype": "Formats and speed",
+        "max_model_len": "Context, batching and memory",
+        "enable_lora": "LoRA adapters",
+        "handler": "The model's own code",
+        "backend": "GPUs and other backends",
+        "max_concurrent_requests": "Limits of requests",
+        "shutdown_grace_s": "Shutdown, logs and metrics",
+    },
+    PlatformSettings: {
+        "host": "Address and access",
+        "data_dir": "Records and objects",
+        "region": "AWS",
+        "cluster": "Where models run",
+        "hold_timeout_s": "Limits of requests",
+        "processes": "Processes and shutdown",
+        "log_format": "Logs and tracing",
+    },
+}
+"""Titles of groups of settings, by the first setting of each."""
+_DEFAULT = re.compile(r" ?Default: (.+?)\.(?= |$)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,13 +54,14 @@ class SettingRow:
     flag: str
     env: str
     rule: Rule
+    group: str
     default: object
     default_text: str
-    """The default as text; empty if the help describes it."""
+    """The default as text; empty if `default_note` describes it."""
+    default_note: str
+    """The default of a setting that is resolved at the start, in words."""
     help: str
-    """Meaning, unit, default and why, on one line."""
-    container_names: tuple[str, ...]
-    """Names of other servers that set it."""
+    """Meaning, unit and the reason for the default, on one line; the first sentence stands alone."""
     is_for_files: bool
     """True if the files of a model may set it."""
 
@@ -45,21 +69,26 @@ class SettingRow:
 @cache
 def setting_rows(kind: type = ServerSettings) -> tuple[SettingRow, ...]:
     """Return one row for each field of a settings class, in order."""
+    rows, group = [], ""
     helps = _field_docstrings(kind)
-    return tuple(
-        SettingRow(
-            name=spec.name,
-            flag=flag_name(spec.name),
-            env=_PREFIXES[kind] + spec.name.upper(),
-            rule=spec.metadata["rule"],
-            default=spec.default,
-            default_text=_default_text(spec.name, spec.default),
-            help=helps[spec.name],
-            container_names=_container_names(spec.name) if kind is ServerSettings else (),
-            is_for_files=spec.metadata["files"] is not FileScope.NEVER,
+    for spec in fields(kind):
+        group = _GROUPS[kind].get(spec.name, group)
+        note = _DEFAULT.search(helps[spec.name])
+        rows.append(
+            SettingRow(
+                name=spec.name,
+                flag=flag_name(spec.name),
+                env=_PREFIXES[kind] + spec.name.upper(),
+                rule=spec.metadata["rule"],
+                group=group,
+                default=spec.default,
+                default_text="" if note else _default_text(spec.name, spec.default),
+                default_note=note[1] if note else "",
+                help=_DEFAULT.sub("", helps[spec.name]),
+                is_for_files=spec.metadata["files"] is not FileScope.NEVER,
+            )
         )
-        for spec in fields(kind)
-    )
+    return tuple(rows)
 
 
 def _field_docstrings(kind: type) -> dict[str, str]:
@@ -85,22 +114,3 @@ def _default_text(name: str, default: object) -> str:
     if name.endswith("_bytes") and isinstance(default, int):
         return format_size(default)
     return f"{default:g}" if isinstance(default, float) else str(default)
-
-
-def _container_names(field: str) -> tuple[str, ...]:
-    """Return the foreign names that set `field`, as users write them."""
-    tables: tuple[tuple[dict[str, Meaning], str], ...] = (
-        (ENVIRONMENT, "{}"),
-        (OPTIONS, "option.{}"),
-        (PROPERTIES, "{}"),
-        *(
-            ({key: meaning for key, meaning in flags.items() if OPTIONS.get(key) is not meaning}, f"{prefix}{{}}")
-            for prefix, flags in FLAGS.items()
-        ),
-    )
-    return tuple(
-        spelling.format(key.upper() if spelling.startswith("SM_") else key)
-        for table, spelling in tables
-        for key, meaning in table.items()
-        if any(part.field == field for part in parts_of(meaning))
-    )

@@ -31,34 +31,41 @@ class PlatformSettings:
 
     host: str = setting(rules.text("a host name or address"), "127.0.0.1")
     """
-    Address to listen on. Every request needs an access key. On a loopback address the first start generates one, which
-    `headrace` finds in `data_dir`; on any other address the platform starts only if there are access keys
-    (`headrace keys create`).
+    Address to listen on; 0.0.0.0 admits other machines, and then a key must exist (`headrace keys create`). Every
+    request needs an access key. On a loopback address the first start generates one, which `headrace` finds in
+    `data_dir`; on any other address the platform starts only if there are access keys.
     """
 
     port: int = setting(rules.integer(0, 65535), DEFAULT_PORT)
     """Port to listen on, for all services; 0 takes a free one."""
 
-    processes: int = setting(rules.integer(1, 64), 1)
+    open: bool = setting(rules.boolean(), False)
     """
-    Processes that serve on the port; each uses one core. One of them also leads: it starts workers, scales and collects
-    metrics. When it dies, another one leads. Limits such as `max_connections` are for each process.
+    Accept requests without a key, on a loopback address only. Every program on the machine, also of another user, can
+    then do everything.
     """
 
-    supervised: bool = setting(rules.boolean(), True)
+    require_keys: bool = setting(rules.boolean(), False)
     """
-    Serve from a separate process, which is restarted when it dies without a refused connection, and whose port the next
-    platform can take over (`--takeover`). Several `processes`, and a takeover, imply this setting.
+    Start only if there are access keys, and generate none on a loopback address either. The platform then answers to
+    any host name, as behind a proxy.
+    """
+
+    allowed_hosts: tuple[str, ...] = setting(rules.host_names(), ())
+    """
+    Host names of the platform besides `localhost` and IP addresses, separated by commas. `*.example.com` is every name
+    below that domain, `*` any name. Default: any; on a loopback address without `require_keys` none, which prevents DNS
+    rebinding.
     """
 
     tls_cert: Path | None = setting(rules.path("a file"), None)  # noqa: RUF009 -- a field, as all others
     """
-    PEM file with the certificate and intermediate ones: the server speaks HTTPS only. It is reread when it changes.
+    PEM file with the certificate and intermediate ones, to speak HTTPS only. The server reads it again when it changes.
     Default: plain HTTP.
     """
 
     tls_key: Path | None = setting(rules.path("a file"), None)  # noqa: RUF009 -- a field, as all others
-    """PEM file with the private key of `tls_cert`, without a password. Default: it is in the file of `tls_cert`."""
+    """PEM file with the private key of the certificate, without a password. Default: the file of `tls_cert`."""
 
     data_dir: Path | None = setting(rules.path("a folder"), None)  # noqa: RUF009 -- a field, as all others
     """
@@ -67,12 +74,24 @@ class PlatformSettings:
     """
 
     database: str | None = setting(rules.secret("a database URL such as postgresql+psycopg://user@host/name"), None)
-    """Where the records are kept. Default: an SQLite file in `data_dir`."""
+    """Database of the records. Default: an SQLite file in `data_dir`."""
 
     s3_endpoint: str | None = setting(rules.text("an http:// or https:// URL"), None)
     """
-    An S3 server to use in place of the embedded one; its keys are `AWS_ACCESS_KEY_ID` and `AWS_SECRET_ACCESS_KEY` of
-    the platform's environment.
+    S3 server to use in place of the embedded one. Its keys are `AWS_ACCESS_KEY_ID` and `AWS_SECRET_ACCESS_KEY` of the
+    platform's environment.
+    """
+
+    metrics_mib: int = setting(rules.integer(1, 1_000_000), 256)
+    """
+    Approximate maximum size of the metrics file in `data_dir`, MiB. Metrics stay as long as CloudWatch keeps them;
+    beyond this size for a shorter time.
+    """
+
+    logs_mib: int = setting(rules.integer(0, 1_000_000), 256)
+    """
+    Approximate maximum size of the logs of workers that have ended, MiB; 0 keeps none. They stay for seven days; beyond
+    this size the oldest go first.
     """
 
     region: str = setting(rules.text("the name of an AWS region"), "us-east-1")
@@ -84,40 +103,22 @@ class PlatformSettings:
     strict: bool = setting(rules.boolean(), False)
     """Reject what AWS rejects, even if it is harmless here: local paths as models, requests without a role."""
 
-    open: bool = setting(rules.boolean(), False)
+    cluster: str = setting(rules.text("local, ray, or a Ray cluster: host:port or ray://host:port"), LOCAL)
     """
-    Accept requests with any credentials or none, on a loopback address only: every program on the machine, also of
-    another user, can then do everything.
-    """
-
-    require_keys: bool = setting(rules.boolean(), False)
-    """
-    Generate no access key on a loopback address either: start only if there are access keys, and answer to any host
-    name, as behind a proxy.
+    Where models run: `local`, `ray`, or the address of a Ray cluster. `local` runs processes on this machine. An
+    address is the `host:port` that `ray start --head` prints (this machine must be one of its nodes), or
+    `ray://host:port` from outside the cluster. With `ray` the platform starts a one-node cluster on this machine, and
+    stops it at shutdown.
     """
 
-    allowed_hosts: tuple[str, ...] = setting(rules.host_names(), ())
+    containers: bool = setting(rules.boolean(), False)
     """
-    Host names that the platform answers to besides `localhost` and IP addresses, separated by commas; `*.example.com`
-    is every name below that domain, `*` any name. Default: any, but on a loopback address without `require_keys` none,
-    which prevents DNS rebinding.
+    Run the image of each model as a container, with Docker or Podman. By default Headrace's model server stands in for
+    the image. Images that `images` describes keep their description. Only with `cluster` local.
     """
 
     images: Path | None = setting(rules.path("a file"), None)  # noqa: RUF009 -- a field, as all others
     """TOML file with custom images, a command line per image name. Default: `images.toml` in `data_dir`, if present."""
-
-    containers: bool = setting(rules.boolean(), False)
-    """
-    Run the image of each model as a container, with Docker or Podman and SageMaker's container contract, instead of
-    Headrace's model server. Images that `images` describes keep their description. Only with `cluster` local.
-    """
-
-    cluster: str = setting(rules.text("local, ray, or a Ray cluster: host:port or ray://host:port"), LOCAL)
-    """
-    Where models run: `local` for processes on this machine, or the address of a Ray cluster: the `host:port` that
-    `ray start --head` prints (this machine must be one of its nodes), or `ray://host:port` from outside the cluster.
-    With `ray` the platform starts a one-node cluster on this machine, and stops it at shutdown.
-    """
 
     workers_per_gpu: int = setting(rules.integer(1, 64), 1)
     """
@@ -125,75 +126,75 @@ class PlatformSettings:
     between them, unless their `gpu_memory_utilization` is set.
     """
 
+    hold_timeout_s: float = setting(rules.number(0, "seconds"), 300.0)
+    """
+    Longest wait of a request for an endpoint or an inference component that starts from zero. After that the platform
+    answers 503. With `strict` no request waits, as on AWS.
+    """
+
+    max_held: int = setting(rules.integer(1), 1024)
+    """Requests that may wait for one endpoint to start from zero; others get 429."""
+
+    max_connections: int = setting(rules.integer(1), 8192)
+    """Client connections at the same time, including idle ones; the server answers others with 503 and closes them."""
+
+    receive_timeout_s: float = setting(rules.number(0.1, "seconds"), 120.0)
+    """
+    Time for a client to send the head of a request, and again for its body. The body has a second more for each
+    256 KiB. After that the server answers 408 and closes the connection.
+    """
+
+    send_timeout_s: float = setting(rules.number(0.1, "seconds"), 120.0)
+    """Time that a client may leave a part of the response unread; then the server drops the connection."""
+
+    stored_responses_bytes: int = setting(rules.size(0), 64 * 1024 * 1024)
+    """
+    Memory for stored responses of the Responses API; 0 stores none. It is for all endpoints and access keys; the least
+    recently used go first.
+    """
+
+    stored_responses_age_s: float = setting(rules.number(1, "seconds"), 86400.0)
+    """Longest time that a response is stored. When the server stops, all are lost."""
+
+    processes: int = setting(rules.integer(1, 64), 1)
+    """
+    Processes that serve on the port; each uses one core. One of them also leads: it starts workers, scales and collects
+    metrics. When it dies, another one leads. Limits such as `max_connections` are for each process.
+    """
+
+    supervised: bool = setting(rules.boolean(), True)
+    """
+    Serve from a separate process, which is restarted when it dies. No connection is refused meanwhile, and the next
+    platform can take over the port (`--takeover`). Several `processes`, and a takeover, imply this setting.
+    """
+
     keep_workers: bool = setting(rules.boolean(), False)
     """
-    Leave workers and the embedded S3 server running when the platform stops; the next start adopts them. Off: an
+    Leave workers and the embedded S3 server running when the platform stops. The next start adopts them. Off: an
     orderly shutdown stops them. A platform that is killed leaves them running in either case.
     """
 
     shutdown_grace_s: float = setting(rules.number(0, "seconds"), 15.0)
     """
-    After SIGTERM or Ctrl-C: time for running requests to finish, seconds, `shutdown_delay_s` included; then they are
-    aborted.
+    Time for running requests to finish after SIGTERM or Ctrl-C, `shutdown_delay_s` included; then the platform aborts
+    them.
     """
 
     shutdown_delay_s: float | None = setting(rules.number(0, "seconds"), None)
     """
-    After SIGTERM: time in which `/health` and `/ping` answer 503 and everything else is still served, seconds. Ctrl-C
-    skips it. Default: 5, or 0 on a loopback address; never more than `shutdown_grace_s`.
-    """
-
-    hold_timeout_s: float = setting(rules.number(0, "seconds"), 300.0)
-    """
-    Longest wait of a request for an endpoint or an inference component that starts from zero, seconds; then it is
-    answered 503. With `strict` no request waits, as on AWS.
-    """
-
-    max_held: int = setting(rules.integer(1), 1024)
-    """Requests that may wait for one endpoint to start from zero; further ones are answered 429."""
-
-    max_connections: int = setting(rules.integer(1), 8192)
-    """Simultaneous client connections, including idle ones; further ones are answered 503 and closed."""
-
-    receive_timeout_s: float = setting(rules.number(0.1, "seconds"), 120.0)
-    """
-    Time for a client to send the head of a request, and again for its body (plus a second for each 256 KiB of it); then
-    it is answered 408 and the connection is closed.
-    """
-
-    send_timeout_s: float = setting(rules.number(0.1, "seconds"), 120.0)
-    """Time that a client may leave a part of the response unread; then its connection is dropped."""
-
-    stored_responses_bytes: int = setting(rules.size(0), 64 * 1024 * 1024)
-    """
-    Memory for stored responses of the Responses API, for all endpoints and access keys; the least recently used go
-    first. 0: none are stored.
-    """
-
-    stored_responses_age_s: float = setting(rules.number(1, "seconds"), 86400.0)
-    """Longest time that a response is stored. All stored responses are lost when the platform stops."""
-
-    metrics_mib: int = setting(rules.integer(1, 1_000_000), 256)
-    """
-    Approximate maximum size of the metrics file in `data_dir`, MiB. Metrics are kept as long as CloudWatch keeps them;
-    beyond this size for a shorter time.
-    """
-
-    logs_mib: int = setting(rules.integer(0, 1_000_000), 256)
-    """
-    Approximate maximum size in `data_dir` of the logs of workers that were scaled in, replaced or deleted, MiB. They
-    are kept for seven days; beyond this size the oldest are deleted first. 0 keeps none.
+    Time after SIGTERM in which `/ping` and `/health` answer 503 and all else still works. Ctrl-C skips it. Default: 5,
+    or 0 on a loopback address; never more than `shutdown_grace_s`.
     """
 
     log_format: str = setting(rules.choice("auto", "console", "json"), "auto")
     """Format of the log. `auto` is `console` on a terminal, else `json`."""
 
     log_level: str = setting(rules.choice("debug", "info", "warning", "error"), "info")
-    """Lowest level that is logged."""
+    """Lowest level to log."""
 
     otlp_traces_endpoint: str | None = setting(rules.text("an http://, https:// or grpc:// URL"), None)
     """
-    Export spans of requests there, of the platform and its workers ([tracing](tracing.md)); needs the extra `otel`.
+    Receiver for the spans of requests, see [tracing](tracing.md); needs the extra `otel`. The workers send theirs too.
     Default: the receiver in the `OTEL_*` variables, if any.
     """
 

@@ -37,6 +37,8 @@ class Rule:
     """A command line option that may be given several times."""
     is_secret: bool = False
     """True for a value that must never be shown or logged."""
+    placeholder: str = ""
+    """Stands for the value in the help; empty: a word of the setting's name does."""
 
 
 class FileScope(Enum):
@@ -105,7 +107,7 @@ def integer(minimum: int, maximum: int | None = None) -> Rule:
         return value
 
     limits = f"from {minimum} up" if maximum is None else f"from {minimum} to {maximum}"
-    return Rule(expected=f"a whole number {limits}", read=read)
+    return Rule(expected=f"a whole number {limits}", read=read, placeholder="N")
 
 
 def number(minimum: float, unit: str) -> Rule:
@@ -117,12 +119,13 @@ def number(minimum: float, unit: str) -> Rule:
             raise ValueError(raw)
         return value
 
-    return Rule(expected=f"a number of {unit} from {minimum:g} up", read=read)
+    return Rule(expected=f"a number of {unit} from {minimum:g} up", read=read, placeholder=unit.upper())
 
 
 def size(minimum: int = 1) -> Rule:
     """Accept a number of bytes, such as `2GiB`, `500MB` or `1048576`."""
-    return Rule(expected="a size such as 2GiB, 500MB or 1048576", read=lambda raw: parse_size(raw, minimum=minimum))
+    expected = "a size such as 2GiB, 500MB or 1048576"
+    return Rule(expected=expected, read=lambda raw: parse_size(raw, minimum=minimum), placeholder="SIZE")
 
 
 def share_or_auto() -> Rule:
@@ -134,7 +137,7 @@ def share_or_auto() -> Rule:
             raise ValueError(raw)
         return value
 
-    return Rule(expected="auto or a number from 0 to 1", read=read)
+    return Rule(expected="auto or a number from 0 to 1", read=read, placeholder="NUMBER")
 
 
 def share() -> Rule:
@@ -145,7 +148,7 @@ def share() -> Rule:
             raise ValueError(raw)
         return value
 
-    return Rule(expected="a number above 0, at most 1", read=read)
+    return Rule(expected="a number above 0, at most 1", read=read, placeholder="NUMBER")
 
 
 def count_or_max() -> Rule:
@@ -154,21 +157,23 @@ def count_or_max() -> Rule:
     return Rule(
         expected="max or a whole number from 1 up",
         read=lambda raw: 0 if raw.strip().lower() == "max" else count.read(raw),
+        placeholder="N",
     )
 
 
 def json_object(example: str) -> Rule:
     """Accept a JSON object, which is a dict."""
-    return Rule(expected=f"a JSON object such as {example}", read=read_json_object)
+    return Rule(expected=f"a JSON object such as {example}", read=read_json_object, placeholder="JSON")
 
 
 def path(expected: str) -> Rule:
     """Accept a path, of a file that is opened later or a folder that need not exist yet."""
-    return Rule(expected=expected, read=lambda raw: Path(_read_text(raw)).expanduser())
+    placeholder = expected.removeprefix("a ").upper()
+    return Rule(expected=expected, read=lambda raw: Path(_read_text(raw)).expanduser(), placeholder=placeholder)
 
 
 def names() -> Rule:
-    return Rule(expected="names separated by commas", read=_read_names)
+    return Rule(expected="names separated by commas", read=_read_names, placeholder="NAMES")
 
 
 def host_names() -> Rule:
@@ -180,7 +185,7 @@ def host_names() -> Rule:
             raise ValueError(raw)
         return hosts
 
-    return Rule(expected="host names such as devbox or *.example.com, without a port", read=read)
+    return Rule(expected="host names such as devbox or *.example.com, without a port", read=read, placeholder="NAMES")
 
 
 def address() -> Rule:
@@ -220,7 +225,9 @@ def assignments() -> Rule:
         pairs = [pair.strip() for pair in re.split(r",|\s+(?=[^\s=,]+=)", raw) if pair.strip()]
         return tuple(pair if "=" in pair else f"{pair}={pair}" for pair in pairs)  # a name alone: TGI's folder
 
-    return Rule(expected="name=folder, several separated by commas", read=read, is_repeatable=True)
+    return Rule(
+        expected="name=folder, several separated by commas", read=read, is_repeatable=True, placeholder="NAME=FOLDER"
+    )
 
 
 def read_json_object(raw: str) -> dict[str, object]:

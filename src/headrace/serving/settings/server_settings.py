@@ -1,7 +1,7 @@
 """
 Settings of the model server: one field = one flag = one environment variable = one row in the docs.
 
-`settings.loading` fills them from their sources.
+`settings.loading` fills them from their sources. The first sentence of a field's text is its line in `--help`.
 """
 
 from collections.abc import Mapping
@@ -31,59 +31,16 @@ class ServerSettings:
     """Branch, tag or commit of a Hub model. Default: its main branch."""
 
     served_model_name: str | None = model_setting(rules.text("a name"), None)
-    """Name that clients use in `model`. Default: the value of `model`."""
-
-    host: str = setting(rules.text("a host name or address"), "127.0.0.1")
-    """
-    Address to listen on. The default is loopback, because a server without a key should not be open to the network;
-    with `container` it is 0.0.0.0.
-    """
-
-    port: int = setting(rules.integer(0, 65535), 8080)
-    """Port to listen on; 0 takes a free one. The default is SageMaker's."""
-
-    tls_cert: Path | None = setting(rules.path("a file"), None)  # noqa: RUF009 -- a field, as all others
-    """
-    PEM file with the certificate and intermediate ones: the server speaks HTTPS only. It is reread when it changes.
-    Default: plain HTTP.
-    """
-
-    tls_key: Path | None = setting(rules.path("a file"), None)  # noqa: RUF009 -- a field, as all others
-    """PEM file with the private key of `tls_cert`, without a password. Default: it is in the file of `tls_cert`."""
-
-    container: bool = setting(rules.boolean(), False)
-    """
-    Behave as a container of SageMaker: listen on 0.0.0.0 without a key (the platform around it guards the port), read
-    names that are too general elsewhere (`PORT`, `DTYPE`, …), and trust the model's files. On the platform it is on.
-    """
-
-    trust_model_files: bool = setting(rules.boolean(), False)
-    """
-    Let files in the model's folder set what flags and the environment may: another model, paths outside the folder,
-    origins, code of a checkpoint. Otherwise they set formats and limits only. Default: that of `container`.
-    """
-
-    allow_anonymous: bool = setting(rules.boolean(), False)
-    """Serve without `api_key` on an address other than loopback. Off, so that no server is opened by mistake."""
-
-    api_key: str | None = setting(rules.secret("a key"), None)
-    """Require `Authorization: Bearer <key>` on all routes but `/ping` and `/health`. Default: no key is required."""
-
-    cors_allow_origins: tuple[str, ...] = setting(rules.names(), ())
-    """Origins whose web pages may call the server, separated by commas; `*` allows all. Default: none."""
-
-    allowed_hosts: tuple[str, ...] = setting(rules.host_names(), ())
-    """
-    Host names that the server answers to besides `localhost` and IP addresses, separated by commas; `*.example.com` is
-    every name below that domain, `*` any name. Default: any, but on a loopback address without `api_key` none, which
-    prevents DNS rebinding.
-    """
+    """Name that clients send as `model`. Default: the model as given."""
 
     task: str = model_setting(rules.choice("auto", "generate", "embed", "score", "features"), "auto")
-    """Use of the model, by default by its files. `features`: `embed`, and `/invocations` returns a vector per token."""
+    """
+    Use of the model: to generate text, to embed or to score. `auto` reads it from the model's files. `features` is
+    `embed`, and `/invocations` returns a vector per token.
+    """
 
     pooling: str = model_setting(rules.choice("auto", "last", "mean", "cls"), "auto")
-    """Pooling of embeddings. `auto` is what the model's files say, else `last` for decoders, `mean` for encoders."""
+    """Pooling of embeddings. `auto` follows the model's files, else it is `last` for decoders, `mean` for encoders."""
 
     dialect: str = model_setting(
         rules.choice(
@@ -93,98 +50,89 @@ class ServerSettings:
         "auto",
     )
     """
-    Dialect of `/invocations`; every other route has a fixed dialect. `auto` is `lmi-17` if settings have LMI's names
-    (`option.*`, `OPTION_*`), `torchserve` if the model's folder has a `model-config.yaml`, `hf-toolkit` if `HF_TASK`
-    names a task without generated text, else `tgi-3`.
+    Request and response format of `/invocations`; every other route has a fixed one. `auto` is `lmi-17` if settings
+    have LMI's names (`option.*`, `OPTION_*`), `torchserve` if the model's folder has a `model-config.yaml`,
+    `hf-toolkit` if `HF_TASK` names a task without generated text, else `tgi-3`.
     """
 
     output_formatter: str | None = model_setting(
         rules.choice("json", "jsonlines", "sse", "json_chat", "jsonlines_chat", "sse_chat"), None
     )
-    """LMI's output formatter: the format of the answer on `/invocations`. Default: that of the dialect."""
+    """LMI's output formatter: the response format of `/invocations`. Default: that of the dialect."""
 
     tgi_compat: bool = model_setting(rules.boolean(), False)
-    """With an LMI dialect: answer on `/invocations` in TGI's format (`option.tgi_compat`)."""
+    """With an LMI dialect: answer `/invocations` in TGI's format (`option.tgi_compat`)."""
 
-    handler: str = setting(rules.choice("auto", "native", "handler", "djl", "sagemaker", "torchserve"), "auto")
-    """
-    Code that serves the model. `auto` is the model's own code, see docs/custom-code/README.md, or else Headrace's
-    engine; `native` is always the engine; with `handler`, or the name of a contract, the server starts with the model's
-    own code or not at all. Setting any of these but `native` is the consent without which `headrace serve` runs no code
-    of a model.
-    """
+    chat_template: str | None = model_setting(rules.text("a template or a file with one"), None, FileScope.INSIDE)
+    """Jinja chat template, or a file with one. Default: the model's own."""
 
-    management_address: str | None = setting(rules.address(), "http://127.0.0.1:8081")
-    """
-    Address of TorchServe's management API, if the model is an archive or a folder for TorchServe; `off` for none. It
-    registers models, which is running code: an address other than loopback needs `api_key`. On the platform it is off.
-    """
-
-    metrics_address: str | None = setting(rules.address(), "http://127.0.0.1:8082")
-    """Address of TorchServe's metrics API, as `management_address`; `off` for none."""
-
-    backend: str = setting(rules.choice("auto", *BACKENDS), "auto")
-    """
-    Library that runs the network. `auto` is the best one that is installed and runs this model on this machine, see
-    docs/backends.md; the log and `/info` say which and why. With any other value the server starts with that one or
-    not at all.
-    """
-
-    rolling_batch: str = model_setting(rules.spelled(engine_name, *ENGINES), "auto")
-    """
-    LMI's name of an engine, which is preferred: if it cannot serve this model here, the backend that `auto` chooses
-    does, and a notice says so. `backend` overrides it.
-    """
-
-    strict_backend: bool = setting(rules.boolean(), False)
-    """Do not start if the engine that `rolling_batch` names cannot serve the model."""
-
-    device: str = setting(rules.choice("auto", "cpu", "cuda"), "auto")
-    """Device that runs the network. `auto` is `cuda` if the process sees a GPU and a backend for it is installed."""
-
-    tensor_parallel_size: int | None = model_setting(rules.count_or_max(), None)
-    """Devices that the network is split over; `max`: all GPUs of this process. Default: 1."""
-
-    gpu_memory_utilization: float = model_setting(rules.share(), 0.9)
-    """Share of a GPU's memory that this server may use, more than 0 to 1. The default leaves room for other buffers."""
-
-    enforce_eager: bool = model_setting(rules.boolean(), False)
-    """Start sooner by capturing no CUDA graphs and compiling nothing (`torch`, `vllm`); decoding is slower."""
-
-    step_timeout_s: float = model_setting(rules.number(1, "seconds"), 300.0)
-    """
-    Longest step of vLLM. If none ends for so long while there are requests, they end with an error and `/ping` is 503,
-    so that the server is replaced. The default is vLLM's own.
-    """
-
-    batch_invariant: bool | None = setting(rules.boolean(), None)
-    """
-    Compute each sequence with the same bits whatever else is in the batch, at a cost of speed on a GPU. Default: that
-    of the backend; `native` always does.
-    """
-
-    trust_remote_code: bool = setting(rules.boolean(), False)
-    """
-    Run Python code that comes with the checkpoint (`transformers`, `vllm`). Off by default: such code can do anything
-    that this process can.
-    """
-
-    vllm_args: Mapping[str, object] | None = model_setting(
-        rules.json_object('{"kv_cache_dtype": "fp8"}'), None, FileScope.LIMITS
+    generation_config: str = model_setting(
+        rules.text("auto, vllm or a folder with a generation_config.json"), "auto", FileScope.INSIDE
     )
-    """Arguments of vLLM's engine under their own names, which override the other settings. Default: none."""
+    """
+    Source of the sampling defaults of requests, see [models](models.md#sampling-defaults). `auto`: the checkpoint's
+    `generation_config.json` or GGUF metadata, else the model card of a known model; `vllm`: none; a folder: the
+    `generation_config.json` in it.
+    """
+
+    default_max_new_tokens: int = model_setting(rules.integer(1), 50)
+    """Length of an answer if the request is only a prompt, as in the `torchserve` dialect."""
+
+    host: str = setting(rules.text("a host name or address"), "127.0.0.1")
+    """
+    Address to listen on; 0.0.0.0 admits other machines and needs `api_key`. The default is loopback, because a server
+    without a key should not be open to the network; with `container` it is 0.0.0.0.
+    """
+
+    port: int = setting(rules.integer(0, 65535), 8080)
+    """Port to listen on; 0 takes a free one. The default is SageMaker's."""
+
+    api_key: str | None = setting(rules.secret("a key"), None)
+    """Key that clients send as `Authorization: Bearer <key>`; `/ping` and `/health` need none. Default: no key."""
+
+    allow_anonymous: bool = setting(rules.boolean(), False)
+    """Serve without `api_key` on an address other than loopback. Off, so that no server is open by mistake."""
+
+    cors_allow_origins: tuple[str, ...] = setting(rules.names(), ())
+    """Websites whose pages may call the server, as origins separated by commas; `*` allows all. Default: none."""
+
+    allowed_hosts: tuple[str, ...] = setting(rules.host_names(), ())
+    """
+    Host names of the server besides `localhost` and IP addresses, separated by commas. `*.example.com` is every name
+    below that domain, `*` any name. Default: any; on a loopback address without `api_key` none, which prevents DNS
+    rebinding.
+    """
+
+    tls_cert: Path | None = setting(rules.path("a file"), None)  # noqa: RUF009 -- a field, as all others
+    """
+    PEM file with the certificate and intermediate ones, to speak HTTPS only. The server reads it again when it changes.
+    Default: plain HTTP.
+    """
+
+    tls_key: Path | None = setting(rules.path("a file"), None)  # noqa: RUF009 -- a field, as all others
+    """PEM file with the private key of the certificate, without a password. Default: the file of `tls_cert`."""
+
+    container: bool = setting(rules.boolean(), False)
+    """
+    Behave as a container of SageMaker. The server listens on 0.0.0.0 without a key, because the platform around it
+    guards the port; it reads names that are too general elsewhere (`PORT`, `DTYPE`, …) and trusts the model's files.
+    `headrace up` turns it on.
+    """
 
     dtype: str = model_setting(
         rules.choice("auto", "bf16", "fp16", "fp32", "fp8", "w8a16", "w8a8", "w4a16", "w4a8", "smoothquant"),
         "auto",
     )
     """
-    Bits of weights and activations. `auto` is nearest to the file: bf16, else w8 or w4, with a16 for models under 1 B
-    parameters and a8 for larger ones; a smaller one if memory is short or the CPU has no bf16. The log says why.
+    Format of weights and activations. `auto` follows the file: bf16, w8 or w4, with a16 for models under 1 B parameters
+    and a8 for larger ones; it takes a smaller format if memory is short or the CPU has no bf16. The log says why.
     a16 keeps the quality of the weights; a8 computes prompts and large batches up to twice as fast.
     `smoothquant` is w8a8 with the weights of `headrace quantize`, computed at the first start and cached. `fp16` and
-    `fp32` are for other backends than `native`, and `fp8` is for `torch` on a GPU.
+    `fp32` need another backend than `native`, `fp8` needs `torch` on a GPU.
     """
+
+    kv_dtype: str = model_setting(rules.choice("auto", "bf16", "int8"), "auto")
+    """Format of the KV cache. `auto` is int8 with w8a8 and w4a8, else bf16."""
 
     smoothquant_alpha: float | None = model_setting(rules.share_or_auto(), None)
     """
@@ -192,11 +140,32 @@ class ServerSettings:
     group of the model.
     """
 
-    kv_dtype: str = model_setting(rules.choice("auto", "bf16", "int8"), "auto")
-    """Format of the KV cache. `auto` is int8 with w8a8 and w4a8, else bf16."""
+    threads: int | None = setting(rules.integer(1), None)
+    """Threads of a step. Default: the physical cores that this process may use."""
+
+    isa: str | None = setting(rules.choice("avx512", "avx2", "portable"), None)
+    """Kernels to run. Default: the fastest that this CPU supports."""
+
+    max_draft_tokens: int = model_setting(rules.integer(0), 8)
+    """
+    Maximum draft tokens per sequence and step, from prompt lookup (n-gram speculation); 0 turns it off. Answers do not
+    change; the engine drafts fewer tokens, or none, if that would not be faster.
+    """
+
+    max_itl_ms: float = setting(rules.number(0, "milliseconds"), 75.0)
+    """
+    Longest gap between two tokens of a stream that the prompt of another request may cause; 0 is no limit. With the
+    default, text appears as a steady flow.
+    """
+
+    batch_invariant: bool | None = setting(rules.boolean(), None)
+    """
+    Compute the same bits for a sequence whatever else is in the batch; slower on a GPU. Default: that of the backend;
+    `native` always does.
+    """
 
     max_model_len: int | None = model_setting(rules.integer(2), None)
-    """Longest prompt + answer, tokens. Default: the model's trained context, or less if memory is short."""
+    """Context length: prompt and answer, tokens. Default: the model's trained context, or less if memory is short."""
 
     rope: Mapping[str, object] | None = model_setting(rules.json_object('{"rope_type": "yarn", "factor": 4.0}'), None)
     """Rotary embedding: `rope_parameters` merged into the checkpoint's, for longer contexts. Default: as stored."""
@@ -210,56 +179,35 @@ class ServerSettings:
     max_num_batched_tokens: int = model_setting(rules.integer(1), 512)
     """Token budget of one step, prompt chunks and running sequences together."""
 
+    max_memory_bytes: int | None = model_setting(rules.size(), None)
+    """
+    Memory for weights, workspace, KV cache and the rest of the process. The server rejects a model that does not fit
+    before it loads it. Default: the free memory.
+    """
+
     kv_cache_bytes: int | None = model_setting(rules.size(), None)
     """Size of the KV cache. Default: the rest of the memory that this process may use."""
 
     max_kv_cache_tokens: int | None = model_setting(rules.integer(1), None)
     """
-    Maximum number of tokens in the KV cache, over all sequences, even if there is more memory; rounded down to whole
-    blocks of 32. Default: limited by memory only.
+    Maximum tokens in the KV cache, over all sequences, even if there is more memory. It is rounded down to whole blocks
+    of 32. Default: limited by memory only.
     """
-
-    max_memory_bytes: int | None = model_setting(rules.size(), None)
-    """
-    Memory that this server may use for weights, workspace, KV cache and the rest of the process. A model that does not
-    fit is refused before it is loaded. Default: the free memory.
-    """
-
-    threads: int | None = setting(rules.integer(1), None)
-    """Threads of a step. Default: the physical cores that this process may use."""
-
-    isa: str | None = setting(rules.choice("avx512", "avx2", "portable"), None)
-    """Kernels to run. Default: the fastest that this CPU supports."""
 
     enable_prefix_caching: bool = model_setting(rules.boolean(), True)
     """Keep the KV blocks of finished prompts, and reuse them for prompts with the same prefix."""
 
-    max_draft_tokens: int = model_setting(rules.integer(0), 8)
-    """
-    Maximum number of draft tokens per sequence and step, from prompt lookup (n-gram speculation); 0 turns it off.
-    Answers do not change; fewer tokens are drafted, or none, if that would not be faster.
-    """
-
-    max_itl_ms: float = setting(rules.number(0, "milliseconds"), 75.0)
-    """
-    Longest inter-token latency of running streams that a prompt chunk may cause, milliseconds; 0 is no limit. With the
-    default, text appears as a steady flow.
-    """
-
-    max_concurrent_requests: int = model_setting(rules.integer(1), 256)
-    """
-    Simultaneous requests, running and waiting; further ones are answered 429 with `Retry-After`. The default is more
-    than can run at once, so that the engine never idles, and few enough that the last one does not wait minutes.
-    """
+    cache_dir: Path | None = setting(rules.path("a folder"), None)  # noqa: RUF009 -- a field, as all others
+    """Folder for downloaded models and packed weights. Default: `HEADRACE_HOME`, else `~/.cache/headrace`."""
 
     enable_lora: bool = model_setting(rules.boolean(), False)
     """
     Reserve slots for LoRA adapters, which requests choose by name, and load those in the folder `adapters` of the
-    model. Default: true if `adapter` is set.
+    model. Default: on if `adapter` is set.
     """
 
     adapter: tuple[str, ...] = setting(rules.assignments(), ())
-    """Adapter to load at the start: `name=folder`, a folder that PEFT wrote. May be repeated."""
+    """Adapter to load at the start: `name=folder`, a folder that PEFT wrote. Repeatable."""
 
     max_loras: int = model_setting(rules.integer(1, 1024), 4)
     """
@@ -271,31 +219,99 @@ class ServerSettings:
     """Largest rank of an adapter."""
 
     allow_runtime_lora_updating: bool = setting(rules.boolean(), False)
-    """Load and unload adapters over HTTP. Off by default: a client that can load adapters can change answers."""
+    """Let clients load and unload adapters over HTTP. Off, because such a client can change answers."""
 
     adapter_folders: tuple[str, ...] = setting(rules.names(), ())
+    """Folders below which clients may load adapters, separated by commas. Default: `adapters` in the model's folder."""
+
+    handler: str = setting(rules.choice("auto", "native", "handler", "djl", "sagemaker", "torchserve"), "auto")
     """
-    Folders below which adapters may be loaded over HTTP, separated by commas. Default: only the folder `adapters` of
-    the model.
+    What serves the model: its own code, or Headrace's engine. `auto` is the model's own code if it has some, see
+    docs/custom-code/README.md, else the engine; `native` is always the engine; with any other value the server starts
+    with the model's own code or not at all. Anything but `native` is your consent: without it, `headrace serve` runs
+    no code of a model.
+    """
+
+    trust_model_files: bool = setting(rules.boolean(), False)
+    """
+    Let files in the model's folder set what flags and the environment may. That is another model, paths outside the
+    folder, origins, code of a checkpoint; otherwise they set formats and limits only. Default: that of `container`.
+    """
+
+    trust_remote_code: bool = setting(rules.boolean(), False)
+    """
+    Run Python code that comes with the checkpoint (`transformers`, `vllm`). Off, because such code can do anything
+    that this process can.
+    """
+
+    management_address: str | None = setting(rules.address(), "http://127.0.0.1:8081")
+    """
+    Address of TorchServe's management API, for models in TorchServe's format; `off` for none. It registers models,
+    which is running code: an address other than loopback needs `api_key`. On the platform it is off.
+    """
+
+    metrics_address: str | None = setting(rules.address(), "http://127.0.0.1:8082")
+    """Address of TorchServe's metrics API, for models in TorchServe's format; `off` for none."""
+
+    backend: str = setting(rules.choice("auto", *BACKENDS), "auto")
+    """
+    Library that runs the network. `auto` is the best one that is installed and runs this model on this machine, see
+    docs/backends.md; the log and `/info` say which and why. With any other value the server starts with that one or
+    not at all.
+    """
+
+    rolling_batch: str = model_setting(rules.spelled(engine_name, *ENGINES), "auto")
+    """
+    LMI's name of the engine to prefer. If that engine cannot serve this model here, the backend that `auto` chooses
+    does, and a notice says so. `backend` overrides it.
+    """
+
+    strict_backend: bool = setting(rules.boolean(), False)
+    """Do not start if the engine that `rolling_batch` names cannot serve the model."""
+
+    device: str = setting(rules.choice("auto", "cpu", "cuda"), "auto")
+    """Device that runs the network. `auto` is `cuda` if the process sees a GPU and a backend for it is installed."""
+
+    tensor_parallel_size: int | None = model_setting(rules.count_or_max(), None)
+    """Devices to split the network over; `max`: all GPUs of this process. Default: 1."""
+
+    gpu_memory_utilization: float = model_setting(rules.share(), 0.9)
+    """Share of a GPU's memory that this server may use, more than 0 to 1. The default leaves room for other buffers."""
+
+    enforce_eager: bool = model_setting(rules.boolean(), False)
+    """Start sooner by capturing no CUDA graphs and compiling nothing (`torch`, `vllm`); decoding is slower."""
+
+    step_timeout_s: float = model_setting(rules.number(1, "seconds"), 300.0)
+    """
+    Longest step of vLLM. If none ends for so long while there are requests, they fail and `/ping` answers 503, so that
+    the server is replaced. The default is vLLM's own.
+    """
+
+    vllm_args: Mapping[str, object] | None = model_setting(
+        rules.json_object('{"kv_cache_dtype": "fp8"}'), None, FileScope.LIMITS
+    )
+    """Arguments of vLLM's engine under their own names, which override the other settings. Default: none."""
+
+    max_concurrent_requests: int = model_setting(rules.integer(1), 256)
+    """
+    Requests that may run and wait at the same time; others get 429 with `Retry-After`. The default is more than can run
+    at once, so that the engine never idles, and few enough that the last one does not wait minutes.
     """
 
     max_best_of: int = model_setting(rules.integer(1), 8)
-    """Largest `n` and `best_of` of one request; each candidate is a sequence of its own."""
+    """Largest `n` and `best_of` of a request; each candidate is a sequence of its own."""
 
     max_stop_sequences: int = model_setting(rules.integer(0), 16)
-    """Largest number of stop strings of one request."""
+    """Maximum stop strings of a request."""
 
     max_top_n_tokens: int = model_setting(rules.integer(0), 20)
-    """Largest number of alternatives per token (`top_n_tokens`, `top_logprobs`). 20 is OpenAI's limit."""
-
-    default_max_new_tokens: int = model_setting(rules.integer(1), 50)
-    """Length of an answer if the body is only a prompt, as in the `torchserve` dialect."""
+    """Maximum alternatives per token (`top_n_tokens`, `top_logprobs`). 20 is OpenAI's limit."""
 
     eula_check: str = setting(rules.choice("ignore", "gated", "required"), "ignore")
     """
-    Effect of `accept_eula` in the custom attributes of `/invocations`. `gated`: a request that declines the licence of
-    a gated model (`meta-llama/...`) is refused. `required`: a request that does not accept it is refused, for any
-    model, as in SageMaker JumpStart's Llama containers.
+    Effect of `accept_eula` in the custom attributes of `/invocations`. `gated`: the server rejects a request that
+    declines the licence of a gated model (`meta-llama/...`). `required`: it rejects a request that does not accept the
+    licence, for any model, as SageMaker JumpStart's Llama containers do.
     """
 
     max_body_bytes: int = model_setting(rules.size(), 25 * 1024 * 1024)
@@ -303,61 +319,43 @@ class ServerSettings:
 
     max_buffered_bytes: int = setting(rules.size(), 256 * 1024 * 1024)
     """
-    Total size of all request bodies in memory; a body beyond it is answered 429 with `Retry-After`. The first 64 KiB of
-    each body do not count, so that large bodies never keep out small ones.
+    Memory for request bodies; a body beyond it gets 429 with `Retry-After`. The first 64 KiB of each body do not count,
+    so that large bodies never keep out small ones.
     """
 
     max_connections: int = setting(rules.integer(1), 1024)
-    """Simultaneous client connections, including idle ones; further ones are answered 503 and closed."""
+    """Client connections at the same time, including idle ones; the server answers others with 503 and closes them."""
 
     receive_timeout_s: float = setting(rules.number(0.1, "seconds"), 120.0)
     """
-    Time for a client to send the head of a request, and again for its body (plus a second for each 256 KiB of it); then
-    it is answered 408 and the connection is closed.
+    Time for a client to send the head of a request, and again for its body. The body has a second more for each
+    256 KiB. After that the server answers 408 and closes the connection.
     """
 
     send_timeout_s: float = setting(rules.number(0.1, "seconds"), 120.0)
-    """Time that a client may leave a part of the response unread; then it is dropped, and its sequences are aborted."""
+    """Time that a client may leave a part of the response unread; then the server drops it and aborts its sequences."""
 
     grammar_timeout_s: float = setting(rules.number(0.1, "seconds"), 10.0)
-    """
-    Longest compilation of the JSON schema, regular expression or grammar of one request; then it is answered with an
-    error.
-    """
+    """Longest compilation of a request's JSON schema, regular expression or grammar; then the request fails."""
 
     stored_responses_bytes: int = setting(rules.size(0), 64 * 1024 * 1024)
-    """Memory for stored responses of the Responses API; the least recently used go first. 0: none are stored."""
+    """Memory for stored responses of the Responses API; 0 stores none. The least recently used go first."""
 
     stored_responses_age_s: float = setting(rules.number(1, "seconds"), 86400.0)
-    """Longest time that a response is stored. All stored responses are lost when the server stops."""
-
-    chat_template: str | None = model_setting(rules.text("a template or a file with one"), None, FileScope.INSIDE)
-    """A Jinja chat template, or a file with one, in place of the model's own."""
-
-    generation_config: str = model_setting(
-        rules.text("auto, vllm or a folder with a generation_config.json"), "auto", FileScope.INSIDE
-    )
-    """
-    Source of the [sampling defaults](models.md#sampling-defaults) of requests. `auto`: the checkpoint's
-    `generation_config.json` or GGUF metadata, else the model card of a known model; `vllm`: none; a folder: the
-    `generation_config.json` in it.
-    """
+    """Longest time that a response is stored. When the server stops, all are lost."""
 
     shutdown_grace_s: float = setting(rules.number(0, "seconds"), 25.0)
     """
-    After SIGTERM: time for running requests to finish, seconds, `shutdown_delay_s` included; then they are aborted. The
+    Time for running requests to finish after SIGTERM, `shutdown_delay_s` included; then the server aborts them. The
     default leaves a margin within the 30 s that SageMaker and Kubernetes allow between SIGTERM and SIGKILL.
     """
 
     shutdown_delay_s: float | None = setting(rules.number(0, "seconds"), None)
     """
-    After SIGTERM: time in which `/ping` and `/health` answer 503 and everything else is still served, seconds, so that
-    load balancers route elsewhere before the port closes. SIGINT (Ctrl-C) skips it. Default: 5, or 0 on a loopback
-    address; never more than `shutdown_grace_s`.
+    Time after SIGTERM in which `/ping` and `/health` answer 503 and all else still works. Load balancers then route
+    elsewhere before the port closes. SIGINT (Ctrl-C) skips it. Default: 5, or 0 on a loopback address; never more than
+    `shutdown_grace_s`.
     """
-
-    cache_dir: Path | None = setting(rules.path("a folder"), None)  # noqa: RUF009 -- a field, as all others
-    """Folder for packed weights and downloaded models. Default: the user's cache folder."""
 
     metrics: bool = setting(rules.boolean(), True)
     """Serve Prometheus metrics on `/metrics`."""
@@ -369,16 +367,16 @@ class ServerSettings:
     """Format of the log. `auto` is `console` on a terminal, else `json`."""
 
     log_level: str = setting(rules.choice("debug", "info", "warning", "error"), "info")
-    """Lowest level that is logged."""
+    """Lowest level to log."""
+
+    log_prompts: bool = setting(rules.boolean(), False)
+    """Log prompts and answers too. Off, because they belong to the users."""
 
     otlp_traces_endpoint: str | None = setting(rules.text("an http://, https:// or grpc:// URL"), None)
     """
-    Receiver for the spans of requests ([tracing](tracing.md)); needs the extra `otel`. Default: the receiver in the
+    Receiver for the spans of requests, see [tracing](tracing.md); needs the extra `otel`. Default: the receiver in the
     `OTEL_*` variables, if any.
     """
-
-    log_prompts: bool = setting(rules.boolean(), False)
-    """Log prompts and answers too. Off by default, because they belong to the users."""
 
     def __repr__(self) -> str:
         return masked_repr(self)

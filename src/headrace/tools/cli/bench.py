@@ -19,20 +19,37 @@ from headrace.tools.bench.report import print_report
 from headrace.tools.bench.run import BenchOptions, OnRecord, run_benchmark
 from headrace.tools.bench.workload import Arrivals, Dataset, Synthetic, parse_dataset, parse_lengths
 from headrace.tools.cli.api_key import api_key_for, ca_bundle_for
-from headrace.tools.cli.group import ABOVE_0, AT_LEAST_0, AT_LEAST_1, Examples
+from headrace.tools.cli.command import HelpfulCommand
+from headrace.tools.cli.group import ABOVE_0, AT_LEAST_0, AT_LEAST_1
 from headrace.tools.cli.progress import watching
+from headrace.tools.cli.sampling_options import sampling_option
 
 EXAMPLES = """
-headrace bench http://127.0.0.1:8080                       one user at a time, 20 s
-headrace bench URL -c 1,8,32                               a column for each number of users
-headrace bench URL --rate 2,4,8 --duration 60              random arrivals at 2, 4 and 8 requests a second
-headrace bench URL -c 8 --prompt-tokens 64-1024 --output-tokens ~200 --requests 200
-headrace bench URL --dataset chats.jsonl --slo ttft:500,tpot:50 --price-per-hour 0.40
+headrace bench http://127.0.0.1:8080          one user at a time, for 20 s
+headrace bench URL -c 1,8,32                  1, 8 and 32 users, a column each
+headrace bench URL --rate 2,4 --duration 60   random arrivals, 2 or 4 per s
+headrace bench URL -c 8 --prompt-tokens 64-1024 --output-tokens ~200
+headrace bench URL --dataset chats.jsonl --slo ttft:500,tpot:50
 headrace bench URL -c 8 --json | tail -1 | jq '.levels[0].output_tokens_per_s'
 """
 
 
-@click.command(cls=Examples, examples=EXAMPLES)
+_GROUPS = {
+    "Load": ("concurrency", "rate", "arrivals", "num_requests", "duration_s", "warmup_requests"),
+    "Requests": (
+        *("prompt_tokens", "output_tokens", "shared_prefix_tokens", "dataset", "temperature", "ignore_eos", "seed"),
+        "timeout_s",
+    ),
+    "Server": ("api", "model", "api_key"),
+    "Report": ("slo", "price_per_hour", "as_json", "output"),
+}
+_COMMON = (
+    *("concurrency", "rate", "num_requests", "duration_s", "prompt_tokens", "output_tokens", "dataset"),
+    *("model", "api_key", "slo", "as_json", "output"),
+)
+
+
+@click.command(cls=HelpfulCommand, examples=EXAMPLES, groups=_GROUPS, common=_COMMON)
 @click.argument("url")
 @click.option(
     "--concurrency",
@@ -75,9 +92,11 @@ headrace bench URL -c 8 --json | tail -1 | jq '.levels[0].output_tokens_per_s'
 @click.option(
     "--api", type=click.Choice([api.value for api in Api]), help="API to use.  [default: the first that the server has]"
 )
-@click.option("--model", help="Model to request.  [default: the server's first]")
-@click.option("--api-key", envvar="HEADRACE_API_KEY", help="API key, sent as a bearer token.  [env: HEADRACE_API_KEY]")
-@click.option("--temperature", type=click.FloatRange(min=0), default=0.0, help="Sampling temperature; 0 is greedy.")
+@click.option("--model", metavar="NAME", help="Model to request.  [default: the server's first]")
+@click.option(
+    "--api-key", envvar="HEADRACE_API_KEY", metavar="KEY", help="API key of the server.  [env: HEADRACE_API_KEY]"
+)
+@sampling_option("--temperature -t", default=0.0, note="0")
 @click.option(
     "--ignore-eos/--respect-eos",
     default=None,
@@ -85,8 +104,7 @@ headrace bench URL -c 8 --json | tail -1 | jq '.levels[0].output_tokens_per_s'
 )
 @click.option("--seed", type=int, default=0, help="Seed of the load; the same seed gives the same load.")
 @click.option(
-    "--timeout",
-    "timeout_s",
+    "--timeout-s",
     type=ABOVE_0,
     default=600.0,
     help="Seconds after which an unfinished answer counts as failed.",
@@ -103,7 +121,7 @@ headrace bench URL -c 8 --json | tail -1 | jq '.levels[0].output_tokens_per_s'
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object on the last line of stdout.")
 @click.option(
-    "--output", type=click.Path(dir_okay=False, path_type=Path), help="Also write the result as JSON to this file."
+    "--output", "-o", type=click.Path(dir_okay=False, path_type=Path), help="Also write the result as JSON to a file."
 )
 def bench(*, as_json: bool, output: Path | None, **values: Any) -> None:
     """

@@ -13,18 +13,23 @@ from headrace.core.errors import HeadraceError, SettingsError, UserError
 from headrace.core.generation import ChatPrompt, GenerationRequest, SamplingParams
 from headrace.core.sampling_defaults import RECOMMENDED
 from headrace.tools.cli.answers import PartWriter, Stopwatch, collect_shown, ending_note, prompt_request, write_text
-from headrace.tools.cli.group import Examples
-from headrace.tools.cli.sampling_options import sampling_options, sampling_params
-from headrace.tools.cli.setting_options import ENGINE_SETTINGS, setting_options
+from headrace.tools.cli.command import HelpfulCommand
+from headrace.tools.cli.sampling_options import SAMPLING_GROUPS, sampling_options, sampling_params
+from headrace.tools.cli.setting_options import ENGINE_SETTINGS, SERVER_GROUPS, setting_options
 from headrace.tools.cli.sources import Source, opened_source
 from headrace.tools.cli.tables import count_of, wrapped
 
 EXAMPLES = """
-headrace chat smollm2                                  load the model in this process
-headrace chat smollm2 --system "Answer in one line."   with a system message
-headrace chat --url http://127.0.0.1:8080              talk to a running server
-echo "What is a headrace?" | headrace chat smollm2     questions from a pipe, one per line
+headrace chat smollm2                                  load the model here
+headrace chat smollm2 --system "Answer in one line."   set the system message
+headrace chat --url http://127.0.0.1:8080              use a running server
+echo "What is a headrace?" | headrace chat smollm2     one question per line
 """
+_GROUPS = {"Conversation": ("system", "url", "api_key"), **SAMPLING_GROUPS, **SERVER_GROUPS}
+_COMMON = (
+    *("system", "url", "api_key", "max_new_tokens", "temperature", "top_p", "seed"),
+    *("dtype", "max_model_len", "threads", "backend"),
+)
 
 COMMANDS = """
 /reset        clear the conversation
@@ -48,10 +53,10 @@ _QUOTES = '"""'
 """Opens and closes a message of several lines."""
 
 
-@click.command(cls=Examples, examples=EXAMPLES)
+@click.command(cls=HelpfulCommand, examples=EXAMPLES, groups=_GROUPS, common=_COMMON)
 @click.argument("model", required=False)
-@click.option("--url", help="Use the server at this URL instead of loading a model.")
-@click.option("--api-key", envvar="HEADRACE_API_KEY", help="API key for --url.  [env: HEADRACE_API_KEY]")
+@click.option("--url", metavar="URL", help="Use the server at this URL instead of loading a model.")
+@click.option("--api-key", envvar="HEADRACE_API_KEY", metavar="KEY", help="API key for --url.  [env: HEADRACE_API_KEY]")
 @click.option("--system", metavar="TEXT", help="System message.")
 @sampling_options(
     without=("n", "best_of", "logprobs", "prompt_logprobs"),
@@ -62,10 +67,10 @@ _QUOTES = '"""'
 @click.pass_context
 def chat(ctx: click.Context, /, model: str | None, **options: Any) -> None:
     """
-    Talk to MODEL: an alias (smollm2), a Hub id, a folder or a .gguf file.
+    Talk to a model in the terminal.
 
-    Answers are streamed. Commands begin with a slash; /help lists them. Three double quotes begin and end a message of
-    several lines.
+    MODEL is an alias (smollm2), a Hub id, a folder or a .gguf file. In the conversation, /help lists the commands, and
+    three double quotes begin and end a message of several lines.
     """
     sampling_params(options)  # refuse invalid options before a model is loaded
     with opened_source(ctx, model, options) as (runner, source):

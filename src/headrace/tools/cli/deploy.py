@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from headrace.tools.cli.command import HelpfulCommand
 from headrace.tools.cli.deployed import (
     ComponentDeployment,
     EndpointDeployment,
@@ -17,7 +18,7 @@ from headrace.tools.cli.deployed import (
     refuse_or_remove_component,
 )
 from headrace.tools.cli.endpoints import BUSY, failure_text
-from headrace.tools.cli.group import Examples, Failed, UserFailed
+from headrace.tools.cli.group import Failed, UserFailed
 from headrace.tools.cli.platform_client import Platform, find_platform, platform_option, translate_errors
 from headrace.tools.cli.progress import showing_stage
 
@@ -32,30 +33,37 @@ _NAME = re.compile(rf"(?=.{{1,{_MAX_NAME}}}\Z)[a-zA-Z0-9]+(-+[a-zA-Z0-9]+)*")
 _Deployment = EndpointDeployment | ComponentDeployment
 
 EXAMPLES = """
-headrace deploy smollm2                                    an endpoint called smollm2
-headrace deploy ./my-llama --name chat --instances 2       a model folder on two workers
-headrace deploy ./my-llama --name chat --update            another model on the endpoint chat
-headrace deploy smollm2 --env MAX_TOTAL_TOKENS=1024        settings as environment variables of the container
-headrace deploy s3://bucket/model.tar.gz --image djl-inference:0.36.0-lmi27.0.0-cu130
-headrace deploy smollm2 --component-of host --copies 2     one of several models on the endpoint host
+headrace deploy smollm2                                an endpoint "smollm2"
+headrace deploy ./my-llama --name chat --instances 2   a folder, two workers
+headrace deploy ./my-llama --name chat --update        another model on "chat"
+headrace deploy smollm2 --env MAX_TOTAL_TOKENS=1024    container variables
+headrace deploy s3://me/model.tar.gz --image djl-inference:0.36.0-lmi27.0.0
+headrace deploy smollm2 --component-of host --copies 2   a model beside others
 """
 
 
-@click.command(cls=Examples, examples=EXAMPLES)
+_GROUPS = {
+    "Endpoint": ("name", "instances", "instance_type", "image", "variables", "is_update"),
+    "Inference component": ("component_of", "copies", "cpus", "memory_mb"),
+    "Platform": ("url", "wait", "timeout_s"),
+}
+
+
+@click.command(cls=HelpfulCommand, examples=EXAMPLES, groups=_GROUPS)
 @click.argument("model")
 @platform_option
-@click.option("--name", help="Name of the endpoint.  [default: derived from the model's]")
+@click.option("--name", metavar="NAME", help="Name of the endpoint.  [default: derived from the model's]")
 @click.option("--instances", type=click.IntRange(1, 100), default=1, help="Number of workers.")
-@click.option("--instance-type", default="ml.c6i.xlarge", help="Instance type of each worker.")
+@click.option("--instance-type", metavar="TYPE", default="ml.c6i.xlarge", help="Instance type of each worker.")
 @click.option("--component-of", metavar="ENDPOINT", help="Deploy as an inference component of this endpoint.")
 @click.option("--copies", type=click.IntRange(0, 100), help="Copies of the component.  [default: 1]")
 @click.option("--cpus", type=click.FloatRange(min=0.25), help="CPU cores for each copy.  [default: 1]")
-@click.option("--memory", "memory_mb", type=click.IntRange(min=128), help="Memory of each copy, MB.  [default: 1024]")
-@click.option("--image", help="Image URI; decides which model server is emulated.  [default: TGI 3]")
+@click.option("--memory-mb", type=click.IntRange(min=128), help="Memory of each copy.  [default: 1024]")
+@click.option("--image", metavar="URI", help="Image URI; decides which model server is emulated.  [default: TGI 3]")
 @click.option("--env", "-e", "variables", multiple=True, metavar="NAME=VALUE", help="Container variable. Repeatable.")
 @click.option("--update", "is_update", is_flag=True, help="Deploy on the endpoint of that name, if there is one.")
 @click.option("--wait/--no-wait", default=True, help="Wait until the endpoint is in service.")
-@click.option("--timeout", "timeout_s", type=click.FloatRange(min=1), default=1800.0, help="Seconds to wait at most.")
+@click.option("--timeout-s", type=click.FloatRange(min=1), default=1800.0, help="Seconds to wait at most.")
 def deploy(  # noqa: PLR0913 -- its options
     *,
     model: str,
@@ -74,10 +82,11 @@ def deploy(  # noqa: PLR0913 -- its options
     timeout_s: float,
 ) -> None:
     """
-    Deploy MODEL (an alias such as smollm2, a Hub id, a folder, a .gguf file, or s3://) as an endpoint.
+    Deploy a model as an endpoint.
 
-    It creates a model, an endpoint configuration and an endpoint of the same name through SageMaker's API, and waits
-    until the endpoint is in service. `headrace rm` deletes all three.
+    MODEL is an alias (smollm2), a Hub id, a folder, a .gguf file or s3://. The command creates a model, an endpoint
+    configuration and an endpoint of the same name through SageMaker's API, and waits until the endpoint is in service.
+    `headrace rm` deletes all three.
 
     With --component-of it creates a model and an inference component of the same name on that endpoint. An endpoint
     that does not exist is created with --instances of --instance-type.
@@ -88,7 +97,7 @@ def deploy(  # noqa: PLR0913 -- its options
     if is_update and (component_of is not None or not wait):
         raise UserFailed("--update is for endpoints and waits; it cannot be combined with --component-of or --no-wait.")
     if component_of is None and (copies, cpus, memory_mb) != (None, None, None):
-        raise UserFailed("--copies, --cpus and --memory need an inference component. Add --component-of ENDPOINT.")
+        raise UserFailed("--copies, --cpus and --memory-mb need an inference component. Add --component-of ENDPOINT.")
     _check_model(model)
     platform = find_platform(url)
     _check_instance_type(platform, instance_type)

@@ -6,16 +6,17 @@ from pathlib import Path
 import click
 
 from headrace.serving.settings.platform_settings import data_folder, load_platform_settings
-from headrace.tools.cli.group import Examples
+from headrace.tools.cli.command import HelpfulCommand
+from headrace.tools.cli.platform_client import data_dir_option
 
 
-@click.command(cls=Examples, examples="headrace down\nheadrace down --data-dir ./platform --timeout-s 300")
-@click.option("--data-dir", type=click.Path(path_type=Path), help="The platform's data folder.")
+@click.command(cls=HelpfulCommand, examples="headrace down\nheadrace down --data-dir ./platform --timeout-s 300")
+@data_dir_option
 @click.option(
     "--timeout-s",
     type=click.FloatRange(min=1),
     default=120.0,
-    help="Seconds to wait at most; the platform goes on stopping.",
+    help="Seconds to wait at most.",
 )
 def down(*, data_dir: Path | None, timeout_s: float) -> None:
     """

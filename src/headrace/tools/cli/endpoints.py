@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from headrace.tools.cli.group import Examples
+from headrace.tools.cli.command import HelpfulCommand
 from headrace.tools.cli.platform_client import opened_platform, platform_option, unknown_name
 from headrace.tools.cli.tables import age, count_of, labelled, table, wrapped
 
@@ -28,7 +28,7 @@ _NEEDS = (
 )
 
 
-@click.command("ls", cls=Examples, examples="headrace ls\nheadrace ls --json | jq -r '.[].EndpointName'")
+@click.command("ls", cls=HelpfulCommand, examples="headrace ls\nheadrace ls --json | jq -r '.[].EndpointName'")
 @platform_option
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
 def list_endpoints(*, url: str | None, as_json: bool) -> None:
@@ -51,7 +51,7 @@ def list_endpoints(*, url: str | None, as_json: bool) -> None:
             click.echo("\n" + table([_HEADS, *map(_component_row, components)]))
 
 
-@click.command(cls=Examples, examples="headrace describe smollm2\nheadrace describe smollm2 --json")
+@click.command(cls=HelpfulCommand, examples="headrace describe smollm2\nheadrace describe smollm2 --json")
 @click.argument("name")
 @platform_option
 @click.option(

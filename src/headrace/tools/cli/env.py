@@ -11,15 +11,16 @@ from pathlib import Path
 import click
 
 from headrace.serving.settings.platform_settings import data_folder, load_platform_settings
-from headrace.tools.cli.group import Examples, UserFailed
-from headrace.tools.cli.platform_client import Platform, find_platform, platform_at, platform_option
+from headrace.tools.cli.command import HelpfulCommand
+from headrace.tools.cli.group import UserFailed
+from headrace.tools.cli.platform_client import Platform, data_dir_option, find_platform, platform_at, platform_option
 
 EXAMPLES = """
-eval "$(headrace env)"                       AWS code in this shell talks to the platform
+eval "$(headrace env)"                       AWS code here uses the platform
 eval "$(headrace env --unset)"               undo it
-eval "$(headrace env --data-dir ./data)"     to the platform that runs on this data folder
-eval "$(headrace env --key HRAK...)"         use another access key than that of the data folder
-headrace env --format dotenv >> $GITHUB_ENV  for tools that read KEY=VALUE files
+eval "$(headrace env --data-dir ./data)"     the platform of this data folder
+eval "$(headrace env --key HRAK...)"         use another access key
+headrace env --format dotenv >> $GITHUB_ENV  for files of KEY=VALUE lines
 """
 _FIRST = {1: (1, 29), 2: (2, 13)}
 """The first versions that read the variable. Source: AWS SDKs reference guide, "Service-specific endpoints"."""
@@ -27,13 +28,13 @@ _INSTALLED = re.compile(r"/aws-cli/v2/(\d+)\.(\d+)[^/]*/")
 _PACKAGE = re.compile(r"awscli-(\d+)\.(\d+)[^/]*\.(?:dist|egg)-info")
 
 
-@click.command(cls=Examples, examples=EXAMPLES)
+@click.command(cls=HelpfulCommand, examples=EXAMPLES)
 @platform_option
 @click.option("--unset", "is_unset", is_flag=True, help="Print the lines that undo it.")
 @click.option("--key", metavar="ID", help="Id of the access key to use; its secret is read from the data folder.")
-@click.option("--region", help="Region to set.  [default: the platform's]")
+@click.option("--region", metavar="REGION", help="Region to set.  [default: the platform's]")
 @click.option("--format", "form", type=click.Choice(["sh", "dotenv"]), default="sh", help="Format of the lines.")
-@click.option("--data-dir", type=click.Path(path_type=Path), help="The platform's data folder, in place of --url.")
+@data_dir_option
 def env(
     *, url: str | None, is_unset: bool, key: str | None, region: str | None, form: str, data_dir: Path | None
 ) -> None:

@@ -16,8 +16,8 @@ from headrace.inference.models.shapes import expected_shapes
 from headrace.inference.models.weights import Encoding, dominant_bits, stored_formats
 from headrace.inference.runner.memory import MemoryBudget, MemoryPlan
 from headrace.serving.server.engine_config import engine_config
-from headrace.serving.settings.loading import load_settings
 from headrace.serving.settings.server_settings import ServerSettings
+from headrace.tools.cli.command import HelpfulCommand
 from headrace.tools.cli.fit_report import (
     CheckpointFacts,
     Report,
@@ -26,31 +26,24 @@ from headrace.tools.cli.fit_report import (
     fit_formats,
     print_report,
 )
-from headrace.tools.cli.group import AT_LEAST_1, Examples
 from headrace.tools.cli.progress import showing_progress
+from headrace.tools.cli.setting_options import engine_settings, setting_options
 
 EXAMPLES = """
-headrace fit smollm2                                memory needs on this machine
-headrace fit Qwen/Qwen3-8B --memory 32GiB           on a machine with 32 GiB; only config.json is downloaded
-headrace fit ./model.gguf --max-model-len 32768     with a longer context
-headrace fit my/model --rope '{"rope_type": "yarn", "factor": 4}' --max-model-len 65536
+headrace fit smollm2                             memory needs on this machine
+headrace fit Qwen/Qwen3-8B --memory 32GiB        on a machine with 32 GiB
+headrace fit ./model.gguf --max-model-len 32768  with a longer context
+headrace fit my/model --rope '{"rope_type": "yarn", "factor": 4}'
 headrace fit smollm2 --json | jq .advice
 """
 
 
-@click.command(cls=Examples, examples=EXAMPLES)
+@click.command(cls=HelpfulCommand, examples=EXAMPLES)
 @click.argument("model")
-@click.option("--revision", help="Branch, tag or commit of a Hub model.")
 @click.option(
     "--memory", metavar="SIZE", help="Memory of the machine, such as 16GiB.  [default: what is available here]"
 )
-@click.option(
-    "--max-model-len",
-    type=click.IntRange(min=32),
-    help="Context length: prompt and answer, tokens.  [default: as serve]",
-)
-@click.option("--max-num-seqs", type=AT_LEAST_1, help="Concurrent sequences.  [default: as serve]")
-@click.option("--rope", metavar="JSON", help="`rope_parameters` to merge into the checkpoint's, as for serve.")
+@setting_options("revision", "max_model_len", "max_num_seqs", "rope")
 @click.option(
     "--bandwidth",
     metavar="SIZE",
@@ -60,22 +53,21 @@ headrace fit smollm2 --json | jq .advice
 def fit(
     *,
     model: str,
-    revision: str | None,
     memory: str | None,
     bandwidth: str | None,
     as_json: bool,
-    **requested: Any,
+    **requested: object,
 ) -> None:
     """
-    Calculate the memory that MODEL needs in each format, how many sequences fit and how fast one decodes.
+    Calculate the memory that a model needs in each format, and recommend settings.
 
-    The best settings are recommended. No weights are loaded; for a Hub model only config.json is downloaded. Speed is
-    what the memory bandwidth allows at most: bytes per second through the bytes that a token reads.
+    MODEL is an alias (smollm2), a Hub id, a folder or a .gguf file; of a Hub model only config.json is downloaded. The
+    report says how many sequences fit, and how fast one decodes at most: the memory bandwidth divided by the bytes
+    that a token reads.
     """
-    given = {name: value for name, value in requested.items() if value is not None}
-    settings, _ = load_settings({"model": model, **given}, {})
+    settings = engine_settings(model, requested)
     with showing_progress() as progress:
-        facts = read_facts(model, revision, progress, rope=settings.rope)
+        facts = read_facts(model, settings.revision, progress, rope=settings.rope)
     from headrace.inference.runner.decode_speed import measure_bandwidth
     from headrace.inference.runner.memory import available_memory_bytes
 

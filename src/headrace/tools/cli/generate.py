@@ -33,27 +33,38 @@ from headrace.tools.cli.answers import (
     prompt_request,
     write_text,
 )
-from headrace.tools.cli.group import Examples
+from headrace.tools.cli.command import HelpfulCommand
 from headrace.tools.cli.progress import showing_progress
-from headrace.tools.cli.sampling_options import MAX_NEW_TOKENS, sampling_options, sampling_params
-from headrace.tools.cli.setting_options import ENGINE_SETTINGS, setting_options
+from headrace.tools.cli.sampling_options import MAX_NEW_TOKENS, SAMPLING_GROUPS, sampling_options, sampling_params
+from headrace.tools.cli.setting_options import ENGINE_SETTINGS, SERVER_GROUPS, setting_options
 from headrace.tools.cli.sources import Source, opened_source
 from headrace.tools.cli.tables import count_of
 
 EXAMPLES = """
-headrace generate smollm2 -p "What is 2+2?"                    answer a question
-headrace generate smollm2 -p "The sea is" --raw                continue a text
-cat letter.txt | headrace generate smollm2 -p - -n 200         read the prompt from a pipe
-headrace generate smollm2 -p "Hi" --json --logprobs 3          one JSON object on stdout
-headrace generate smollm2 --input in.jsonl --output out.jsonl  a file of prompts, batched
+headrace generate smollm2 -p "What is 2+2?"               answer a question
+headrace generate smollm2 -p "The sea is" --completion    continue a text
+cat letter.txt | headrace generate smollm2 -p - -n 200    read from a pipe
+headrace generate smollm2 -p "Hi" --json                  print a JSON object
+headrace generate smollm2 --input in.jsonl -o out.jsonl   a file of prompts
 """
+_GROUPS = {
+    "Prompt": ("prompt", "system", "completion", "chat"),
+    "File of prompts": ("input_path", "output_path", "resume", "overwrite"),
+    **SAMPLING_GROUPS,
+    "Result and server": ("as_json", "url", "api_key"),
+    **SERVER_GROUPS,
+}
+_COMMON = (
+    *("prompt", "system", "completion", "input_path", "output_path", "as_json", "url"),
+    *("max_new_tokens", "temperature", "seed", "json_schema", "dtype"),
+)
 
 _NUM_IN_FLIGHT = 128
 """Requests in flight: twice the engine's default concurrency, so that it can always fill its batch."""
 _SAMPLING_NAMES = frozenset(field.name for field in fields(SamplingParams))
 
 
-@click.command(cls=Examples, examples=EXAMPLES)
+@click.command(cls=HelpfulCommand, examples=EXAMPLES, groups=_GROUPS, common=_COMMON)
 @click.argument("model", required=False)
 @click.option(
     "--prompt",
@@ -61,7 +72,7 @@ _SAMPLING_NAMES = frozenset(field.name for field in fields(SamplingParams))
     metavar="TEXT",
     help="User message, or text to continue for a model without a chat template; - reads stdin.",
 )
-@click.option("--raw", is_flag=True, help="Continue the prompt as text, without the model's chat template.")
+@click.option("--completion", is_flag=True, help="Continue the prompt as text, without the model's chat template.")
 @click.option("--chat", is_flag=True, help="Require a chat template: fail if the model has none.")
 @click.option("--system", metavar="TEXT", help="System message; implies --chat.")
 @click.option(
@@ -73,31 +84,32 @@ _SAMPLING_NAMES = frozenset(field.name for field in fields(SamplingParams))
 )  # fmt: skip
 @click.option(
     "--output",
+    "-o",
     "output_path",
     metavar="FILE",
-    help="File for the answers, in the order of the input.  [default: stdout]",
+    help="With --input: file for the answers, in the order of the input.  [default: stdout]",
 )
-@click.option("--resume", is_flag=True, help="Continue an interrupted run that wrote to --output.")
+@click.option("--resume", is_flag=True, help="Continue an interrupted run that wrote to the file --output.")
 @click.option("--overwrite", is_flag=True, help="Replace the file --output.")
-@click.option("--url", help="Use the server at this URL instead of loading a model.")
-@click.option("--api-key", envvar="HEADRACE_API_KEY", help="API key for --url.  [env: HEADRACE_API_KEY]")
+@click.option("--url", metavar="URL", help="Use the server at this URL instead of loading a model.")
+@click.option("--api-key", envvar="HEADRACE_API_KEY", metavar="KEY", help="API key for --url.  [env: HEADRACE_API_KEY]")
 @sampling_options(max_new_tokens=MAX_NEW_TOKENS)
 @setting_options(*ENGINE_SETTINGS)
 @click.pass_context
 def generate(ctx: click.Context, /, model: str | None, **options: Any) -> None:
     """
-    Answer a prompt with MODEL: an alias (smollm2), a Hub id, a folder or a .gguf file.
+    Answer a prompt, or a file of prompts, without a server.
 
-    The prompt becomes a user message in the model's chat template. A model without one, and any model with --raw,
-    continues it as text; so is a "prompt" of an --input file, which has "messages" for chats.
+    MODEL is an alias (smollm2), a Hub id, a folder or a .gguf file. The prompt becomes a user message in the model's
+    chat template; a model without one, and any model with --completion, continues it as text.
 
-    The text is streamed to stdout, everything else goes to stderr. With --input, all prompts of a file run together
-    (continuous batching); a line that fails produces a line with "error" and does not stop the others.
+    With --input, the prompts of a file run together (continuous batching). A line with "messages" is a chat, a line
+    with "prompt" is a text to continue. A line that fails gets a line with "error" and does not stop the others.
     """
     if (options["prompt"] is None) == (options["input_path"] is None):
         raise SettingsError("Give either a prompt (-p) or a file of prompts (--input).")
-    if options["raw"] and (options["chat"] or options["system"]):
-        raise SettingsError("--raw continues the prompt as text; it cannot be combined with --chat or --system.")
+    if options["completion"] and (options["chat"] or options["system"]):
+        raise SettingsError("--completion continues the prompt as text; leave it out with --chat or --system.")
     sampling = sampling_params(options)
     # What is read is checked before a model is loaded.
     if options["prompt"] is None:
@@ -110,7 +122,7 @@ def generate(ctx: click.Context, /, model: str | None, **options: Any) -> None:
         raise SettingsError("The prompt is empty.")
     with opened_source(ctx, model, options) as (runner, source):
         prompt = _prompt(text, options, has_chat_template=source.info.has_chat_template)
-        if source.info.is_base and not options["raw"] and isinstance(prompt, str):
+        if source.info.is_base and not options["completion"] and isinstance(prompt, str):
             click.echo(f"{source.info.name} {CONTINUES_TEXT}", err=True)
         show = _show_json if options["as_json"] else _show_text
         runner.run(show(source, prompt_request(prompt, sampling)))
@@ -118,7 +130,7 @@ def generate(ctx: click.Context, /, model: str | None, **options: Any) -> None:
 
 def _prompt(text: str, options: dict[str, Any], *, has_chat_template: bool) -> str | ChatPrompt:
     """Return a chat if the model is trained for one or the options ask for it, else the text."""
-    is_chat = options["chat"] or options["system"] or (has_chat_template and not options["raw"])
+    is_chat = options["chat"] or options["system"] or (has_chat_template and not options["completion"])
     if not is_chat:
         return text
     system = [{"role": "system", "content": options["system"]}] if options["system"] else []
@@ -155,7 +167,7 @@ def _say_ending(answer: Answer, sampling: SamplingParams, *, is_raw: bool) -> No
         name="The answer" if sampling.n == 1 else f"Answer {answer.index + 1}",
     )
     if note is not None:
-        hint = " It is trained for chats: try without --raw." if is_raw and not answer.text else ""
+        hint = " It is trained for chats: try without --completion." if is_raw and not answer.text else ""
         click.echo(note + hint, err=True)
 
 

@@ -7,7 +7,6 @@ model name, not enough memory); 130 Ctrl-C. An error is one sentence on stderr; 
 
 import errno
 import importlib
-import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -18,14 +17,13 @@ import click
 from click.shell_completion import CompletionItem
 
 from headrace.core.errors import HeadraceError, UserError
+from headrace.tools.cli.command import HelpfulCommand
 from headrace.tools.cli.tables import wrapped
 
 EXIT_FAILED = 1
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
 _MAX_SUMMARY = 500
-_UNITS = {"s": "SECONDS", "mb": "MB"}
-"""Units of options by the ends of their names."""
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -67,42 +65,7 @@ def all_of(options: Iterable[Decorator]) -> Decorator:
     return lambda command: reduce(lambda decorated, add: add(decorated), reversed(decorators), command)
 
 
-class Examples(click.Command):
-    """A command whose help shows all defaults and ends with examples, printed verbatim."""
-
-    def __init__(self, *args: Any, examples: str = "", **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.examples = examples
-        for option in self.params:
-            if not isinstance(option, click.Option):
-                continue
-            if option.metavar is None:
-                option.metavar = _metavar(option)
-            if option.show_default is None:
-                option.show_default = isinstance(option.default, int | float | str) and option.default != ""
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """Write the examples below a heading; remarks go below their commands if the terminal is too narrow."""
-        lines = [line.strip() for line in self.examples.strip().splitlines()]
-        with formatter.section("Examples"):
-            indent = " " * formatter.current_indent
-            if max(map(len, lines), default=0) + len(indent) > formatter.width:
-                parts = (re.split(r" {2,}", line, maxsplit=1) for line in lines)
-                lines = [line for command, *remark in parts for line in (command, *(f"    {text}" for text in remark))]
-            formatter.write("".join(f"{indent}{line}\n" for line in lines))
-
-
-def _metavar(option: click.Option) -> str | None:
-    """Return the unit of an option's number, else `N` or `NUMBER`; None for any other option."""
-    name, kind = str(option.name), option.type
-    is_whole = isinstance(kind, click.types.IntParamType)
-    if option.is_flag or option.count or not (is_whole or isinstance(kind, click.types.FloatParamType)):
-        return None
-    unit = _UNITS.get(name.rpartition("_")[2]) if "_" in name else None
-    return unit or ("N" if is_whole else "NUMBER")
-
-
-class HelpfulGroup(Examples, click.Group):
+class HelpfulGroup(HelpfulCommand, click.Group):
     """
     A group that suggests the nearest command for an unknown name.
 
@@ -130,6 +93,10 @@ class HelpfulGroup(Examples, click.Group):
             raise click.UsageError(f"No such command '{name}'. {hint}", ctx)
         return super().resolve_command(ctx, args)
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        self.format_commands(ctx, formatter)
+        super().format_options(ctx, formatter)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands with the whole first sentence of each; click cuts it."""
         commands = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
@@ -140,6 +107,8 @@ class HelpfulGroup(Examples, click.Group):
 
 class LazyGroup(HelpfulGroup):
     """A group that imports a command's module when the command runs or its help is requested."""
+
+    examples_title = "Start here"
 
     def __init__(
         self, *args: Any, entries: Mapping[str, Entry], sections: Mapping[str, Iterable[str]], **kwargs: Any

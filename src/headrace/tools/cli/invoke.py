@@ -12,8 +12,9 @@ import click
 
 from headrace.core.errors import HeadraceError
 from headrace.tools.cli.answers import CONTINUES_TEXT, waiting_for_answer, write_text
+from headrace.tools.cli.command import HelpfulCommand
 from headrace.tools.cli.endpoints import cause_first
-from headrace.tools.cli.group import Examples, Failed, UserFailed
+from headrace.tools.cli.group import Failed, UserFailed
 from headrace.tools.cli.invoke_body import (
     CONTEXT_EXCEEDED,
     AnswerText,
@@ -25,6 +26,7 @@ from headrace.tools.cli.invoke_body import (
 )
 from headrace.tools.cli.platform_client import Platform, error_of, opened_platform, platform_option, unknown_name
 from headrace.tools.cli.progress import watching
+from headrace.tools.cli.sampling_options import sampling_option
 from headrace.tools.cli.tables import count_of
 
 _READ_TIMEOUT_S = 600.0
@@ -34,68 +36,77 @@ _MAX_SHOWN = 500
 """Characters of a model's error message that are shown."""
 
 EXAMPLES = """
-headrace invoke smollm2 "What is 2+2?"                        print the text of the answer
-headrace invoke smollm2 --stream "What is rain?" -p max_tokens=100
-headrace invoke smollm2 --completion "The sea is"             continue a text
-headrace invoke smollm2 --raw '{"inputs": "The sea is", "parameters": {"details": true}}'
-cat prompt.txt | headrace invoke smollm2 -                    read the prompt from standard input
-headrace invoke irises --content-type text/csv "5.1,3.5,1.4,0.2"              a model with code of its own
-headrace invoke irises --content-type application/x-npy --accept text/csv - < rows.npy
+headrace invoke smollm2 "What is 2+2?"             print the answer
+headrace invoke smollm2 "What is rain?" --stream -n 100    stream 100 tokens
+headrace invoke smollm2 "Hi" -P top_p=0.9          set any parameter
+headrace invoke smollm2 "The sea is" --completion  continue a text
+headrace invoke smollm2 '{"inputs": "Hi"}' --raw   send a body as it is
+cat prompt.txt | headrace invoke smollm2 -         read the prompt from a pipe
+headrace invoke irises --content-type text/csv "5.1,3.5,1.4,0.2"
 """
 
 
-@click.command(cls=Examples, examples=EXAMPLES)
+@click.command(cls=HelpfulCommand, examples=EXAMPLES)
 @click.argument("name")
 @click.argument("prompt")
 @platform_option
 @click.option("--stream", "is_streamed", is_flag=True, help="Stream the answer.")
+@sampling_option("--max-new-tokens -n", note="1024, or the server's")
+@sampling_option("--temperature -t", note="0, or the server's")
 @click.option(
-    "--parameter", "-p", "parameters", multiple=True, metavar="NAME=VALUE", help="Generation parameter. Repeatable."
+    "--parameter", "-P", "parameters", multiple=True, metavar="NAME=VALUE", help="Any other parameter. Repeatable."
 )
 @click.option(
-    "--completion", "is_completion", is_flag=True, help="Continue PROMPT as text, without the model's chat template."
+    "--completion",
+    "is_completion",
+    is_flag=True,
+    help="Continue the prompt as text, without the model's chat template.",
 )
 @click.option("--raw", is_flag=True, help="Print the bytes of the answer unchanged.")
 @click.option("--content-type", metavar="TYPE", help="Send PROMPT unchanged, as this type. Implies --raw.")
 @click.option("--accept", metavar="TYPE", help="Type of answer to ask for.")
-@click.option("--target-variant", metavar="VARIANT", help="Invoke this variant, regardless of weights.")
+@click.option("--variant", metavar="NAME", help="Variant of the endpoint, regardless of weights.  [default: by weight]")
 def invoke(  # noqa: PLR0913 -- its options
     *,
     name: str,
     prompt: str,
     url: str | None,
     is_streamed: bool,
+    max_new_tokens: int | None,
+    temperature: float | None,
     parameters: tuple[str, ...],
     is_completion: bool,
     raw: bool,
     content_type: str | None,
     accept: str | None,
-    target_variant: str | None,
+    variant: str | None,
 ) -> None:
     """
     Send PROMPT to the endpoint or inference component NAME and print its answer; `-` reads it from standard input.
 
     A text becomes a user message, `{"messages": […], "max_tokens": 1024, "temperature": 0}`, if the endpoint's server
-    lists its model with a chat template. For a base model, and with --completion, it becomes `{"prompt": …}`.
-    An answer that is cut at `max_tokens`, or stopped because it repeats itself, says so on stderr.
+    lists its model with a chat template. For a base model, and with --completion, it becomes `{"prompt": …}`. If the
+    answer is cut at `max_tokens`, or stopped because it repeats itself, a note on stderr says so.
 
-    For other servers, and with a parameter of TGI or LMI alone (`-p details=true`), a text becomes
-    `{"inputs": …, "parameters": …}`; the answer does not repeat the prompt unless `-p return_full_text=true` is given.
-    A prompt that is a JSON object is sent unchanged.
+    For other servers, and with a parameter that only TGI or LMI has (`-P details=true`), a text becomes
+    `{"inputs": …, "parameters": …}`; the answer does not repeat the prompt without `-P return_full_text=true`. The
+    command sends a prompt that is a JSON object unchanged.
 
-    A model with its own code reads other types too: give one with --content-type.
+    A model with its own code reads other types too: name one with --content-type.
     """
     given = sys.stdin.buffer.read() if prompt == "-" else os.fsencode(prompt)
+    named = {"max_new_tokens": max_new_tokens, "temperature": temperature}
+    parameters += tuple(f"{key}={value}" for key, value in named.items() if value is not None)
     inputs = request_body(
         given, parameters, is_streamed=is_streamed, content_type=content_type, is_completion=is_completion
     )
     is_text = inputs != given
-    more = {"TargetVariant": target_variant} if target_variant else {}
+    more = {"TargetVariant": variant} if variant else {}
     if accept is not None:
         more["Accept"] = accept
-    with opened_platform(url) as platform, explained_errors(platform, name, target_variant):
+    with opened_platform(url) as platform, explained_errors(platform, name, variant):
         with watching(name, partial(_stage, platform, name)):
-            models = _models(platform, name, target_variant) if is_text else []
+            models = _models(platform, name, variant) if is_text else []
         if not (is_completion or raw) and any(model.get("has_chat_template") is False for model in models):
             click.echo(f"{name} {CONTINUES_TEXT}", err=True)
         bodies = openai_bodies(given, parameters, models, is_streamed=is_streamed, is_completion=is_completion)

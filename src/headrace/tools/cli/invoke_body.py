@@ -53,7 +53,7 @@ def request_body(
     """
     if content_type is not None:
         if parameters:
-            raise UserFailed("--parameter cannot be combined with --content-type, which sends PROMPT unchanged.")
+            raise UserFailed("-n, -t and --parameter have no effect with --content-type, which sends PROMPT unchanged.")
         return given
     text = given.decode("utf-8", "replace")
     try:
@@ -65,7 +65,7 @@ def request_body(
         value = None
     if isinstance(value, dict):
         if parameters:
-            raise UserFailed("--parameter cannot be combined with a JSON prompt. Put the parameter into the JSON.")
+            raise UserFailed("-n, -t and --parameter have no effect on a JSON prompt. Put them into the JSON.")
         return text.encode()
     body: dict[str, Any] = {"inputs": text, "parameters": {"return_full_text": False, **_values(parameters)}}
     if is_streamed:
@@ -111,13 +111,13 @@ def openai_bodies(
 def ending_note(finish_reason: str | None, body: Mapping[str, Any] | None, *, has_text: bool) -> str | None:
     """Return the note below an answer that was cut or has no text; `body` is the first of `openai_bodies`."""
     if finish_reason == "repetition":
-        advice = "-p repetition_detection=null lets it go on." if body is not None else ""
+        advice = "-P repetition_detection=null lets it go on." if body is not None else ""
         return f"The answer was stopped because it repeated itself. {advice}".rstrip()
     if finish_reason == "length":
         limit = None if body is None else body.get("max_tokens")
         most = count_of(limit, "token") if isinstance(limit, int) else "its maximum of tokens"
         within = "" if has_text else " It has no text: it ended within its reasoning."
-        return f"The answer was cut at {most}.{within}" + (" Raise -p max_tokens=N." if body is not None else "")
+        return f"The answer was cut at {most}.{within}" + (" Raise it with -n N." if body is not None else "")
     if has_text:
         return None
     reason = "" if finish_reason is None else f" (finish reason: {finish_reason})"

@@ -14,7 +14,8 @@ import click
 
 from headrace.core.telemetry import ConsoleRenderer, escape_control_characters
 from headrace.tools.cli.answers import printable
-from headrace.tools.cli.group import AT_LEAST_0, Examples, UserFailed
+from headrace.tools.cli.command import HelpfulCommand
+from headrace.tools.cli.group import AT_LEAST_0, UserFailed
 from headrace.tools.cli.platform_client import Platform, error_of, opened_platform, platform_option
 
 GROUPS = ("/aws/sagemaker/Endpoints/", "/aws/sagemaker/InferenceComponents/")
@@ -23,7 +24,7 @@ _POLL_S = 0.5
 
 
 @click.command(
-    cls=Examples, examples="headrace logs smollm2\nheadrace logs smollm2 -f\nheadrace logs smollm2 --tail 20"
+    cls=HelpfulCommand, examples="headrace logs smollm2\nheadrace logs smollm2 -f\nheadrace logs smollm2 --tail 20"
 )
 @click.argument("name")
 @platform_option

@@ -7,7 +7,8 @@ Heavy modules are imported only by the command that needs them.
 import click
 
 from headrace import __version__
-from headrace.tools.cli.group import Entry, Examples, LazyGroup
+from headrace.tools.cli.command import HelpfulCommand
+from headrace.tools.cli.group import Entry, LazyGroup
 
 SECTIONS: dict[str, dict[str, Entry]] = {
     "Serve and measure a model": {
@@ -55,15 +56,14 @@ COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in sect
 }
 
 EXAMPLES = """
-headrace serve smollm2                 start a server on http://127.0.0.1:8080
-headrace chat smollm2                  chat without a server
-headrace bench http://127.0.0.1:8080   measure its speed under load
-headrace up                            run a local SageMaker on port 7450
-headrace COMMAND --help                show all options, with examples
+headrace serve smollm2                a model server on http://127.0.0.1:8080
+headrace chat smollm2                 a conversation, without a server
+headrace up                           a local SageMaker on port 7450
+headrace doctor                       what this machine can do
 """
 COMPLETION_EXAMPLES = """
-eval "$(headrace completion bash)"                                             this shell, or a line of ~/.bashrc
-eval "$(headrace completion zsh)"                                              the same for ~/.zshrc
+eval "$(headrace completion bash)"     in this shell, or as a line of .bashrc
+eval "$(headrace completion zsh)"      the same for .zshrc
 headrace completion fish > ~/.config/fish/completions/headrace.fish
 """
 
@@ -73,15 +73,19 @@ headrace completion fish > ~/.config/fish/completions/headrace.fish
     entries=COMMANDS,
     sections=SECTIONS,
     examples=EXAMPLES,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, "-V", "--version", prog_name="headrace")
 @click.option("--debug", is_flag=True, help="Print the traceback of an error.")
 def cli(*, debug: bool) -> None:
-    """Headrace turns a language model on disk into a fast, streaming endpoint on your own hardware."""
+    """
+    An OpenAI-compatible model server and a local SageMaker in one package.
+
+    `headrace COMMAND --help` explains a command, with examples first.
+    """
 
 
-@click.command("help", cls=Examples, examples="headrace help\nheadrace help deploy\nheadrace help models pull")
+@click.command("help", cls=HelpfulCommand, examples="headrace help\nheadrace help deploy\nheadrace help models pull")
 @click.argument("command", nargs=-1)
 @click.pass_context
 def show_help(ctx: click.Context, /, *, command: tuple[str, ...]) -> None:
@@ -98,7 +102,7 @@ def show_help(ctx: click.Context, /, *, command: tuple[str, ...]) -> None:
     click.echo(found.get_help())
 
 
-@click.command(cls=Examples, examples=COMPLETION_EXAMPLES)
+@click.command(cls=HelpfulCommand, examples=COMPLETION_EXAMPLES)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, /, *, shell: str) -> None:

@@ -9,8 +9,10 @@ import click
 from headrace.core.errors import ModelNotFound
 from headrace.core.sizes import format_size
 from headrace.inference.models.aliases import ALIASES
-from headrace.tools.cli.group import Examples, HelpfulGroup
+from headrace.tools.cli.command import HelpfulCommand
+from headrace.tools.cli.group import HelpfulGroup
 from headrace.tools.cli.progress import showing_progress
+from headrace.tools.cli.setting_options import revision_option
 from headrace.tools.cli.tables import count_of, table
 
 EXAMPLES = """
@@ -32,7 +34,7 @@ def models() -> None:
     """List, download and remove models on this machine."""
 
 
-@models.command("ls", cls=Examples, examples="headrace models ls\nheadrace models ls --json | jq -r '.[].path'")
+@models.command("ls", cls=HelpfulCommand, examples="headrace models ls\nheadrace models ls --json | jq -r '.[].path'")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list, with the path of each.")
 def list_models(*, as_json: bool) -> None:
     """
@@ -66,16 +68,16 @@ def list_models(*, as_json: bool) -> None:
 
 
 @models.command(
-    cls=Examples,
+    cls=HelpfulCommand,
     examples="headrace models pull smollm2\nheadrace models pull Qwen/Qwen3-0.6B --revision main",
 )
 @click.argument("model")
-@click.option("--revision", help="Branch, tag or commit of a Hub model.")
+@revision_option
 def pull(model: str, revision: str | None) -> None:
     """
     Download MODEL (an alias or a Hub id) if it is not stored yet, and print its path.
 
-    HF_TOKEN, HF_HOME and HF_ENDPOINT are honoured.
+    HF_TOKEN, HF_HOME and HF_ENDPOINT work as in Hugging Face's programs.
     """
     from headrace.inference.models.sources import locate
 
@@ -84,7 +86,7 @@ def pull(model: str, revision: str | None) -> None:
     click.echo(located.path)
 
 
-@models.command(cls=Examples, examples="headrace models rm smollm2\nheadrace models rm packed --yes")
+@models.command(cls=HelpfulCommand, examples="headrace models rm smollm2\nheadrace models rm packed --yes")
 @click.argument("name")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 def rm(name: str, *, yes: bool) -> None:
@@ -100,7 +102,7 @@ def rm(name: str, *, yes: bool) -> None:
     click.echo(f"{format_size(remove_model(name, home=_home()))} freed.")
 
 
-@models.command(cls=Examples, examples="headrace models path\nheadrace models path smollm2")
+@models.command(cls=HelpfulCommand, examples="headrace models path\nheadrace models path smollm2")
 @click.argument("name", required=False)
 def path(name: str | None) -> None:
     """Print the path of the stored model NAME, or of the folder of all models (HEADRACE_HOME)."""

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from http import HTTPStatus
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlsplit
@@ -258,6 +259,14 @@ platform_option = click.option(
     "--url",
     metavar="URL",
     help="Address of the platform.  [default: AWS_ENDPOINT_URL, else the platform on this machine]",
+)
+
+
+data_dir_option = click.option(
+    "--data-dir",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path),
+    help="The platform's data folder.  [default: `headrace` in the user's data folder]",
 )
 
 

@@ -10,8 +10,10 @@ from headrace.core.errors import SettingsError
 from headrace.core.sizes import format_size
 from headrace.inference.models.calibration_texts import MAX_SAMPLE_TOKENS, MAX_SAMPLES
 from headrace.serving.settings.rules import share_or_auto
-from headrace.tools.cli.group import AT_LEAST_1, Examples
+from headrace.tools.cli.command import HelpfulCommand
+from headrace.tools.cli.group import AT_LEAST_1
 from headrace.tools.cli.progress import showing_progress
+from headrace.tools.cli.setting_options import revision_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,11 +21,11 @@ if TYPE_CHECKING:
     from headrace.inference.runner.quantize import LayerReport
 
 EXAMPLES = """
-headrace quantize smollm2 ./smollm2-w8a8                    built-in texts, strengths found by search
-headrace serve ./smollm2-w8a8                               serve the result
-headrace quantize my/model ./out --calibration chats.jsonl  calibrate on texts like those you will serve
-headrace quantize my/model ./out --alpha 0.5                the same strength everywhere
-headrace quantize my/model ./out --bits 4                   4-bit weights, rounded by the importance of their inputs
+headrace quantize smollm2 ./smollm2-w8a8   8 bits, strengths found by search
+headrace serve ./smollm2-w8a8              serve the result
+headrace quantize my/model ./out --bits 4  4-bit weights
+headrace quantize my/model ./out --alpha 0.5   the same strength everywhere
+headrace quantize my/model ./out --calibration chats.jsonl   on your own texts
 """
 
 _WEIGHTS = {
@@ -36,7 +38,7 @@ _ROUNDED = {
 }
 
 
-@click.command(cls=Examples, examples=EXAMPLES)
+@click.command(cls=HelpfulCommand, examples=EXAMPLES)
 @click.argument("model")
 @click.argument("output_dir", type=click.Path(path_type=Path, file_okay=False))
 @click.option(
@@ -59,7 +61,7 @@ _ROUNDED = {
 @click.option(
     "--sample-tokens", type=click.IntRange(1, 8192), default=MAX_SAMPLE_TOKENS, help="Maximum tokens of each text."
 )
-@click.option("--revision", help="Branch, tag or commit of a Hub model.")
+@revision_option
 def quantize(
     *,
     model: str,

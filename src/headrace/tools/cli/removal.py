@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
+from headrace.tools.cli.command import HelpfulCommand
 from headrace.tools.cli.endpoints import base_name
-from headrace.tools.cli.group import Examples, UserFailed
+from headrace.tools.cli.group import UserFailed
 from headrace.tools.cli.platform_client import Platform, found, opened_platform, platform_option, unknown_name
 from headrace.tools.cli.progress import showing_stage
 
@@ -20,11 +21,11 @@ _POLL_S = 0.3
 EXAMPLES = """
 headrace rm smollm2
 headrace rm one two --no-wait
-headrace rm smollm2 --url http://127.0.0.1:7450   the platform is named: it does not ask
+headrace rm smollm2 --url http://127.0.0.1:7450   named: it does not ask
 """
 
 
-@click.command(cls=Examples, examples=EXAMPLES)
+@click.command(cls=HelpfulCommand, examples=EXAMPLES)
 @click.argument("names", nargs=-1, required=True)
 @platform_option
 @click.option("--wait/--no-wait", default=True, help="Wait until the workers have ended.")

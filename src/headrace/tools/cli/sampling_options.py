@@ -34,12 +34,14 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "--include-stop": {"is_flag": True, "help": "Keep the stop text at the end of the answer."},
     "--ignore-eos": {"is_flag": True, "help": "Generate past the model's end of text, up to --max-new-tokens."},
     "--skip-special-tokens/--show-special-tokens": {"help": "Remove special tokens from the text, or show them."},
-    "--n": {"type": int, "help": "Number of answers."},
-    "--best-of": {"type": int, "help": "Generate this many answers and keep the --n most likely ones."},
+    "--num-answers": {"type": int, "help": "Number of answers."},
+    "--best-of": {"type": int, "help": "Generate this many answers and keep the --num-answers most likely ones."},
     "--logprobs": {"type": int, "help": "With --json: log probabilities of the tokens and of N alternatives."},
     "--prompt-logprobs": {"type": int, "help": "With --json: the same for the tokens of the prompt."},
 }
 """The flags of each field of `SamplingParams`, the first of which is its name, and their details."""
+_FIELDS = {"--num-answers": "n"}
+"""Fields with another name than their flag."""
 _CONSTRAINTS: dict[str, dict[str, Any]] = {
     "--json-schema": {"metavar": "FILE|TEXT", "help": "Constrain the answer to this JSON schema."},
     "--json-object": {"is_flag": True, "help": "Constrain the answer to a JSON object."},
@@ -50,6 +52,18 @@ _CONSTRAINTS: dict[str, dict[str, Any]] = {
         "help": "Let an answer go on that repeats itself; by default it ends, and stderr says so.",
     },
 }
+SAMPLING_GROUPS = {
+    "Answer": (
+        *("max_new_tokens", "min_new_tokens", "stop", "stop_token_ids", "include_stop", "ignore_eos"),
+        *("skip_special_tokens", "allow_repetition", "n", "best_of", "logprobs", "prompt_logprobs"),
+    ),
+    "Sampling": (
+        *("temperature", "top_p", "top_k", "min_p", "typical_p", "repetition_penalty", "presence_penalty"),
+        *("frequency_penalty", "logit_bias", "seed"),
+    ),
+    "Constraints": ("json_schema", "json_object", "regex", "lark"),
+}
+"""The names of the options by the title of their group."""
 MAX_NEW_TOKENS = 1024
 """Default of `generate` and `invoke`: most answers are shorter, and at 20 tokens/s it takes 50 s."""
 
@@ -58,16 +72,24 @@ def sampling_options(*, without: Collection[str] = (), **defaults: object) -> De
     """Add all sampling options except `without`; `defaults` override those of `SamplingParams` for this command."""
     options = []
     for flags, details in _OPTIONS.items():
-        field = re.split("[ /]", flags)[0].removeprefix("--").replace("-", "_")
+        flag = re.split("[ /]", flags)[0]
+        field = _FIELDS.get(flag, flag.removeprefix("--").replace("-", "_"))
         default = defaults.get(field, getattr(DEFAULTS, field))
         shown: dict[str, Any] = {"default": default, "show_default": default is not None}
         if default is None and field in RECOMMENDED:
-            shown["show_default"] = f"what the model recommends, else {getattr(USUAL, field)}"
+            shown["help"] = f"{details['help']}  [default: the model's, else {getattr(USUAL, field):g}]"
         if details.get("multiple"):
             shown = {}
         if field not in without:
-            options.append(click.option(*flags.split(), **{**shown, **details}))
+            options.append(click.option(*flags.split(), field, **{**details, **shown}))
     return all_of([*options, *(click.option(flag, **details) for flag, details in _CONSTRAINTS.items())])
+
+
+def sampling_option(flags: str, *, note: str, default: float | None = None) -> Decorator:
+    """Return one of the options for a command that has only a few; `note` describes its default."""
+    details = _OPTIONS[flags]
+    text = f"{details['help']}  [default: {note}]"
+    return click.option(*flags.split(), **{**details, "help": text, "default": default, "show_default": False})
 
 
 def sampling_params(options: Mapping[str, Any], recommended: RecommendedSampling = USUAL) -> SamplingParams:

@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from headrace.tools.cli.group import ABOVE_0, Examples, UserFailed
+from headrace.tools.cli.command import HelpfulCommand
+from headrace.tools.cli.group import ABOVE_0, UserFailed
 from headrace.tools.cli.platform_client import Platform, error_of, opened_platform, platform_option, unknown_name
 from headrace.tools.cli.scale_report import report
 from headrace.tools.cli.tables import count_of
@@ -24,14 +25,14 @@ _VARIANT = "sagemaker:variant:DesiredInstanceCount"
 _COMPONENT = "sagemaker:inference-component:DesiredCopyCount"
 
 EXAMPLES = """
-headrace scale chat --min 1 --max 4                  one to four, targeting 4 concurrent requests on each
-headrace scale chat --min 0 --max 2 --idle-s 300     to zero after five minutes without a request
-headrace scale chat --describe                       show bounds, policies and activities
-headrace scale chat --off                            keep the current capacity; your own policies stay
+headrace scale chat --min 1 --max 4                 by concurrent requests
+headrace scale chat --min 0 --max 2 --idle-s 300    to zero after 5 min
+headrace scale chat --describe                      what scales it, and when
+headrace scale chat --off                           keep the current capacity
 """
 
 
-@click.command(cls=Examples, examples=EXAMPLES)
+@click.command(cls=HelpfulCommand, examples=EXAMPLES)
 @click.argument("name")
 @platform_option
 @click.option(
@@ -42,7 +43,7 @@ headrace scale chat --off                            keep the current capacity; 
 @click.option(
     "--idle-s", type=click.IntRange(10, 86_400), help="Scale to the minimum after this many seconds without a request."
 )
-@click.option("--variant", help="Variant of the endpoint.  [default: the only one]")
+@click.option("--variant", metavar="NAME", help="Variant of the endpoint.  [default: the only one]")
 @click.option("--describe", "is_describing", is_flag=True, help="Show bounds, policies and activities; change nothing.")
 @click.option("--off", "is_off", is_flag=True, help="Delete what this command created; the capacity stays unchanged.")
 @click.option("--json", "as_json", is_flag=True, help="With --describe: print JSON.")

@@ -20,10 +20,10 @@ import click
 from headrace.core.errors import SettingsError
 from headrace.serving.settings.server_settings import env_name
 from headrace.serving.settings.sources import gather_settings
-from headrace.tools.cli.group import Examples
+from headrace.tools.cli.command import HelpfulCommand
 from headrace.tools.cli.progress import showing_progress
 from headrace.tools.cli.ready import print_ready
-from headrace.tools.cli.setting_options import merge_rope, rope_options, setting_options
+from headrace.tools.cli.setting_options import SERVER_GROUPS, merge_rope, rope_options, setting_options
 from headrace.tools.cli.user_code import (
     UserCode,
     cache_home,
@@ -37,15 +37,18 @@ from headrace.tools.cli.user_code import (
 from headrace_handler.stray_files import is_stray
 
 EXAMPLES = """
-headrace serve smollm2                              a small real model on http://127.0.0.1:8080
-headrace serve Qwen/Qwen3-0.6B --dtype w8a8         a model from the Hub with 8-bit weights
-headrace serve ./model.gguf --port 0                a file, on any free port
-headrace serve ./my-model --handler auto            with its own inference code, as is ./model.mar
-headrace serve smollm2 --host 0.0.0.0 --api-key K   reachable by others who have the key
-headrace serve smollm2 --rope '{"rope_type": "yarn", "factor": 4}'   a longer context
-HF_MODEL_ID=smollm2 headrace serve                  settings from the environment, as in containers
-headrace fit MODEL                                  memory needs, before anything is loaded
+headrace serve smollm2                        on http://127.0.0.1:8080
+headrace serve Qwen/Qwen3-0.6B --dtype w8a8   a model from the Hub in 8 bits
+headrace serve ./model.gguf --port 0          a file, on any free port
+headrace serve ./my-model --handler auto      run the code that the model has
+headrace serve smollm2 --host 0.0.0.0 --api-key K   let others in, with a key
+HF_MODEL_ID=smollm2 headrace serve            configured like a container
+headrace fit smollm2                          memory needs, without loading it
 """
+_COMMON = (
+    *("served_model_name", "host", "port", "api_key", "cors_allow_origins", "dtype", "threads", "max_model_len"),
+    *("max_memory_bytes", "handler", "backend", "log_level"),
+)
 _ANSWERS: Final = "trusted-code.json"
 _IMPORTED: Final = (".py", ".pyc", ".so")
 _PICKLED: Final = (".pkl", ".pickle", ".cloudpkl", ".joblib", ".jl", ".skops", ".pt", ".pth", ".ckpt")
@@ -59,21 +62,19 @@ _MAX_READ_BYTES: Final = 32 << 20
 """Of a longer file, size and time of change count: a pickle of gigabytes is not read at each start."""
 
 
-@click.command(cls=Examples, examples=EXAMPLES)
+@click.command(cls=HelpfulCommand, examples=EXAMPLES, groups=SERVER_GROUPS, common=_COMMON)
 @click.argument("model", required=False)
 @setting_options()
 @rope_options()
 def serve(**overrides: Any) -> None:
     """
-    Serve MODEL (an alias such as smollm2, a Hub id, an s3:// prefix, a folder, an archive or a .gguf file) over HTTP.
+    Serve a model over HTTP, for clients of OpenAI, Ollama, TGI and SageMaker.
 
-    A folder or an archive (.mar, .tar.gz, .tgz) may bring the code that serves it: a DJL model.py, a SageMaker
-    inference.py, a handler for TorchServe. It runs with --handler auto, or after a question on a terminal. See
-    docs/custom-code.
+    MODEL is an alias (smollm2), a Hub id, an s3:// prefix, a .gguf file, a folder, or an archive (.mar, .tar.gz). A
+    folder or an archive may bring its own inference code (DJL, SageMaker, TorchServe); it runs with --handler auto,
+    or after you agree on the terminal.
 
-    One port speaks SageMaker's container contract (/ping, /invocations), TGI (/generate_stream), OpenAI
-    (/v1/chat/completions) and has a chat page at /. Every option is also an environment variable; see
-    docs/settings.md.
+    Browsers get a chat page at /. Each option is also a variable: --port is HEADRACE_PORT.
     """
     from headrace.inference.backends.facts import runs_on_gpu
 

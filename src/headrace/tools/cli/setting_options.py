@@ -8,6 +8,7 @@ same words as a bad environment variable.
 import os
 import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import click
 
@@ -18,6 +19,7 @@ from headrace.serving.settings.loading import load_settings
 from headrace.serving.settings.platform_settings import PlatformSettings
 from headrace.serving.settings.server_settings import ServerSettings
 from headrace.serving.settings.values import flag_name
+from headrace.tools.cli.command import BriefOption, placeholder_of
 from headrace.tools.cli.group import Decorator, all_of
 
 ENGINE_SETTINGS = (
@@ -52,10 +54,10 @@ ENGINE_SETTINGS = (
 _ROPE_HELP = {
     "rope_scaling": "vLLM's older form of --rope, or a type alone; merged into it.",
     "rope_theta": "Base of the rotary embedding; merged into --rope.",
-    "hf_overrides": "vLLM's overrides of the config, of which the rotary embedding is merged into --rope.",
+    "hf_overrides": "vLLM's overrides of the config; merged into --rope, and nothing else of them is used.",
 }
 
-_LINK = re.compile(r"\[\w+\]\(([\w./-]+)\)")
+_LINK = re.compile(r"\[\w+\]\(([\w./-]+)(?:#[\w-]+)?\)")
 _NAME = re.compile(r"`([a-z_]+)`")
 
 
@@ -64,8 +66,25 @@ def setting_options(*names: str) -> Decorator:
     return _options(row for row in setting_rows() if (row.name in names if names else row.name != "model"))
 
 
+revision_option = click.option(
+    "--revision", metavar="REVISION", help="Branch, tag or commit of a Hub model.  [default: its main branch]"
+)
+"""For commands without other settings."""
+
+
 def platform_options() -> Decorator:
     return _options(setting_rows(PlatformSettings))
+
+
+def _groups(kind: type) -> dict[str, list[str]]:
+    groups: dict[str, list[str]] = {}
+    for row in setting_rows(kind):
+        groups.setdefault(row.group, []).extend([row.name, *(_ROPE_HELP if row.name == "rope" else ())])
+    return groups
+
+
+SERVER_GROUPS, PLATFORM_GROUPS = _groups(ServerSettings), _groups(PlatformSettings)
+"""The names of options of settings by the title of their group."""
 
 
 def rope_options() -> Decorator:
@@ -115,13 +134,26 @@ def engine_settings(model: str, options: Mapping[str, object]) -> ServerSettings
 
 
 def _option(row: SettingRow, flags: Mapping[str, str]) -> Decorator:
-    linked = _LINK.sub(r"docs/\1", row.help)
-    about = _NAME.sub(lambda name: f"`{flags.get(name[1], name[1])}`", linked)  # other settings by their options
-    default = f"default: {row.default_text}; " if row.default_text else ""
-    help_text = f"{about}  [{default}env: {row.env}]"
+    def by_flags(text: str) -> str:
+        """Replace links by paths, and the names of other settings by their options."""
+        return _NAME.sub(lambda name: f"`{flags.get(name[1], name[1])}`", _LINK.sub(r"docs/\1", text))
+
+    about, default = by_flags(row.help), by_flags(row.default_text or row.default_note)
+    choices = row.rule.choices
+    word = placeholder_of(row.flag, choices) or f"[{'|'.join(choices)}]" if choices else row.rule.placeholder
+    facts = [f"one of {', '.join(choices)}"] if choices and not word.startswith("[") else []
+    facts += [f"default: {default}"] if default else []
+    option: dict[str, Any] = {
+        "cls": BriefOption,
+        "brief": f"{about.split('. ')[0].rstrip('.')}.{_bracketed(facts)}",
+        "help": f"{about}{_bracketed([*facts, f'env: {row.env}'])}",
+        "default": None,
+    }
     if row.rule.is_flag:
-        return click.option(f"{row.flag}/--no-{row.flag.removeprefix('--')}", row.name, default=None, help=help_text)
-    if row.rule.is_repeatable:
-        return click.option(row.flag, row.name, metavar="NAME=FOLDER", multiple=True, default=None, help=help_text)
-    choices = f"[{'|'.join(row.rule.choices)}]" if row.rule.choices else ""
-    return click.option(row.flag, row.name, metavar=choices or row.name.rpartition("_")[2].upper(), help=help_text)
+        return click.option(f"{row.flag}/--no-{row.flag.removeprefix('--')}", row.name, **option)
+    option["metavar"] = word or row.name.rpartition("_")[2].upper()
+    return click.option(row.flag, row.name, multiple=row.rule.is_repeatable, **option)
+
+
+def _bracketed(facts: list[str]) -> str:
+    return f"  [{'; '.join(facts)}]" if facts else ""

@@ -13,16 +13,17 @@ from headrace.core.errors import InvalidRequest
 from headrace.platform.autoscaling.simulation.fleet import FleetModel
 from headrace.platform.autoscaling.simulation.plan import scenario_from_json
 from headrace.platform.autoscaling.simulation.simulator import Scenario, SimulationResult, simulate
-from headrace.tools.cli.group import ABOVE_0, AT_LEAST_0, AT_LEAST_1, Examples
+from headrace.tools.cli.command import HelpfulCommand
+from headrace.tools.cli.group import ABOVE_0, AT_LEAST_0, AT_LEAST_1
 from headrace.tools.cli.simulate_files import example_trace, html_page, read_trace, result_csv, terminal_chart
 from headrace.tools.cli.tables import table
 
 EXAMPLES = """
-headrace simulate --example > day.csv
-headrace simulate day.csv --target 4 --min 0 --max 20          target 4 concurrent requests on each copy
-headrace simulate day.csv --policy policy.json --html day.html  a policy in the AWS CLI's format, with charts
-headrace simulate day.csv --policy a.json --compare b.json     compare two policies
-headrace simulate day.csv --target 4 --csv out.csv --json      for programs
+headrace simulate --example > day.csv                  write a trace to try
+headrace simulate day.csv --target 4 --min 0 --max 20  4 requests on each copy
+headrace simulate day.csv --policy a.json --html day.html   draw charts
+headrace simulate day.csv --policy a.json --compare b.json  compare policies
+headrace simulate day.csv --target 4 --csv out.csv --json   for programs
 """
 
 FILE = click.Path(dir_okay=False, path_type=Path)
@@ -62,7 +63,7 @@ ROWS = (
 """Name, label and number format of each figure."""
 
 
-@click.command("simulate", cls=Examples, examples=EXAMPLES)
+@click.command("simulate", cls=HelpfulCommand, examples=EXAMPLES)
 @click.argument("trace", required=False, type=EXISTING)
 @click.option("--example", is_flag=True, help="Print a synthetic trace of one day and exit.")
 @click.option("--policy", type=EXISTING, help="Policy file: JSON in the format of the AWS CLI.")
@@ -70,7 +71,9 @@ ROWS = (
 @click.option("--compare", type=EXISTING, help="File of a second policy to run on the same trace.")
 @click.option("--min", "minimum", type=AT_LEAST_0, help="Minimum copies.  [default: the policy's, or 1]")
 @click.option("--max", "maximum", type=AT_LEAST_0, help="Maximum copies.  [default: the policy's, or 10]")
-@click.option("--concurrency", default=8, type=AT_LEAST_1, help="Requests that a copy runs at the same time.")
+@click.option(
+    "--copy-concurrency", "concurrency", default=8, type=AT_LEAST_1, help="Requests that a copy runs at the same time."
+)
 @click.option("--service-s", default=2.0, type=click.FloatRange(min=0.001), help="Seconds that one answer takes.")
 @click.option("--start-s", default=30.0, type=click.FloatRange(min=0), help="Seconds until a new copy is ready.")
 @click.option(

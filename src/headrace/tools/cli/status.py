@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
+from headrace.tools.cli.command import HelpfulCommand
 from headrace.tools.cli.endpoints import BUSY, failure_text
-from headrace.tools.cli.group import Examples, Failed, UserFailed
+from headrace.tools.cli.group import Failed, UserFailed
 from headrace.tools.cli.platform_client import Platform, find_platform, platform_option, translate_errors
 from headrace.tools.cli.progress import ShowStage, showing_stage
 from headrace.tools.cli.tables import age, count_of, labelled
@@ -19,17 +20,17 @@ _READY = "InService"
 
 EXAMPLES = """
 headrace status
-headrace status --wait                    until the platform answers and its endpoints are in service
-headrace status --wait --timeout-s 60     exit code 1 if that takes longer, or an endpoint failed
+headrace status --wait                  until all endpoints are in service
+headrace status --wait --timeout-s 60   exit code 1 if that takes longer
 headrace status --json
 """
 
 
-@click.command(cls=Examples, examples=EXAMPLES)
+@click.command(cls=HelpfulCommand, examples=EXAMPLES)
 @platform_option
 @click.option("--wait", is_flag=True, help="Wait until the platform answers and no endpoint is starting.")
 @click.option("--timeout-s", type=click.FloatRange(min=0), default=600.0, help="With --wait: seconds to wait at most.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def status(*, url: str | None, wait: bool, timeout_s: float, as_json: bool) -> None:
     """
     Show whether a platform is running, where, since when, and the state of its parts.

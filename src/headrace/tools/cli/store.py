@@ -17,7 +17,9 @@ import click
 from headrace.core.sizes import format_size
 from headrace.serving.settings.platform_settings import PlatformSettings, data_folder, load_platform_settings
 from headrace.serving.settings.values import flag_name
-from headrace.tools.cli.group import Examples, HelpfulGroup, UserFailed, all_of
+from headrace.tools.cli.command import HelpfulCommand
+from headrace.tools.cli.group import HelpfulGroup, UserFailed, all_of
+from headrace.tools.cli.platform_client import data_dir_option
 from headrace.tools.cli.progress import showing_progress
 from headrace.tools.cli.tables import age, table
 
@@ -29,20 +31,20 @@ if TYPE_CHECKING:
     from headrace.platform.host.folders import DataFolder
 
 EXAMPLES = """
-headrace keys create --note "the CI machine"    create a key; its secret is shown once
-headrace keys ls                                list the keys
-headrace keys rm HRAK...                        delete a key
+headrace keys create --note "the CI machine"   its secret is shown once
+headrace keys ls                               list the keys
+headrace keys rm HRAK...                       delete a key
 """
 BACKUP_EXAMPLES = """
-headrace backup headrace.tar.gz              copy the records; the platform may run
+headrace backup headrace.tar.gz              copy the records; it may run
 headrace backup --replace /backups/daily.tar.gz
-headrace down                                stop it, so that its objects are at rest,
-headrace backup --objects everything.tar.gz  then copy records and objects
+headrace down                                stop it; then copy objects too
+headrace backup --objects everything.tar.gz
 """
 RESTORE_EXAMPLES = """
-headrace restore --check headrace.tar.gz     verify a backup, and change nothing
-headrace restore headrace.tar.gz             restore into an empty data folder
-headrace restore --replace headrace.tar.gz   replace the records that are there
+headrace restore --check headrace.tar.gz     verify a backup, change nothing
+headrace restore headrace.tar.gz             into an empty data folder
+headrace restore --replace headrace.tar.gz   replace the records of a platform
 headrace restore headrace.tar.gz --database postgresql://user@host/name
 """
 _SHOWN_UNREADABLE = 5
@@ -57,14 +59,14 @@ def keys() -> None:
 
 store_options = all_of(
     [
-        click.option("--data-dir", type=click.Path(path_type=Path), help="The platform's data folder."),
-        click.option("--database", help="The platform's database, if it is not in the data folder."),
+        data_dir_option,
+        click.option("--database", metavar="DATABASE", help="The platform's database.  [default: in the data folder]"),
     ]
 )
 """Adds the location of a platform's records."""
 
 
-@keys.command(cls=Examples, examples='headrace keys create\nheadrace keys create --note "the CI machine"')
+@keys.command(cls=HelpfulCommand, examples='headrace keys create\nheadrace keys create --note "the CI machine"')
 @click.option("--note", default="", help="Note on the purpose of the key.")
 @store_options
 def create(*, note: str, data_dir: Path | None, database: str | None) -> None:
@@ -79,7 +81,7 @@ def create(*, note: str, data_dir: Path | None, database: str | None) -> None:
     click.echo("Save the secret: it is shown only once.", err=True)
 
 
-@keys.command("ls", cls=Examples, examples="headrace keys ls\nheadrace keys ls --json | jq -r '.[].key'")
+@keys.command("ls", cls=HelpfulCommand, examples="headrace keys ls\nheadrace keys ls --json | jq -r '.[].key'")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
 @store_options
 def list_keys(*, data_dir: Path | None, database: str | None, as_json: bool) -> None:
@@ -98,7 +100,7 @@ def list_keys(*, data_dir: Path | None, database: str | None, as_json: bool) -> 
 
 
 @keys.command(
-    cls=Examples, examples="headrace keys rm HRAK0123456789ABCDEF\nheadrace keys rm HRAK0123456789ABCDEF --last"
+    cls=HelpfulCommand, examples="headrace keys rm HRAK0123456789ABCDEF\nheadrace keys rm HRAK0123456789ABCDEF --last"
 )
 @click.argument("key_id")
 @click.option("--last", is_flag=True, help="Delete the key even if no other one is left.")
@@ -147,7 +149,7 @@ def opened_keys(data_dir: Path | None, database: str | None = None) -> "Iterator
         store.close()
 
 
-@click.command(cls=Examples, examples=BACKUP_EXAMPLES)
+@click.command(cls=HelpfulCommand, examples=BACKUP_EXAMPLES)
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--objects", is_flag=True, help="Include the embedded S3 server's objects; the platform must be stopped.")
 @click.option("--replace", is_flag=True, help="Replace FILE if it exists.")
@@ -171,7 +173,7 @@ def backup(*, file: Path, objects: bool, replace: bool, data_dir: Path | None, d
     click.echo("It has access keys in clear: keep it private.", err=True)
 
 
-@click.command(cls=Examples, examples=RESTORE_EXAMPLES)
+@click.command(cls=HelpfulCommand, examples=RESTORE_EXAMPLES)
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--check", is_flag=True, help="Verify FILE and show what it has; change nothing.")
 @click.option("--replace", is_flag=True, help="Replace the records, and the objects if FILE has some.")

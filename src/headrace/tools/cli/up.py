@@ -9,51 +9,49 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.serving.settings.platform_settings import PlatformSettings, data_folder, load_platform_settings
-from headrace.tools.cli.group import Examples
-from headrace.tools.cli.setting_options import platform_options
+from headrace.tools.cli.command import HelpfulCommand
+from headrace.tools.cli.setting_options import PLATFORM_GROUPS, platform_options
 
 if TYPE_CHECKING:
     from headrace.platform.host.folders import DataFolder
     from headrace.platform.host.life import Started
 
 EXAMPLES = """
-headrace up                                    run on http://127.0.0.1:7450 until Ctrl-C
-headrace up --detach                           the same in the background; `headrace down` stops it
-eval "$(headrace env)"                         in another shell: point boto3 and the SageMaker SDK at it
-headrace deploy smollm2                        deploy a model as an endpoint
-headrace keys create                           create an access key, then
-headrace up --host 0.0.0.0                     accept requests of other machines, with a key
-headrace up --open                             accept requests of this machine without a key
-headrace up --s3-endpoint http://minio:9000    use another S3 server
-headrace up --processes 4                      serve with four processes
-headrace up --processes 4 --takeover           replace the running platform without a gap
+headrace up                        on http://127.0.0.1:7450, until Ctrl-C
+headrace up --detach               in the background; `headrace down` stops it
+eval "$(headrace env)"             point boto3 in this shell at it
+headrace deploy smollm2            deploy a model as an endpoint
+headrace up --open                 accept local requests without a key
+headrace keys create               create a key for other machines, then
+headrace up --host 0.0.0.0         accept their requests
+headrace up --s3-endpoint http://minio:9000   use another S3 server
 """
+_COMMON = (
+    *("detach", "host", "port", "open", "data_dir", "s3_endpoint", "region", "strict"),
+    *("cluster", "containers", "processes"),
+)
 
 
-@click.command(cls=Examples, examples=EXAMPLES)
+@click.command(
+    cls=HelpfulCommand, examples=EXAMPLES, groups={"Start": ("detach", "takeover"), **PLATFORM_GROUPS}, common=_COMMON
+)
 @platform_options()
 @click.option("--detach", "-d", is_flag=True, help="Run in the background; return when the platform answers.")
 @click.option(
     "--takeover",
     is_flag=True,
-    help="Take the port over from the platform that runs on the data folder: no connection is refused.",
+    help="Replace the platform that runs on the data folder, as after an upgrade, without a refused connection.",
 )
 def up(*, detach: bool, takeover: bool, **overrides: Any) -> None:
     """
-    Run a local SageMaker: boto3, the SageMaker SDK and the AWS CLI work against it unchanged.
+    Run a local SageMaker: boto3, the SageMaker SDK and the AWS CLI work with it unchanged.
 
-    One port speaks sagemaker, sagemaker-runtime, application-autoscaling, cloudwatch, logs, sts, iam, s3 and OpenAI;
-    models run as processes on this machine. Records and objects are kept in the data folder, and so is the access key
-    that the first start generates: `headrace env` and all other commands of the same user read it there. Ctrl-C stops
-    the platform and its workers; the next start brings the endpoints back.
+    One port speaks sagemaker, sagemaker-runtime, application-autoscaling, cloudwatch, logs, sts, iam, s3 and OpenAI.
+    Models run as processes on this machine. The data folder keeps records, objects and the access key that the first
+    start generates, which `headrace env` and your other commands read there. Ctrl-C stops the platform and its
+    workers; the next start brings the endpoints back.
 
-    With --detach it runs in the background until `headrace down`, and logs to platform.log in the data folder.
-
-    The process that serves is supervised: if it dies, another one takes its place in about a second, and no connection
-    is refused. --no-supervised serves from one process without that.
-
-    With --takeover a new platform replaces the running one, as after an upgrade: the old one must be supervised. It
-    ends when the new one answers and its own requests have finished; workers go on.
+    Each option but --detach and --takeover is also a variable: --port is HEADRACE_UP_PORT.
     """
     settings = load_platform_settings(overrides, os.environ)
     if detach and takeover:

@@ -11,7 +11,7 @@ import click
 
 from headrace.core.errors import InvalidRequest, SettingsError
 from headrace.serving.settings.values import near_name
-from headrace.tools.cli.group import Examples
+from headrace.tools.cli.command import HelpfulCommand
 from headrace.tools.cli.user_code import find_user_code, formatted_notices, formatters_of, serve_user_code
 from headrace_handler.stray_files import listed
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from headrace.serving.settings.server_settings import ServerSettings
 
 EXAMPLES = """
-headrace worker DATA/workers/NAME/worker.json   run a worker of the platform by hand
+headrace worker DATA/workers/NAME/worker.json   run a worker by hand
 """
 _NO_FOLDER = Path("/nonexistent")
 _OBJECTS = "s3://"
 
 
-@click.command(cls=Examples, examples=EXAMPLES, hidden=True)
+@click.command(cls=HelpfulCommand, examples=EXAMPLES, hidden=True)
 @click.argument("assignment", type=click.Path(path_type=Path))
 def worker(assignment: Path) -> None:
     """Run the worker that the file ASSIGNMENT describes; `headrace up` writes the file and runs this command."""
