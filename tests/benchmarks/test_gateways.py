@@ -64,7 +64,7 @@ def test_the_page_computes_processes_from_the_cost_of_a_request() -> None:
     text = "\n".join(pages.gateways(result))
     assert "(A trial.)" in text
     assert "100,000 short requests a second need 50 processes at 60% load" in text
-    assert "with 128 streamed pieces each 640" in text
+    assert "with 128 streamed pieces each, 640" in text
 
 
 async def test_the_client_meets_the_ends_of_short_answers_and_of_streams() -> None:
