@@ -135,17 +135,17 @@ def tree(kind: type[errors.HeadraceError]) -> Iterator[type[errors.HeadraceError
 def errors_page() -> Iterator[str]:
     """Yield the page of the errors that are raised on purpose."""
     yield "# Errors\n"
-    yield "Handle errors by their code and status, not by their message. `retryable` says whether"
-    yield "the same request may succeed later. Each dialect sends the error in the format that its clients expect"
-    yield "([dialects](dialects/index.md)), and AWS operations fail with AWS's own codes. A command prints the error as"
-    yield "one sentence, and exits with code 2 if the caller can fix it, otherwise with 1."
+    yield "Handle errors by their code and status, not by their message. `retryable` says whether the same request may"
+    yield "succeed later. Each dialect sends the error in the format that its clients expect, some with another status"
+    yield "([dialects](dialects/index.md)). AWS operations fail with AWS's own codes. A command prints the error as one"
+    yield "sentence, and exits with code 2 if the caller can fix it, otherwise with 1."
     yield "For a message and its fix, see [troubleshooting](troubleshooting.md).\n"
-    yield "| error | code | HTTP | retryable | meaning |"
-    yield "|---|---|---|---|---|"
-    for kind in tree(errors.HeadraceError):
+    yield "| HTTP | code | retryable | meaning |"
+    yield "|---|---|---|---|"
+    _, *kinds = tree(errors.HeadraceError)
+    for kind in sorted(kinds, key=lambda kind: kind.http_status):
         meaning = (inspect.getdoc(kind) or "").splitlines()[0]
-        retry = "yes" if kind.retryable else "no"
-        yield f"| `{kind.__name__}` | `{kind.code}` | {kind.http_status} | {retry} | {escape(meaning)} |"
+        yield f"| {kind.http_status} | `{kind.code}` | {'yes' if kind.retryable else 'no'} | {escape(meaning)} |"
 
 
 def first_sentence(path: Path) -> str:
@@ -263,7 +263,7 @@ PAGES: dict[str, Callable[[], Iterator[str]]] = {
 BLOCKS: dict[str, tuple[Path, Callable[[], Iterator[str]]]] = {
     "folders": (CONTRIBUTING, packages_block),
     "aliases": (DOCS / "models.md", aliases_block),
-    "families": (DOCS / "models.md", families_block),
+    "families": (DOCS / "supported-models.md", families_block),
 }
 """Parts of pages that are written by hand, between comments with a name."""
 
