@@ -160,7 +160,7 @@ def test_scaled_inputs_of_torchao_are_refused(tmp_path):
 
 
 def test_every_format_of_the_registry_is_tested_and_documented(pytestconfig):
-    page = (pytestconfig.rootpath / "docs" / "models.md").read_text()
+    page = (pytestconfig.rootpath / "docs" / "supported-models.md").read_text()
     assert [kind.name for kind in FORMATS if f"| {kind.name} |" not in page] == []
     assert [method for method in METHODS if f"`{method}`" not in page] == []
 
