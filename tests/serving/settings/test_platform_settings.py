@@ -28,6 +28,7 @@ def test_a_flag_takes_precedence_over_the_environment() -> None:
         ({"HEADRACE_UP_PROT": "1"}, "Did you mean HEADRACE_UP_PORT"),
         ({"HEADRACE_UP_PORT": "x"}, "HEADRACE_UP_PORT is 'x'; expected a whole number from 0 to 65535"),
         ({"HEADRACE_UP_ACCOUNT": "12"}, "12 digits"),
+        ({"HEADRACE_UP_REGION": "mars"}, "region is 'mars'; expected the name of an AWS region such as us-east-1"),
         ({"HEADRACE_UP_S3_ENDPOINT": "minio:9000"}, "http:// or https://"),
         ({"HEADRACE_UP_S3_ENDPOINT": "http://host:99999"}, "http:// or https://"),
         ({"HEADRACE_UP_CLUSTER": "Ray"}, "cluster is 'Ray'; expected local, ray (to start a Ray cluster here)"),

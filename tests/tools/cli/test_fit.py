@@ -135,8 +135,9 @@ def test_a_missing_model_is_reported_in_one_sentence(headrace) -> None:
     assert "nope" in result.stderr
 
 
-def test_an_invalid_memory_size_is_refused(headrace, smollm2_path) -> None:
-    result = headrace("fit", smollm2_path, "--memory", "lots")
+@pytest.mark.parametrize("size", ["lots", "16"])
+def test_an_invalid_memory_size_is_refused(headrace, smollm2_path, size: str) -> None:
+    result = headrace("fit", smollm2_path, "--memory", size)
     assert result.exit_code == 2
     assert "16GiB" in result.stderr
 

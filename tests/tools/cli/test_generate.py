@@ -126,6 +126,12 @@ def test_json_is_one_object_with_counts_and_times(headrace) -> None:
     assert value["ttft_s"] >= 0
 
 
+def test_the_prompt_is_an_argument_or_an_option(headrace) -> None:
+    ways = (["one two"], ["-"], ["-p", "one two"])
+    assert len({headrace("generate", "echo", *words, stdin="one two").stdout for words in ways}) == 1
+    assert "Give either one prompt" in headrace("generate", "echo", "one", "-p", "two").stderr
+
+
 def test_several_answers_are_choices(headrace) -> None:
     value = json.loads(headrace("generate", "echo", "-p", "one two", "--json", "--num-answers", "2").stdout)
     assert [choice["text"] for choice in value["choices"]] == ["one two", " twoone"]

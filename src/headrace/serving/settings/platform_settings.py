@@ -4,6 +4,7 @@ Settings of the platform (`headrace up`): one field = one flag = one environment
 They work like those of the model server (`settings.server_settings`); the variables begin with `HEADRACE_UP_`.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from headrace.serving.settings.shutdown import check_shutdown
 from headrace.serving.settings.values import flag_name, masked_repr, read_environment, read_value, rules_of, text_of
 
 DEFAULT_PORT = 7450
+_REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-\d+")
 LOCAL = "local"
 """The `cluster` that runs models on this machine."""
 HERE = "ray"
@@ -242,6 +244,9 @@ def _check(settings: PlatformSettings) -> None:
     check_shutdown(settings.shutdown_delay_s, grace_s=settings.shutdown_grace_s)
     if not (settings.account.isascii() and settings.account.isdigit() and len(settings.account) == 12):
         raise SettingsError(f"account is {settings.account!r}; expected 12 digits.", name="account")
+    if _REGION.fullmatch(settings.region) is None:
+        message = f"region is {settings.region!r}; expected the name of an AWS region such as us-east-1."
+        raise SettingsError(message, name="region")
     if settings.open and not settings.is_local:
         others = "require_keys is on" if settings.require_keys else f"host is {settings.host}"
         message = f"open is on, and {others}; expected open off there. Create a key with `headrace keys create`."

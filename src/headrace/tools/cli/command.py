@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from headrace.serving.settings.values import near_name
+
 _SHOWS_ALL = "headrace.help-all"
 """Key of the context's `meta` for `--help-all`."""
 NAME_COLUMNS = 28
@@ -14,6 +16,17 @@ NAME_COLUMNS = 28
 _HYPHEN, _SPACE = "\ue000", "\ue001"
 """Stand for characters at which no line is broken (Unicode's private use area)."""
 _CODE = re.compile(r"`[^`]{1,32}`")
+_SYNONYMS = {
+    "--ctx-size": ("--max-model-len",),
+    "--max-tokens": ("--max-new-tokens", "--max-model-len"),
+    "--n-predict": ("--max-new-tokens",),
+    "--quantization": ("--dtype",),
+    "--raw": ("--completion",),
+    "--temp": ("--temperature",),
+}
+"""Options of other programs, and what the same is here."""
+_LIKE = 0.7
+"""Similarity above which an option is suggested."""
 _UNITS = {"s": "SECONDS", "mb": "MB"}
 """Units of options by the ends of their names."""
 _WORDING = (
@@ -81,6 +94,27 @@ class HelpfulCommand(click.Command):
         if self.common:
             flag: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False, "callback": _print_all}
             self.params.append(click.Option(["--help-all"], **flag, help="Show all options, and their variables."))
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments; for an unknown option suggest what the caller may mean."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            flag = error.option_name
+            raise click.UsageError(f"No such option '{flag}'. {self._hint(flag)}", ctx) from None
+
+    def _hint(self, flag: str) -> str:
+        """Return what to use in place of an option that the command does not have."""
+        flags = [name for option in self.params if isinstance(option, click.Option) for name in option.opts]
+        arguments = [str(option.name) for option in self.params if isinstance(option, click.Argument)]
+        word = flag.lstrip("-").replace("-", "_")
+        if isinstance(self, click.Group):
+            return "Options of a command follow its name, as in `headrace COMMAND --help`."
+        if word in arguments:
+            return f"{word.upper()} is an argument: give it without the option's name."
+        synonym = next((name for name in _SYNONYMS.get(flag, ()) if name in flags), None)
+        near = synonym or near_name(flag, [name for name in flags if name.startswith("--")], cutoff=_LIKE)
+        return f"Did you mean {near}?" if near else "--help lists the options."
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the first paragraph, the examples, and the other paragraphs."""

@@ -135,7 +135,7 @@ def judge_disk(home: Path) -> Finding:
     free = shutil.disk_usage(existing).free
     found = f"{format_size(free)} free at {existing}"
     if not os.access(existing, os.W_OK):
-        advice = "Set HEADRACE_HOME to a writable folder; without it nothing is kept between starts."
+        advice = "Set HEADRACE_HOME to a writable folder; without it each start downloads and packs again."
         return Finding(name="disk", status="warning", found=f"{found}, which is not writable", advice=advice)
     if free < LOW_DISK_BYTES:
         advice = "Free space with `headrace models rm`, or move the store with HEADRACE_HOME."

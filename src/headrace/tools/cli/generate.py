@@ -41,10 +41,11 @@ from headrace.tools.cli.sources import Source, opened_source
 from headrace.tools.cli.tables import count_of
 
 EXAMPLES = """
-headrace generate smollm2 -p "What is 2+2?"               answer a question
-headrace generate smollm2 -p "The sea is" --completion    continue a text
-cat letter.txt | headrace generate smollm2 -p - -n 200    read from a pipe
-headrace generate smollm2 -p "Hi" --json                  print a JSON object
+headrace generate smollm2 "What is 2+2?"                  answer a question
+headrace generate smollm2 "The sea is" --completion       continue a text
+cat letter.txt | headrace generate smollm2 - -n 200       read from a pipe
+headrace generate smollm2 "Hi" --json                     print a JSON object
+headrace generate --url http://127.0.0.1:8080 -p "Hi"     ask a server
 headrace generate smollm2 --input in.jsonl -o out.jsonl   a file of prompts
 """
 _GROUPS = {
@@ -66,11 +67,12 @@ _SAMPLING_NAMES = frozenset(field.name for field in fields(SamplingParams))
 
 @click.command(cls=HelpfulCommand, examples=EXAMPLES, groups=_GROUPS, common=_COMMON)
 @click.argument("model", required=False)
+@click.argument("text", metavar="[PROMPT]", required=False)
 @click.option(
     "--prompt",
     "-p",
     metavar="TEXT",
-    help="User message, or text to continue for a model without a chat template; - reads stdin.",
+    help="PROMPT as an option: the user message, or the text to continue; - reads stdin.",
 )
 @click.option("--completion", is_flag=True, help="Continue the prompt as text, without the model's chat template.")
 @click.option("--chat", is_flag=True, help="Require a chat template: fail if the model has none.")
@@ -96,18 +98,21 @@ _SAMPLING_NAMES = frozenset(field.name for field in fields(SamplingParams))
 @sampling_options(max_new_tokens=MAX_NEW_TOKENS)
 @setting_options(*ENGINE_SETTINGS)
 @click.pass_context
-def generate(ctx: click.Context, /, model: str | None, **options: Any) -> None:
+def generate(ctx: click.Context, /, model: str | None, text: str | None, **options: Any) -> None:
     """
     Answer a prompt, or a file of prompts, without a server.
 
-    MODEL is an alias (smollm2), a Hub id, a folder or a .gguf file. The prompt becomes a user message in the model's
-    chat template; a model without one, and any model with --completion, continues it as text.
+    MODEL is an alias (smollm2), a Hub id, a folder or a .gguf file. PROMPT becomes a user message in the model's chat
+    template; a model without one, and any model with --completion, continues it as text. The prompt - stands for
+    stdin.
 
     With --input, the prompts of a file run together (continuous batching). A line with "messages" is a chat, a line
     with "prompt" is a text to continue. A line that fails gets a line with "error" and does not stop the others.
     """
-    if (options["prompt"] is None) == (options["input_path"] is None):
-        raise SettingsError("Give either a prompt (-p) or a file of prompts (--input).")
+    given = [value for value in (text, options["prompt"], options["input_path"]) if value is not None]
+    if len(given) != 1:
+        raise SettingsError('Give either one prompt, as in `headrace generate smollm2 "Hi"`, or --input FILE.')
+    options["prompt"] = text if text is not None else options["prompt"]
     if options["completion"] and (options["chat"] or options["system"]):
         raise SettingsError("--completion continues the prompt as text; leave it out with --chat or --system.")
     sampling = sampling_params(options)

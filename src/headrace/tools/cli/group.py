@@ -69,12 +69,20 @@ class HelpfulGroup(HelpfulCommand, click.Group):
     """
     A group that suggests the nearest command for an unknown name.
 
-    `renamed` maps old names of commands, which work with a notice, to the new ones.
+    `renamed` maps old names of commands, which work with a notice, to the new ones; `synonyms` maps names in other
+    programs to what a message suggests.
     """
 
-    def __init__(self, *args: Any, renamed: Mapping[str, str] | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        renamed: Mapping[str, str] | None = None,
+        synonyms: Mapping[str, str] | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
         self.renamed = renamed or {}
+        self.synonyms = synonyms or {}
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -88,8 +96,8 @@ class HelpfulGroup(HelpfulCommand, click.Group):
         if name not in names and not name.startswith("-") and self.get_command(ctx, name) is None:
             from difflib import get_close_matches
 
-            near = get_close_matches(name, names, n=1)
-            hint = f"Did you mean {near[0]}?" if near else f"Commands: {', '.join(names)}."
+            near = [self.synonyms[name]] if name in self.synonyms else get_close_matches(name, names, n=1)
+            hint = f"Did you mean `{ctx.command_path} {near[0]}`?" if near else f"Commands: {', '.join(names)}."
             raise click.UsageError(f"No such command '{name}'. {hint}", ctx)
         return super().resolve_command(ctx, args)
 

@@ -55,6 +55,18 @@ COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in sect
     "worker": Entry("headrace.tools.cli.worker", "worker", "Run one worker, for `headrace up`.", is_hidden=True),
 }
 
+SYNONYMS = {
+    "create": "deploy",
+    "delete": "rm",
+    "list": "ls",
+    "ps": "ls",
+    "pull": "models pull",
+    "run": "chat",
+    "start": "up",
+    "stop": "down",
+}
+"""Names in other programs, such as Docker and Ollama."""
+
 EXAMPLES = """
 headrace serve smollm2                a model server on http://127.0.0.1:8080
 headrace chat smollm2                 a conversation, without a server
@@ -72,6 +84,7 @@ headrace completion fish > ~/.config/fish/completions/headrace.fish
     cls=LazyGroup,
     entries=COMMANDS,
     sections=SECTIONS,
+    synonyms=SYNONYMS,
     examples=EXAMPLES,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -103,7 +116,7 @@ def show_help(ctx: click.Context, /, *, command: tuple[str, ...]) -> None:
 
 
 @click.command(cls=HelpfulCommand, examples=COMPLETION_EXAMPLES)
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.argument("shell", metavar="SHELL", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, /, *, shell: str) -> None:
     """Print a script by which SHELL completes the commands and options of headrace."""

@@ -36,7 +36,7 @@ def rm(*, names: tuple[str, ...], url: str | None, wait: bool, yes: bool) -> Non
 
     It asks first if neither --url, nor the environment, nor the data folder names the platform.
 
-    The endpoint configuration and the model are deleted too if `headrace deploy` created them. Adapters are deleted
+    It deletes the endpoint configuration and the model too if `headrace deploy` created them. Adapters are deleted
     before their base, and components before their endpoint, if both are named.
     """
     with opened_platform(url) as platform:

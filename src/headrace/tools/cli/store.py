@@ -107,9 +107,9 @@ def list_keys(*, data_dir: Path | None, database: str | None, as_json: bool) -> 
 @store_options
 def rm(*, key_id: str, last: bool, data_dir: Path | None, database: str | None) -> None:
     """
-    Delete a key; requests signed with it are refused from then on.
+    Delete a key: the platform then rejects requests that are signed with it.
 
-    The last key is kept without `--last`, because no request would be admitted without one.
+    To delete the last key, add --last: without a key no request is admitted.
     """
     from headrace.platform.state.records import LastRecord
 
@@ -183,7 +183,7 @@ def restore(*, file: Path, check: bool, replace: bool, data_dir: Path | None, da
     Restore a platform from FILE, which `headrace backup` wrote, while it is stopped.
 
     FILE is verified first, then all records are replaced in one step. The next `headrace up` starts the endpoints
-    again. A platform that has records or objects is refused without --replace.
+    again. If the platform has records or objects already, the command needs --replace.
     """
     from headrace.platform.host import backup
 
