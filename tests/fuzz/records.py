@@ -1,4 +1,4 @@
-"""Counts of runs by hand, added up by target: `benchmarks/results/fuzz.json` is the table of docs/fuzzing.md."""
+"""Counts of runs by hand, by target: docs/verification.md sums up `benchmarks/results/fuzz.json`."""
 
 import fcntl
 import json
