@@ -162,7 +162,7 @@ def numbers() -> Iterator[str]:
         f"- **{wake['all_requests_p50_s']:.2f} s** from a request to an endpoint scaled to zero to the first byte "
         f"of its answer: the median of {wake['requests']} requests, {wake['lost'] or 'none'} lost."
     )
-    formats = "Headrace W4A8, vLLM bf16, llama-server Q4_0"
+    formats = "Headrace `--dtype w4a8`, vLLM bf16, llama-server Q4_0"
     yield f"\nSmolLM2-135M on {machine('cpu-serving')}; {formats} ([method](docs/performance.md)).\n"
 
 
