@@ -142,7 +142,7 @@ def divergence(name: str) -> list[Mapping[str, Any]]:
 def quality_cells(row: Mapping[str, Any]) -> list[str]:
     """Return size, distance and agreement of a format."""
     return [
-        f"{row['weights_bytes'] / 1e6:.0f} MB",
+        f"{row['weights_bytes'] / 2**20:.0f} MiB",
         f"{row['kl_nats']:.4f}",
         f"{row['same_token_percent']:.1f} %",
     ]
