@@ -22,6 +22,11 @@ _INSTEAD = (
         "`logs:CreateLogGroup` (Terraform: `aws_cloudwatch_log_group`)",
         "nothing: the platform creates an endpoint's [log group](endpoints.md#logs) with it",
     ),
+    (
+        "training, processing, tuning, pipelines, notebooks, registries (`CreateTrainingJob`, `CreateProcessingJob`, "
+        "`CreatePipeline`, `CreateModelPackage`, …)",
+        "AWS or your own scripts; `ModelDataUrl` deploys what they wrote",
+    ),
     ("batch transform (`CreateTransformJob`)", "a loop over `InvokeEndpoint`, or `InvokeEndpointAsync`"),
     (
         "model packages, multi-model containers, pipelines of containers",
