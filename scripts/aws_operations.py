@@ -23,8 +23,7 @@ _INSTEAD = (
         "nothing: the platform creates an endpoint's [log group](endpoints.md#logs) with it",
     ),
     (
-        "training, processing, tuning, pipelines, notebooks, registries (`CreateTrainingJob`, `CreateProcessingJob`, "
-        "`CreatePipeline`, `CreateModelPackage`, …)",
+        "training, processing, pipelines, notebooks (`CreateTrainingJob`, `CreateProcessingJob`, `CreatePipeline`, …)",
         "AWS or your own scripts; `ModelDataUrl` deploys what they wrote",
     ),
     ("batch transform (`CreateTransformJob`)", "a loop over `InvokeEndpoint`, or `InvokeEndpointAsync`"),
