@@ -6,7 +6,6 @@ import re
 import shutil
 import socket
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -26,9 +25,7 @@ TOO_LITTLE_MEMORY_BYTES = 512 << 20
 LOW_DISK_BYTES = 5 << 30
 LARGE_MODEL_PARAMETERS = 8_000_000_000
 _BUSY_SHARE = 0.5
-"""Load average per CPU above which a bandwidth is measured for longer."""
-_BUSY_S = 2.0
-"""Time for further measurements on a busy machine: its programs pause now and then."""
+"""Load average per CPU above which a finding about speed names it."""
 
 
 def check_versions() -> Iterator[Finding]:
@@ -86,13 +83,9 @@ def check_bandwidth() -> Iterator[Finding]:
         from headrace.inference.runner.decode_speed import measure_bandwidth
     except ImportError:
         return
-    load, num_cpus = os.getloadavg()[0], len(usable_cpus())
-    is_busy = load > _BUSY_SHARE * num_cpus
-    deadline_s = time.monotonic() + (_BUSY_S if is_busy else 0.0)
-    bandwidth = measure_bandwidth()
-    while time.monotonic() < deadline_s:
-        bandwidth = max(bandwidth, measure_bandwidth())
-    yield judge_bandwidth(bandwidth, num_threads=default_threads(), load=load if is_busy else None)
+    load = os.getloadavg()[0]
+    is_busy = load > _BUSY_SHARE * len(usable_cpus())
+    yield judge_bandwidth(measure_bandwidth(), num_threads=default_threads(), load=load if is_busy else None)
 
 
 def judge_bandwidth(bandwidth: float, *, num_threads: int, load: float | None) -> Finding:
