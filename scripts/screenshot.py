@@ -47,6 +47,14 @@ CODE_QUESTION = "Write a Python function that reverses a string, and explain it 
 SEED = 6
 QUESTIONS = ("What is the capital of France?", "Why is the sky blue?", "Tell me a story.", "What is a river?")
 MODEL = "smollm2"
+CODE_IMAGE = "763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-inference:2.6.0-cpu-py312"
+SLOW_CODE = """import time
+
+def model_fn(folder):
+    for part in range(1, 121):
+        print(f"reading part {part} of 120", flush=True)
+        time.sleep(5)
+"""
 
 
 @dataclass(frozen=True)
@@ -184,12 +192,21 @@ def console_scenes(url: str) -> list[Scene]:
     """Return the scenes of a console with a busy endpoint and one that failed."""
     base = f"{url}/console"
     return [
-        Scene("console-home", base, lambda page: page.all("#tiles .tile") and page.all("#models table")),
+        Scene("console-home", base, lambda page: page.all("#tiles .tile") and page.all("#stored table")),
         Scene("console", f"{base}#/chat", lambda page: page.all("#serving .lines path[d^=M]")),
         Scene("console-playground", f"{base}#/chat/playground", is_answered, ask(QUESTION)),
         Scene("console-failed", f"{base}#/draft", has_failure),
+        Scene("console-deploy", base, lambda page: page.all(".choice"), lambda page: page.click("#deploy")),
+        Scene("console-model", f"{base}#models/chat", lambda page: page.all("#model-environment table")),
+        Scene("console-models", f"{base}#models", lambda page: page.all("#models-list td"), is_wide=False),
         Scene("console-keys", f"{base}#keys", lambda page: page.all("#keys-commands pre"), is_on_phone=False),
     ]
+
+
+def creating_scene(url: str) -> Scene:
+    """Return the scene of an endpoint whose code is loading."""
+    has_log = "#progress-lines .what:nth-last-child(1)"
+    return Scene("console-creating", f"{url}/console#/summaries", lambda page: "part" in page.text(has_log))
 
 
 def chat_scenes(url: str) -> list[Scene]:
@@ -203,7 +220,7 @@ def chat_scenes(url: str) -> list[Scene]:
 
 def start_scene(url: str) -> Scene:
     """Return the scene of an empty platform."""
-    return Scene("console-start", f"{url}/console", lambda page: page.find("#start-deploy").is_displayed())
+    return Scene("console-start", f"{url}/console", lambda page: page.text("#start-size"))
 
 
 def scaling_scene(url: str) -> Scene:
@@ -216,15 +233,25 @@ def scaling_scene(url: str) -> Scene:
     return Scene("console-scaling", f"{url}/console#/chat/scaling", lambda page: page.all(".mark.out"), act)
 
 
-def deploy_scene_endpoints(platform: Running) -> None:
-    """Deploy an endpoint that serves and one that fails."""
+def deploy_scene_endpoints(platform: Running, folder: Path) -> None:
+    """Deploy an endpoint that serves, one that fails, and one that takes minutes to load."""
+    (folder / "code").mkdir(parents=True)
+    (folder / "code" / "inference.py").write_text(SLOW_CODE)
+    containers: dict[str, dict[str, object]] = {
+        "chat": {
+            "Image": IMAGE,
+            "Environment": {"HF_MODEL_ID": MODEL, "HF_TOKEN": "hf_any", "MAX_TOTAL_TOKENS": "2048"},
+        },
+        "draft": {"Image": IMAGE, "Environment": {"HF_MODEL_ID": "/models/does-not-exist"}},
+        "summaries": {"Image": CODE_IMAGE, "ModelDataUrl": str(folder)},
+    }
     client = platform.client("sagemaker")
-    for name, model in (("chat", MODEL), ("draft", "/models/does-not-exist")):
-        container = {"Image": IMAGE, "Environment": {"HF_MODEL_ID": model}}
+    for name, container in containers.items():
         role = "arn:aws:iam::123456789012:role/docs"
         client.create_model(ModelName=name, PrimaryContainer=container, ExecutionRoleArn=role)
         variant = {"VariantName": "AllTraffic", "ModelName": name, "InstanceType": "ml.c6i.xlarge"}
-        variants = [{**variant, "InitialInstanceCount": 1}]
+        patience = {"ContainerStartupHealthCheckTimeoutInSeconds": 900}
+        variants = [{**variant, **patience, "InitialInstanceCount": 1}]
         client.create_endpoint_config(EndpointConfigName=name, ProductionVariants=variants)
         client.create_endpoint(EndpointName=name, EndpointConfigName=name)
     platform.until_in_service("chat")
@@ -303,10 +330,11 @@ def photograph_console(album: Album, folder: Path) -> None:
     """Start a platform and take the pictures of its console: empty, then with endpoints and load."""
     if not album.wants_of("console"):
         return
-    platform = up(folder / "platform")
+    platform = up(folder / "platform", "--open")
     try:
         album.take(start_scene(platform.url))
-        deploy_scene_endpoints(platform)
+        deploy_scene_endpoints(platform, folder / "summaries")
+        album.take(creating_scene(platform.url))
         with load(platform.url):
             time.sleep(LOAD_S)  # the charts show this time
             album.take(*console_scenes(platform.url))

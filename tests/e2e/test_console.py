@@ -68,7 +68,7 @@ def test_a_model_is_deployed_invoked_watched_and_deleted(console: str, smollm2_p
         page.until(lambda: page.all(".facts"), "the answer")
         assert "Paris" in page.text(".message.assistant .text")
         # Checked first, because it counts the last minute; the first byte of a loaded machine takes seconds.
-        page.until(lambda: re.search(r"/s · [\d.]+ m?s$", page.text("#rows .rate")), "the rate in the list")
+        page.until(lambda: re.search(r" per second · [\d.]+ m?s$", page.text("#rows .rate")), "the rate in the list")
 
         page.click("#tab-logs")
         page.until(lambda: "server.ready" in page.text("#lines"), "the worker's log")

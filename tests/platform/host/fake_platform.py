@@ -69,6 +69,12 @@ class FakePlatform:
     """Workers, as the home page lists them."""
     stored: list[dict[str, Any]] = field(default_factory=list)
     """Models on the disk."""
+    aliases: list[dict[str, Any]] = field(default_factory=list)
+    """Models that can be downloaded by a short name."""
+    uses: dict[str, dict[str, list[str]]] = field(default_factory=dict)
+    """Model resource → what uses it."""
+    troubles: dict[str, str] = field(default_factory=dict)
+    """Endpoint → why fewer workers serve than it should have."""
     keys: AccessKeys | None = None
     """The access keys that the console manages; none: it manages none."""
     control: ASGIApp | None = None
@@ -118,7 +124,8 @@ class FakePlatform:
 
     def overview(self, endpoint: str) -> dict[str, Any]:
         """The overview of an endpoint's components for the console."""
-        return self.overviews.get(endpoint, {"components": [], "hosts": []})
+        nothing = {"components": [], "hosts": [], "workers": [], "trouble": self.troubles.get(endpoint, "")}
+        return {**nothing, **self.overviews.get(endpoint, {})}
 
     def sources(self) -> ConsoleSources:
         """The parts that the console shows; tests change the fields behind them."""
@@ -126,7 +133,13 @@ class FakePlatform:
             components=self.overview,
             counts=self.counts,
             home=self.home,
-            models=lambda: {"models": self.stored, "packed_bytes": 0},
+            models=lambda: {
+                "models": self.stored,
+                "aliases": self.aliases,
+                "packed_bytes": 0,
+                "free_memory_bytes": 4 * GIB,
+            },
+            uses=lambda: self.uses,
             keys=self.keys,
         )
 
@@ -135,7 +148,10 @@ class FakePlatform:
         fields = {"current": "CurrentInstanceCount", "desired": "DesiredInstanceCount"}
         variants = {name: self.endpoints[name]["ProductionVariants"] for name in names if name in self.endpoints}
         return {
-            name: {count: sum(variant[field] for variant in own) for count, field in fields.items()}
+            name: {
+                **{count: sum(variant[field] for variant in own) for count, field in fields.items()},
+                "trouble": self.troubles.get(name, ""),
+            }
             for name, own in variants.items()
         }
 
@@ -291,6 +307,16 @@ class FakePlatform:
     def _DescribeModel(self, *, ModelName: str) -> dict[str, Any]:
         model = {name: value for name, value in _found(self.models, "model", ModelName).items() if name != "Tags"}
         return {"ModelName": ModelName, "ModelArn": arn("model", ModelName), "CreationTime": NOW_S, **model}
+
+    def _ListModels(self, *, MaxResults: int, SortBy: str, SortOrder: str, NextToken: str = "0") -> dict[str, Any]:
+        assert (SortBy, SortOrder) == ("CreationTime", "Descending")
+        start, names = int(NextToken), list(self.models)[::-1]
+        page = [
+            {"ModelName": name, "ModelArn": arn("model", name), "CreationTime": NOW_S}
+            for name in names[start : start + MaxResults]
+        ]
+        more = {"NextToken": str(start + MaxResults)} if start + MaxResults < len(names) else {}
+        return {"Models": page, **more}
 
     def _ListTags(self, *, ResourceArn: str) -> dict[str, Any]:
         name = ResourceArn.rpartition("/")[2]

@@ -60,7 +60,7 @@ def test_every_file_that_the_page_or_a_script_names_is_served(client: httpx.Clie
             }
     own = {file.name for file in files("headrace.platform.host").joinpath("web").iterdir()}
     for name in own | set(shared_files()):
-        assert ("/console" if name == "index.html" else f"/console/web/{name}") in seen, "a file that no page uses"
+        assert ("/console" if name.endswith(".html") else f"/console/web/{name}") in seen, "a file that no page uses"
 
 
 @pytest.mark.parametrize("path", ["/console/web/../console.py", "/console/web/aws.py", "/console/web/", "/console/x"])
@@ -105,11 +105,17 @@ def test_rates_are_returned_for_several_endpoints_at_once(client: httpx.Client) 
 def test_components_are_returned_for_one_endpoint(platform: FakePlatform, client: httpx.Client) -> None:
     platform.overviews["host"] = {"components": [{"name": "c"}], "hosts": []}
     answer = client.get("/console/api/components", params={"endpoint": "host"})
-    assert answer.json() == {"now_s": NOW_S, **platform.overviews["host"]}
+    nothing = {"workers": [], "trouble": ""}
+    assert answer.json() == {"now_s": NOW_S, **nothing, **platform.overviews["host"]}
     assert answer.headers["cache-control"] == "no-store"
     none = client.get("/console/api/components", params={"endpoint": "e"}).json()
     assert (none["components"], none["hosts"]) == ([], [])
     assert client.get("/console/api/components").status_code == 400
+
+
+def test_the_uses_of_models_are_returned(platform: FakePlatform, client: httpx.Client) -> None:
+    platform.uses["m"] = {"endpoints": ["e"], "components": [], "configs": ["e"]}
+    assert client.get("/console/api/uses").json() == platform.uses
 
 
 def test_the_page_is_public_and_its_numbers_are_not() -> None:
@@ -120,5 +126,5 @@ def test_the_page_is_public_and_its_numbers_are_not() -> None:
     assert not needs_key("/console")
     assert not needs_key("/console/web/aws.js")
     assert needs_key("/console/api/traffic")
-    for path in ("components", "home", "models", "keys", "keys/HRAKANY"):
+    for path in ("components", "home", "models", "uses", "keys", "keys/HRAKANY"):
         assert needs_key(f"/console/api/{path}")

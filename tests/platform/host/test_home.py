@@ -46,7 +46,7 @@ def test_endpoints_instances_and_workers_are_counted_with_their_load(platform: P
     assert seen["endpoints"] == {"InService": 1}
     assert seen["instances"] == {"current": 2, "desired": 2}
     assert (seen["num_workers"], seen["tokens_per_s"], seen["num_waiting"]) == (2, 40.0, 2)
-    assert read_counts(platform.store, ["ep", "none"]) == {"ep": {"current": 2, "desired": 2}}
+    assert read_counts(platform.store, ["ep", "none"]) == {"ep": {"current": 2, "desired": 2, "trouble": ""}}
     told = {worker["output_tokens_per_s"]: worker for worker in seen["workers"]}
     assert {(worker["endpoint"], worker["component"], worker["state"]) for worker in seen["workers"]} == {
         ("ep", "", "serving")
@@ -67,3 +67,6 @@ def test_stored_models_are_listed_and_packed_weights_are_added_up(tmp_path: Path
     found = read_models(tmp_path)
     assert {"name": "smollm2", "kind": "alias", "bytes": 10} in found["models"]
     assert found["packed_bytes"] == 7
+    assert "smollm2" in {alias["name"] for alias in found["aliases"]}
+    assert found["free_memory_bytes"] > 0
+    assert read_models(tmp_path, cluster="ray")["free_memory_bytes"] is None

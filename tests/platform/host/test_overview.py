@@ -2,19 +2,22 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from msgspec.structs import replace as evolve
 
 from headrace.platform.control.model.component import INFERENCE_COMPONENT
 from headrace.platform.control.model.endpoint import ENDPOINT
-from headrace.platform.control.model.worker import WORKER
-from headrace.platform.host.overview import hosts_json, read_overview
+from headrace.platform.control.model.worker import WORKER, ReplicaStatus
+from headrace.platform.host.overview import hosts_json, read_overview, read_uses, trouble_of
+from headrace.platform.state.records import Record
 from tests.platform.control.broken_records import insert_record
 from tests.platform.control.calls import NEED, component, host, model, until
 from tests.platform.control.support import Platform, running_platform
 
-EMPTY = {"components": [], "hosts": []}
+EMPTY = {"components": [], "hosts": [], "workers": [], "trouble": ""}
+FAILED = {"failed_s": 8.0, "failure": "exit code 1"}
 
 
 @pytest.fixture
@@ -96,5 +99,52 @@ def test_an_endpoint_that_is_no_host_or_unknown_has_no_components(platform: Plat
     client = platform.client("sagemaker")
     model(client, "m")
     host(client, ModelName="m")
-    assert read_overview(platform.store, "ep") == EMPTY
+    assert (seen := read_overview(platform.store, "ep")) == {**EMPTY, "workers": seen["workers"]}
     assert read_overview(platform.store, "missing") == EMPTY
+
+
+def test_workers_are_shown_with_the_times_of_their_life(platform: Platform) -> None:
+    client = platform.client("sagemaker")
+    model(client, "m")
+    host(client, ModelName="m")
+    platform.wait_for(client, "ep", "InService")
+    [worker] = read_overview(platform.store, "ep")["workers"]
+    assert (worker["component"], worker["variant"], worker["state"]) == ("", "AllTraffic", "serving")
+    assert worker["created_s"] <= worker["ready_s"]
+    assert (worker["failed_s"], worker["failure"], worker["waiting"]) == (None, "", "")
+
+
+@pytest.mark.parametrize(
+    ("statuses", "trouble"),
+    [
+        ([], ""),
+        ([{"ready_s": 5.0}], ""),
+        ([{"ready_s": 5.0, **FAILED}], "exit code 1"),
+        ([{"ready_s": 5.0}, FAILED, {"failed_s": 7.0, "failure": "older"}], "exit code 1"),
+        ([FAILED, {"ready_s": 9.0}], ""),
+        ([{"ready_s": 5.0}, {"waiting": "It needs 2 GiB."}], "It needs 2 GiB."),
+    ],
+)
+def test_a_failure_or_a_wait_is_trouble_until_another_worker_is_ready(
+    platform: Platform, statuses: list[dict[str, Any]], trouble: str
+) -> None:
+    client = platform.client("sagemaker")
+    model(client, "m")
+    host(client, ModelName="m")
+    platform.wait_for(client, "ep", "InService")
+    [worker] = [record for record in platform.store.each(WORKER) if isinstance(record, Record)]
+    assert trouble_of([replace(worker, status=ReplicaStatus(**status)) for status in statuses]) == trouble
+
+
+def test_the_uses_of_a_model_are_its_endpoints_components_and_configurations(platform: Platform) -> None:
+    client = platform.client("sagemaker")
+    for name in ("m", "part", "unused"):
+        model(client, name)
+    host(client)
+    host(client, "own", ModelName="m")
+    platform.wait_for(client, "ep", "InService")
+    component(client, "c", model="part")
+    uses = read_uses(platform.store)
+    assert uses["m"] == {"endpoints": ["own"], "components": [], "configs": ["own"]}
+    assert uses["part"] == {"endpoints": [], "components": ["c"], "configs": []}
+    assert "unused" not in uses

@@ -43,7 +43,7 @@ from headrace.platform.host.folders import Address, DataFolder, read_local_key
 from headrace.platform.host.membership import Leading
 from headrace.platform.host.metrics_pages import metrics_app
 from headrace.platform.host.operations import OPERATIONS
-from headrace.platform.host.overview import read_counts, read_home, read_models, read_overview, this_machine
+from headrace.platform.host.overview import read_counts, read_home, read_models, read_overview, read_uses, this_machine
 from headrace.platform.host.sharing import METRICS, Members, Sharing, make_members
 from headrace.platform.state.records import Json
 from headrace.platform.state.store import Store
@@ -283,7 +283,8 @@ def _make_app(
         components=partial(read_overview, store),
         counts=partial(read_counts, store),
         home=read_platform,
-        models=lambda: read_models(home_folder(site.env)),
+        models=lambda: read_models(home_folder(site.env), cluster=settings.cluster),
+        uses=partial(read_uses, store),
         keys=None if settings.open else AccessKeys(store, site.sharing.folder),
     )
 

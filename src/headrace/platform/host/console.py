@@ -1,9 +1,9 @@
 """
 The console at `/console`: static files, and an API for data that no public API returns.
 
-These data are the traffic of the last hour, the instance of each copy of a component, the state of the whole platform,
-the models on its disk, and its access keys. For everything else the page uses the public APIs: SageMaker, Application
-Auto Scaling, CloudWatch, CloudWatch Logs and `/v1`.
+These data are the traffic of the last hour, the workers of an endpoint and the instance of each copy of a component,
+the state of the whole platform, the models on its disk, what uses a Model resource, and its access keys. For everything
+else the page uses the public APIs: SageMaker, Application Auto Scaling, CloudWatch, CloudWatch Logs and `/v1`.
 """
 
 import asyncio
@@ -61,13 +61,15 @@ class ConsoleSources:
     """The parts of the platform that the console shows; its functions are called in threads."""
 
     components: Callable[[str], Json]
-    """Returns the inference components of an endpoint, and where their copies are."""
+    """Returns the inference components of an endpoint, where their copies are, and its workers."""
     counts: Callable[[Sequence[str]], Json]
-    """Returns the numbers of current and of desired instances of endpoints, by name."""
+    """Returns the numbers of current and of desired instances of endpoints and their trouble, by name."""
     home: Callable[[], Json]
     """Returns the state of the whole platform."""
     models: Callable[[], Json]
-    """Returns the models on the disk."""
+    """Returns the models on the disk and the aliases."""
+    uses: Callable[[], Json]
+    """Returns the endpoints, components and configurations that use each Model resource."""
     keys: AccessKeys | None = None
     """The access keys; None: the platform requires none, and the console does not manage them."""
 
@@ -111,7 +113,7 @@ def console_app(
         return _json_response({name: {**rates.get(name, {}), **counts.get(name, {})} for name in {*rates, *counts}})
 
     async def placed(request: Request) -> Response:
-        """Handle `?endpoint=NAME`: return the time, the inference components, and the instances of their copies."""
+        """Handle `?endpoint=NAME`: return the time, the components, the instances of their copies, and the workers."""
         name = request.query_params.get("endpoint", "")
         if not name:
             return _refusal("Expected ?endpoint=<name>.")
@@ -122,23 +124,30 @@ def console_app(
         rate = (await of_all(None, now_s - RATE_WINDOW_S)).requests_per_s(now_s=now_s)
         return _json_response({"now_s": now_s, "requests_per_s": rate, **await asyncio.to_thread(sources.home)})
 
-    async def models(_request: Request) -> Response:
-        return _json_response(await asyncio.to_thread(sources.models))
-
     return Starlette(
         routes=[
-            Route(CONSOLE_PATH, page_file(_PACKAGE, "index.html"), methods=["GET"]),
+            Route(CONSOLE_PATH, page_file(_PACKAGE, "index.html", "dialogs.html"), methods=["GET"]),
             Route(f"{CONSOLE_PATH}/", to_the_page, methods=["GET"]),
             Route(f"{CONSOLE_PATH}/api/traffic", traffic, methods=["GET"]),
             Route(f"{CONSOLE_PATH}/api/components", placed, methods=["GET"]),
             Route(f"{CONSOLE_PATH}/api/rates", rates, methods=["GET"]),
             Route(f"{CONSOLE_PATH}/api/home", home, methods=["GET"]),
-            Route(f"{CONSOLE_PATH}/api/models", models, methods=["GET"]),
+            Route(f"{CONSOLE_PATH}/api/models", _whole(sources.models), methods=["GET"]),
+            Route(f"{CONSOLE_PATH}/api/uses", _whole(sources.uses), methods=["GET"]),
             *key_routes(f"{CONSOLE_PATH}/api/keys", sources.keys),
             *page_routes(f"{CONSOLE_PATH}/web", _PACKAGE),
         ],
         exception_handlers={Unavailable: _unavailable},
     )
+
+
+def _whole(read: Callable[[], Json]) -> Callable[[Request], Awaitable[Response]]:
+    """Return the handler that answers with all that a source returns."""
+
+    async def endpoint(_request: Request) -> Response:
+        return _json_response(await asyncio.to_thread(read))
+
+    return endpoint
 
 
 def _number(text: str) -> float | None:

@@ -1,4 +1,4 @@
-"""The state of the whole platform, and the components of one endpoint with their places, for the console.
+"""The state of the whole platform, the workers and components of one endpoint, and the uses of models, for the console.
 
 No operation of AWS returns these. Reading them blocks for a moment, so the console calls them in a thread. An instance
 is virtual, with the resources of its type on AWS; the machine that runs a copy's process is its `host`.
@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from headrace.inference.models.aliases import ALIASES
 from headrace.inference.models.store import StoredKind, list_models
 from headrace.inference.runner.memory import available_memory_bytes, total_memory_bytes
 from headrace.platform.cloudwatch.metrics.worker_page import WorkerReading
@@ -25,7 +26,8 @@ from headrace.platform.control.model.component import (
     current_copies,
     owner_of,
 )
-from headrace.platform.control.model.endpoint import ENDPOINT, EndpointRecord, variant_counts
+from headrace.platform.control.model.definitions import ENDPOINT_CONFIG
+from headrace.platform.control.model.endpoint import ENDPOINT, EndpointRecord, model_name_of, variant_counts
 from headrace.platform.control.model.names import unreadable_message
 from headrace.platform.control.model.resources import Resources, resources_of_type
 from headrace.platform.control.model.worker import WORKER, CopySpec, WorkerRecord, WorkerView, view_worker
@@ -97,8 +99,26 @@ def _instances(endpoints: Iterable[EndpointRecord | Unreadable]) -> Json:
 
 
 def read_counts(store: Store, names: Iterable[str]) -> Json:
-    records = ((name, store.get(ENDPOINT, name)) for name in names)
-    return {name: _instances([record]) for name, record in records if isinstance(record, Record)}
+    """Return the current and the desired instances of endpoints, and why some of them do not serve."""
+    named = ((name, store.get(ENDPOINT, name)) for name in names)
+    records = {name: record for name, record in named if isinstance(record, Record)}
+    counts = {name: _instances([record]) for name, record in records.items()}
+    lacking = {records[name].uid: name for name, found in counts.items() if found["current"] < found["desired"]}
+    workers: dict[str, list[WorkerRecord]] = defaultdict(list)
+    for worker in store.each(WORKER) if lacking else ():
+        if isinstance(worker, Record) and worker.spec.endpoint_uid in lacking:
+            workers[lacking[worker.spec.endpoint_uid]].append(worker)
+    return {name: {**found, "trouble": trouble_of(_copies_of("", workers[name]))} for name, found in counts.items()}
+
+
+def trouble_of(workers: Iterable[WorkerRecord]) -> str:
+    """Return why a worker failed since the newest one became ready, or why one waits to start; empty if neither."""
+    statuses = [worker.status for worker in workers]
+    ready_s = max((status.ready_s or 0.0 for status in statuses), default=0.0)
+    failed = [status for status in statuses if status.failed_s is not None and status.failed_s > ready_s]
+    if failed:
+        return max(failed, key=lambda status: status.failed_s or 0.0).failure
+    return next((status.waiting for status in statuses if status.waiting), "")
 
 
 def _worker_json(worker: WorkerRecord, reading: WorkerReading) -> Json:
@@ -119,36 +139,91 @@ def _total(numbers: Iterable[float | None]) -> float | None:
     return sum(known) if known else None
 
 
-def read_models(home: Path) -> Json:
-    """Return the models that are stored on this machine, and the size of all packed weights."""
+def read_models(home: Path, *, cluster: str = "local") -> Json:
+    """Return the stored models, the aliases that can be downloaded, the packed weights' size, and the free memory."""
     models, packed = [], 0
     for model in list_models(home):
         if model.kind is StoredKind.PACKED:
             packed += model.num_bytes
         else:
             models.append({"name": model.name, "kind": model.kind.value, "bytes": model.num_bytes})
-    return {"models": models, "packed_bytes": packed}
+    aliases = [{"name": alias.name, "title": alias.title, "bytes": alias.stored_bytes} for alias in ALIASES.values()]
+    # The workers of a cluster run elsewhere: the memory here says nothing about what fits.
+    free_bytes = available_memory_bytes() if cluster == "local" else None
+    return {"models": models, "aliases": aliases, "packed_bytes": packed, "free_memory_bytes": free_bytes}
+
+
+def read_uses(store: Store) -> Json:
+    """Return what uses each model, by its name: `endpoints`, `components` and `configs`."""
+    uses: dict[str, dict[str, list[str]]] = {}
+
+    def note(model: str | None, kind: str, user: str) -> None:
+        if model:
+            users = uses.setdefault(model, {"endpoints": [], "components": [], "configs": []})[kind]
+            if user not in users:
+                users.append(user)
+
+    for config in store.each(ENDPOINT_CONFIG):
+        for variant in config.spec.members["ProductionVariants"] if isinstance(config, Record) else ():
+            note(model_name_of(variant), "configs", config.name)
+    for endpoint in store.each(ENDPOINT):
+        revisions = (
+            [endpoint.spec.revision, *endpoint.status.revisions.values()] if isinstance(endpoint, Record) else []
+        )
+        for model in (model for revision in revisions for model in revision.models):
+            note(model, "endpoints", endpoint.name)
+    for component in store.each(INFERENCE_COMPONENT):
+        if isinstance(component, Record):
+            note(component.spec.revision.specification.get("ModelName"), "components", component.name)
+    return uses
 
 
 def read_overview(store: Store, endpoint: str) -> Json:
-    """Return the `components` and the `hosts` of an endpoint; both are empty if it has none or does not exist."""
+    """Return the components, hosts and workers of an endpoint, and its trouble; all are empty if it does not exist."""
     record = store.get(ENDPOINT, endpoint)
     if record is None:
-        return {"components": [], "hosts": []}
+        return {"components": [], "hosts": [], "workers": [], "trouble": ""}
     components = [
         component
         for component in store.each(INFERENCE_COMPONENT)
         if (owner := owner_of(component)) is not None and owner.endpoint_uid == record.uid
     ]
     workers = [
-        worker
-        for worker in store.each(WORKER)
-        if isinstance(worker, Record)
-        and worker.spec.copy is not None
-        and worker.spec.endpoint_uid == record.uid
-        and not view_worker(worker).is_gone
+        worker for worker in store.each(WORKER) if isinstance(worker, Record) and worker.spec.endpoint_uid == record.uid
     ]
-    return {"components": [component_json(component) for component in components], "hosts": hosts_json(record, workers)}
+    copies = [worker for worker in workers if worker.spec.copy is not None and not view_worker(worker).is_gone]
+    newest = sorted(workers, key=lambda worker: worker.created_s)[-MAX_WORKERS:]
+    return {
+        "components": [
+            {**component_json(component), "trouble": trouble_of(_copies_of(component.name, workers))}
+            for component in components
+        ],
+        "hosts": hosts_json(record, copies),
+        "workers": [_history_json(worker) for worker in newest],
+        "trouble": trouble_of(_copies_of("", workers)),
+    }
+
+
+def _copies_of(component: str, workers: Iterable[WorkerRecord]) -> list[WorkerRecord]:
+    """Return the copies of a component, or with an empty name the workers of the endpoint's own models."""
+    return [worker for worker in workers if (worker.spec.copy.component if worker.spec.copy else "") == component]
+
+
+def _history_json(worker: WorkerRecord) -> Json:
+    """Return a worker with the times of its life; records of failed workers stay for a while."""
+    spec, status = worker.spec, worker.status
+    return {
+        "component": spec.copy.component if spec.copy is not None else "",
+        "variant": spec.variant,
+        "revision": spec.revision,
+        "log_stream": spec.log_stream,
+        "state": worker_state(view_worker(worker)),
+        "created_s": worker.created_s,
+        "ready_s": status.ready_s,
+        "failed_s": status.failed_s,
+        "failure": status.failure,
+        "waiting": status.waiting,
+    }
 
 
 def component_json(record: ComponentRecord | Unreadable) -> Json:

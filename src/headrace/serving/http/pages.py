@@ -77,20 +77,20 @@ def api_page_routes() -> list[Route]:
     return [Route(path, file(name), methods=["GET"]) for path, name in _API_FILES.items()]
 
 
-def page_file(package: str, name: str) -> Endpoint:
+def page_file(package: str, *names: str) -> Endpoint:
     async def endpoint(request: Request) -> Response:
-        return page_response(request, package, name)
+        return page_response(request, package, *names)
 
     return endpoint
 
 
-def page_response(request: Request, package: str, name: str) -> Response:
-    """Answer with a file of the folder `web` of a package, or 304 if the browser has it."""
-    content, tag = _read(package, name)
+def page_response(request: Request, package: str, *names: str) -> Response:
+    """Answer with the files of the folder `web` of a package, one after the other, or 304 if the browser has them."""
+    content, tag = _read(package, *names)
     headers = {**PAGE_HEADERS, "etag": tag}
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers=headers)
-    return Response(content, media_type=_media_type(name), headers=headers)
+    return Response(content, media_type=_media_type(names[0]), headers=headers)
 
 
 def _media_type(name: str) -> str:
@@ -108,8 +108,8 @@ def _files_of(package: str) -> list[str]:
 
 
 @cache
-def _read(package: str, name: str) -> tuple[bytes, str]:
-    content = files(package).joinpath("web", *name.split("/")).read_bytes()
+def _read(package: str, *names: str) -> tuple[bytes, str]:
+    content = b"".join(files(package).joinpath("web", *name.split("/")).read_bytes() for name in names)
     return content, f'"{hashlib.sha256(content).hexdigest()[:32]}"'
 
 

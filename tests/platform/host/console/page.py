@@ -14,7 +14,8 @@ class Console(Page):
         super().__init__(driver)
         driver.get("about:blank")
         driver.get(f"{platform.url}/console{at}")
-        self.until_shown("home", "keys", "endpoint")  # after the platform's facts, which the page's load does not await
+        # After the platform's facts, which the page's load does not await.
+        self.until_shown("home", "keys", "endpoint", "models", "model-page")
 
     def go(self, at: str, part: str) -> None:
         """Go to another view, such as `#/chat/logs`, by its address."""

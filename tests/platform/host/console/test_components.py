@@ -62,7 +62,8 @@ def test_components_are_shown_with_their_requirements_and_failure_reasons(page: 
     assert rows[2] == ["There is no room."]
     assert rows[3] == ["legal", "InService", "", "", "adapter of chat", "Talk\nDelete"]
     assert "1 of 2 instances" in page.text("#variants")
-    assert '"model": "chat"' in page.text("#example")
+    assert "headrace invoke chat" in page.text("#example")
+    page.click("#example button:nth-child(2)")
     assert 'InferenceComponentName="chat"' in page.text("#example")
 
 
@@ -121,7 +122,7 @@ def test_a_component_is_deleted_after_confirmation(page: Console, platform: Fake
 
 def test_a_component_is_added(page: Console, platform: FakePlatform) -> None:
     page.click("#add-component")
-    assert page.text("#deploy-title") == "A model on host"
+    assert page.text("#deploy-title") == "Deploy a model on host"
     assert not page.find("#instance-type").is_displayed()
     page.find("#model").send_keys("smollm2")
     page.fill("#need-memory", "512")
@@ -135,6 +136,7 @@ def test_a_component_is_added(page: Console, platform: FakePlatform) -> None:
     [model] = platform.asked("CreateModel")
     assert model["PrimaryContainer"]["Environment"] == {"HF_MODEL_ID": "smollm2"}
     page.click("#deploy")
+    page.click("#advanced summary")
     assert page.find("#instance-type").is_displayed()
 
 

@@ -25,7 +25,7 @@ def test_an_endpoint_shows_its_variants_and_facts(driver: webdriver.Chrome, plat
     assert "arn:aws:sagemaker:us-east-1:123456789012:endpoint/chat" in page.text("#facts")
     assert "It has no GPU." in page.text("#facts")
     assert f"{platform.url}/endpoints/chat/invocations" in page.text("#facts")
-    assert '"model": "chat"' in page.text("#example")
+    assert "headrace invoke chat" in page.text("#example")
     endpoint["EndpointStatus"] = "InService"
     endpoint["ProductionVariants"][0]["VariantStatus"] = [
         {"Status": "ActivatingTraffic", "StatusMessage": "Note: It has no GPU."}
@@ -56,7 +56,7 @@ def test_traffic_is_drawn_and_read_by_keyboard(driver: webdriver.Chrome, platfor
     assert "answered 0.8 · refused 0 · failed 0.2" in page.text(".readout")
     page.click("#range option[value='3600']")
     page.until(lambda: "answered: now 0.9" in page.find(".chart").get_attribute("aria-label"), "minutes")
-    page.until(lambda: "/s · 51 ms" in page.text("#rows .rate"), "the rate in the list")
+    page.until(lambda: "per second · 51 ms" in page.text("#rows .rate"), "the rate in the list")
 
 
 @pytest.mark.parametrize(("mode", "path"), [("chat", "/v1/chat/completions"), ("text", "/v1/completions")])

@@ -38,7 +38,7 @@ def test_the_reason_comes_first_with_the_end_of_the_log(page: Console) -> None:
     assert "line 28" not in page.text("#reason")
     page.until(lambda: page.text("#rows .why") == CAUSE, "the cause in the list")
     page.until(lambda: len(page.all("#failure-lines > div")) == 12, "the lines")
-    assert page.texts("#failure-lines > div")[-1] == "line 29"
+    assert page.texts("#failure-lines .what")[-1] == "line 29"
 
 
 def test_edit_and_retry_replaces_the_failed_endpoint(page: Console, platform: FakePlatform) -> None:

@@ -5,11 +5,13 @@ from typing import Any
 import pytest
 from selenium import webdriver
 
-from tests.platform.host.fake_platform import GIB, FakePlatform, Refused
+from tests.platform.host.fake_platform import GIB, NOW_S, FakePlatform, Refused
 
 from .page import Console
 
 pytestmark = pytest.mark.browser
+CLIENTS = ("Command line", "boto3", "openai", "curl")
+"""The buttons of the example calls."""
 
 
 def worker(endpoint: str, state: str = "serving", **more: Any) -> dict[str, Any]:
@@ -42,8 +44,10 @@ def test_an_empty_platform_leads_to_an_answer_in_three_steps(driver: webdriver.C
     platform.endpoints["smollm2"]["EndpointStatus"] = "InService"
     page.until(lambda: page.find("#start-ask").is_displayed(), "the second step")
     assert page.text("#start-progress").startswith("In service after")
-    assert '"model": "smollm2"' in page.text("#start-snippets")
-    assert f'endpoint_url="{platform.url}"' in page.text("#start-snippets")
+    calls = {"Command line": "headrace invoke smollm2", "curl": '"model": "smollm2"', "openai": f"{platform.url}/v1"}
+    for client, call in (*calls.items(), ("boto3", f'endpoint_url="{platform.url}"')):
+        page.click(f"#start-snippets .choice-buttons button:nth-child({CLIENTS.index(client) + 1})")
+        assert call in page.text("#start-snippets"), client
     page.click("#start-ask")
     page.until(lambda: page.find("#prompt").is_displayed(), "the playground")
     page.run("location.hash = '#/'")
@@ -88,18 +92,18 @@ def test_the_home_page_shows_capacity_load_workers_and_models(driver: webdriver.
     platform.workers = [worker("chat"), worker("chat", "starting", component="c", kv_cache_share=None)]
     platform.stored = [{"name": "smollm2", "kind": "alias", "bytes": 98 << 20}]
     page = Console(driver, platform)
-    page.until(lambda: page.all("#tiles .tile") and page.all("#models table"), "the page")
+    page.until(lambda: page.all("#tiles .tile") and page.all("#stored table"), "the page")
     tiles = {text.split("\n")[0]: text.split("\n")[1:] for text in page.texts(".tile")}
     assert tiles["Endpoints"] == ["2", "1 InService · 1 Failed"]
     assert tiles["Instances"] == ["2 of 2", "2 worker processes"]
-    assert tiles["Tokens a second"] == ["13", "0 requests wait, last 10 s"]
+    assert tiles["Tokens per second"] == ["13", "0 requests wait, last 10 s"]
     assert tiles["Memory"] == ["12 GiB of 16 GiB", "4.0 GiB free"]
     assert tiles["Load"][0] == "2.5 on 8 cores"
     rows = page.rows("#workers")
     assert rows[0] == ["chat", "serving", "13", "0", "25 %", "1.5", "1.0 GiB", "Log"]
     assert rows[1][:2] == ["chat · c", "starting"]
     assert rows[1][4] == "\N{EN DASH}"
-    assert page.text("#models tbody") == "smollm2 package index 98 MiB"
+    assert page.text("#stored tbody") == "smollm2 package index 98 MiB"
     assert "1.2.3" in page.text("#platform-facts")
     page.click("#workers a")
     page.until(lambda: page.text("#name") == "chat", "the endpoint")
@@ -122,6 +126,7 @@ def test_text_is_copied_without_the_clipboard_of_secure_pages(driver: webdriver.
 
 def test_times_on_charts_are_round(driver: webdriver.Chrome, platform: FakePlatform) -> None:
     platform.add("chat")
+    platform.history.record("chat", "AllTraffic", 200, 0.05, 0.4, NOW_S)
     page = Console(driver, platform, "#/chat")
     page.until(lambda: page.all(".chart .tick"), "the axis")
     times = [text for text in page.texts(".chart:not(.timeline) text") if ":" in text]

@@ -27,26 +27,45 @@ def test_endpoints_are_listed_with_state_and_reason_and_kept_fresh(
 
 
 @pytest.mark.parametrize(
-    ("current", "desired", "shown", "kind"),
+    ("current", "desired", "trouble", "shown", "kind"),
     [
-        (0, 0, "Asleep", "asleep"),
-        (0, 1, "InService", "moving"),
-        (1, 2, "InService", "good"),
-        (2, 2, "InService", "good"),
+        (0, 0, "", "Asleep", "asleep"),
+        (0, 1, "", "Waking", "moving"),
+        (1, 2, "", "InService", "good"),
+        (2, 2, "", "InService", "good"),
+        (1, 2, "It ended with exit code 1.", "Degraded", "degraded"),
+        (0, 2, "It ended with exit code 1.", "Down", "bad"),
     ],
 )
-def test_an_endpoint_without_a_worker_is_asleep_or_waits_for_one(
-    driver: webdriver.Chrome, platform: FakePlatform, current: int, desired: int, shown: str, kind: str
+def test_an_endpoint_without_all_of_its_workers_says_so(
+    driver: webdriver.Chrome,
+    platform: FakePlatform,
+    current: int,
+    desired: int,
+    trouble: str,
+    shown: str,
+    kind: str,
 ) -> None:
     (variant,) = platform.add("chat")["ProductionVariants"]
     variant |= {"CurrentInstanceCount": current, "DesiredInstanceCount": desired}
-    component = {"name": "c", "status": "InService", "serving": current, "desired": desired, "base": "", "model": "m"}
+    platform.troubles["chat"] = trouble
+    component = {
+        "trouble": trouble,
+        "name": "c",
+        "status": "InService",
+        "serving": current,
+        "desired": desired,
+        "base": "",
+        "model": "m",
+    }
     need = {"cpus": 1, "accelerators": 0, "memory_mb": 512}
     platform.overviews["chat"] = {"components": [{**component, "need": need, "failure_reason": ""}], "hosts": []}
     page = Console(driver, platform, "#/chat")
     for place in ("#rows .state", "#state", "#components .state"):
         page.until(lambda place=place: page.texts(place) == [shown], place)
         page.until(lambda place=place: kind in page.find(place).get_attribute("class").split(), place)
+    assert page.text("#reason") == trouble
+    page.until(lambda: [why for why in page.texts("#rows .why") if why] == ([trouble] if trouble else []), "the cause")
 
 
 def test_a_creating_endpoint_says_what_it_is_doing(driver: webdriver.Chrome, platform: FakePlatform) -> None:
@@ -90,7 +109,7 @@ def test_a_page_whose_endpoints_are_deleted_returns_to_the_first(
 
 def test_the_list_says_when_it_is_empty_or_nothing_matches(driver: webdriver.Chrome, platform: FakePlatform) -> None:
     page = Console(driver, platform)
-    page.until(lambda: page.text("#list-note") == "No endpoints yet.", "the note")
+    page.until(lambda: page.text("#list-note") == "No endpoints yet. Deploy a model to create one.", "the note")
     platform.add("one")
     page.until_listed("one")
     page.click("#status option:nth-child(7)")

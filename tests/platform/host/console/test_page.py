@@ -90,7 +90,12 @@ def test_nothing_overflows_on_a_phone(driver: webdriver.Chrome, platform: FakePl
         assert page.text(".brand strong") == "Headrace"  # the address has no room here
         page.click("#settings summary")
         assert page.find("#temperature").is_displayed()
-        page.click("#endpoint .back")
+        platform.models["m" * 63] = {"PrimaryContainer": {"Image": "i" * 200, "Environment": {"A" * 60: "b" * 300}}}
+        for at, shown in (("#models", "models"), (f"#models/{'m' * 63}", "model-page"), ("#keys", "keys")):
+            page.go(at, shown)
+            page.until(lambda: page.all("#models-list td, #model-facts dd"), "the models")
+            assert page.run("return document.documentElement.scrollWidth") <= 360, at
+        page.click("#keys .back")
         page.until(lambda: page.find("#rows").is_displayed(), "the list again")
     finally:
         driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

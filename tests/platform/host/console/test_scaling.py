@@ -36,7 +36,7 @@ def page(driver: webdriver.Chrome, platform: FakePlatform, world: World) -> Cons
 def test_one_time_axis_shows_capacity_metric_alarms_and_activities(page: Console) -> None:
     assert page.text("#scaling-facts") == "Scaled between 1 and 3 instances by chat-load and chat-quiet"
     titles = page.texts(".timeline .lane-title")
-    words = ("Capacity", "ConcurrentRequestsPerModel", "Requests a minute", "Alarms", "Activities")
+    words = ("Capacity", "ConcurrentRequestsPerModel", "Requests a minute", "Alarms", "Events")
     assert all(title.startswith(word) for title, word in zip(titles, words, strict=True)), titles
     assert "instances that serve" in titles[0]
     assert "average over 10 s" in titles[1]
@@ -138,7 +138,7 @@ def test_without_scaling_the_command_to_set_it_up_is_shown(driver: webdriver.Chr
     platform.add("idle")
     page = Console(driver, platform, "#/idle/scaling")
     page.until(lambda: page.all("#scaling-none") and page.find("#scaling-none").is_displayed(), "the hint")
-    assert page.text("#scaling-command") == "headrace scale idle --min 1 --max 4"
+    assert page.text("#scaling-command code") == "headrace scale idle --min 1 --max 4"
     assert "Not counted yet" in page.text(".timeline .none")
     assert not page.find("#activities-part").is_displayed()
 

@@ -5,7 +5,7 @@ import { call, callUnlessMissing } from "./aws.js";
 import { Dialog } from "./dialog.js";
 import { $, element } from "./dom.js";
 import { showReason } from "./failure.js";
-import { showState } from "./format.js";
+import { showState, troubleOf } from "./format.js";
 import { drawPlacement, needText } from "./placement.js";
 
 const HEADS = ["Component", "State", "Copies", "A copy needs", "Model", ""];
@@ -41,7 +41,8 @@ export class Components {
 
   rows(endpoint, component) {
     const state = element("span");
-    showState(state, component.status, component.base ? {} : { current: component.serving, desired: component.desired });
+    const numbers = component.base ? {} : { current: component.serving, desired: component.desired, trouble: component.trouble };
+    showState(state, component.status, numbers);
     const cells = [
       element("strong", { textContent: component.name }),
       state,
@@ -51,9 +52,10 @@ export class Components {
       this.doings(endpoint, component),
     ];
     const row = element("tr", {}, ...cells.map((cell) => element("td", {}, cell)));
-    if (!component.failure_reason) return [row];
+    const reason = component.failure_reason || troubleOf(numbers);
+    if (!reason) return [row];
     const why = element("p");
-    showReason(why, component.failure_reason, { isLogShown: true }); // it has a tab of its own
+    showReason(why, reason, { isLogShown: true }); // it has a tab of its own
     return [row, element("tr", {}, element("td", { colSpan: HEADS.length, className: "why-failed" }, why))];
   }
 

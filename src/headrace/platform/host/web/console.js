@@ -1,4 +1,4 @@
-// The console: the address determines the view: `#/<endpoint>/<tab>`, `#keys`, or the home page; `#key=<secret>` signs in.
+// The console: the address determines the view: `#/<endpoint>/<tab>`, `#models/<name>`, `#keys`, or the home page; `#key=<secret>` signs in.
 
 import { accessKey, onRefused } from "./aws.js";
 import { Deployment } from "./deploy.js";
@@ -8,6 +8,7 @@ import { $, initTheme } from "./dom.js";
 import { Home } from "./home.js";
 import { Keys } from "./keys.js";
 import { EndpointList } from "./list.js";
+import { Models } from "./models.js";
 import { learnPlatform } from "./snippets.js";
 
 let isKeyRefused = false; // ask for the key once, not at every refresh
@@ -27,6 +28,7 @@ const detail = new Detail({
 });
 const home = new Home(deployment);
 const keys = new Keys();
+const models = new Models((name) => deployment.openResource(name));
 const keyDialog = new Dialog("key", () => {
   accessKey.set($("key-value").value.trim());
   $("key-value").value = "";
@@ -59,17 +61,19 @@ function showConnection(error) {
 
 function show() {
   const [start, name, tab, ...parts] = location.hash.split("/").map(decoded);
-  const isKeys = start === "#keys";
-  const isEndpoint = !isKeys && Boolean(name);
-  document.body.classList.toggle("has-endpoint", isEndpoint || isKeys);
-  list.select(isEndpoint ? name : null);
-  if (isEndpoint) detail.open(name, tab, parts);
+  const place = { "#keys": "keys", "#models": "models" }[start] ?? (name ? "endpoint" : "home");
+  document.body.classList.toggle("has-endpoint", place !== "home");
+  list.select(place === "endpoint" ? name : null);
+  if (place === "endpoint") detail.open(name, tab, parts);
   else detail.close();
-  for (const [part, isShown] of [[keys, isKeys], [home, !isKeys && !isEndpoint]]) {
-    if (isShown) part.open();
+  for (const [id, part] of Object.entries({ keys, models, home })) {
+    if (place === id) part.open(id === "models" ? (name ?? "") : undefined);
     else part.close();
+    if (place === id || (id === "home" && place === "endpoint")) $(`to-${id}`).setAttribute("aria-current", "page");
+    else $(`to-${id}`).removeAttribute("aria-current");
   }
-  document.title = isEndpoint ? `${name} · Headrace` : isKeys ? "Access keys · Headrace" : "Headrace console";
+  const titles = { keys: "Access keys", models: name || "Model resources", endpoint: name };
+  document.title = titles[place] ? `${titles[place]} · Headrace` : "Headrace console";
 }
 
 function decoded(part) {

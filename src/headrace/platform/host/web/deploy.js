@@ -14,6 +14,8 @@ import {
   sourceOf,
 } from "./deployment.js";
 import { $, element } from "./dom.js";
+import { FieldError, checkFields, showProblem } from "./fields.js";
+import { ModelChoices } from "./model_choices.js";
 import { readComponent, readEndpoint, replaceComponent, replaceEndpoint } from "./replacement.js";
 
 const INSTANCE_TYPE = "ml.c6i.xlarge";
@@ -23,12 +25,13 @@ export class Deployment {
   /** `made(name)` is called with the endpoint once the creation was accepted. */
   constructor(made) {
     this.made = made;
-    this.host = this.old = null;
+    this.host = this.old = this.resource = null; // `resource`: the chosen Model resource
     this.isNameOwn = false; // the user has typed a name
-    this.dialog = new Dialog("deploy", () => this.create());
+    this.dialog = new Dialog("deploy", () => this.create().catch((error) => Promise.reject(besideField(error))));
+    this.choices = new ModelChoices((choice) => this.choose(choice));
     $("deploy").addEventListener("click", () => this.open());
     $("add-component").addEventListener("click", () => this.open($("name").textContent));
-    $("model").addEventListener("input", () => this.suggestName());
+    $("model").addEventListener("input", () => this.choose({ value: $("model").value }));
     $("endpoint-name").addEventListener("input", () => (this.isNameOwn = $("endpoint-name").value !== ""));
     $("imitated").addEventListener("change", () => this.showImage($("imitated").value));
     $("part").addEventListener("change", () => this.switchPart());
@@ -39,8 +42,36 @@ export class Deployment {
   open(host = null) {
     if (this.old !== null) this.forget();
     this.host = host;
-    showGroups(host === null ? ["model", "count", "type"] : ["model", "count", "host", "component"]);
-    this.begin({ title: host === null ? "Deploy a model" : `A model on ${host}`, isComponent: host !== null });
+    this.showNew();
+    this.begin({ title: host === null ? "Deploy a model" : `Deploy a model on ${host}`, isComponent: host !== null });
+    this.choices.read().then(() => this.markChoice()).catch(() => {}); // without the list the field alone remains
+  }
+
+  /** Open the dialog with a Model resource. */
+  openResource(name) {
+    this.open();
+    this.choose({ resource: name });
+  }
+
+  /** Take a model or a Model resource, which brings its own container. */
+  choose({ value, resource = null }) {
+    this.resource = resource;
+    if (resource ?? value !== $("model").value) $("model").value = resource ?? value;
+    showProblem($("model"), "");
+    if (this.old !== null) return;
+    this.suggestName();
+    this.showNew();
+    this.markChoice();
+  }
+
+  markChoice() {
+    this.choices.mark($("model").value.trim(), this.resource === null ? "model" : "resource");
+  }
+
+  /** Show the fields of a new endpoint or component. */
+  showNew() {
+    const own = this.host === null ? ["count", "type"] : ["count", "host", "component"];
+    showGroups(["source", ...own, ...(this.resource === null ? ["container"] : [])]);
   }
 
   begin({ title, isComponent, isRetry = false }) {
@@ -84,7 +115,7 @@ export class Deployment {
 
   /** Show the values of another variant; those on the page are kept, and must be valid. */
   switchPart() {
-    if (!$("deploy-form").reportValidity()) return void ($("part").value = this.place);
+    if (!checkFields($("deploy-form"))) return void ($("part").value = this.place);
     this.keepPart();
     this.showPart(Number($("part").value));
   }
@@ -97,11 +128,12 @@ export class Deployment {
     this.place = place;
     const { variant, container } = this.old.parts[place];
     const groups = this.old.kind === "component" ? ["count", "component"] : variant.InstanceType ? ["count", "type"] : [];
-    showGroups([...groups, ...(container ? ["model"] : []), ...(this.old.parts.length > 1 ? ["parts"] : [])]);
+    showGroups([...groups, ...(container ? ["source", "container"] : []), ...(this.old.parts.length > 1 ? ["parts"] : [])]);
     const draft = this.drafts[place];
     for (const id of PART_FIELDS) $(id).value = draft[id];
     $("model").required = this.isModelNeeded(place);
-    $("environment").closest("details").open = draft.environment !== "";
+    $("model-choices").hidden = true;
+    $("advanced").open = true;
     $("imitated").value = [...$("imitated").options].some((option) => option.value === draft.image) ? draft.image : "";
     this.showImage(draft.image);
   }
@@ -114,7 +146,8 @@ export class Deployment {
   /** Empty the form after a retry: its values belong to something else. */
   forget() {
     $("deploy-form").reset();
-    this.old = null;
+    this.old = this.resource = null;
+    $("advanced").open = false;
     this.isNameOwn = false;
     for (const id of ["model", "need-cpus"]) $(id).required = true;
     this.showImage($("imitated").value);
@@ -155,9 +188,11 @@ export class Deployment {
   async create() {
     if (this.old !== null) return this.replace();
     const name = $("endpoint-name").value.trim();
-    const container = { Image: $("image").value.trim(), ...sourceOf($("model").value.trim(), environmentOf($("environment").value)) };
-    if (this.host !== null) await createAll([await modelCall(name, container), this.component(name)]);
-    else await createAll([await modelCall(name, container), configCall(name, instancesOf(valuesShown())), endpointCall(name)]);
+    const model = this.resource ?? name;
+    const calls = this.resource === null ? [await modelCall(name, containerShown())] : [];
+    if (this.host !== null) calls.push(this.component(name, model));
+    else calls.push(configCall(name, { ModelName: model, ...instancesOf(valuesShown()) }), endpointCall(name));
+    await createAll(calls);
     this.isNameOwn = false;
     this.made(this.host ?? name);
   }
@@ -174,8 +209,8 @@ export class Deployment {
     this.made(old.host ?? old.name);
   }
 
-  component(name) {
-    return componentCall(name, { host: this.host, variant: $("host-variant").value, need: needShown(), copies: Number($("instances").value) });
+  component(name, model) {
+    return componentCall(name, { host: this.host, model, variant: $("host-variant").value, need: needShown(), copies: Number($("instances").value) });
   }
 }
 
@@ -185,6 +220,26 @@ function showGroups(groups) {
     part.hidden = !groups.includes(part.dataset.for);
     for (const field of part.querySelectorAll("input, select, textarea")) field.disabled = part.hidden; // hidden fields must not be required
   }
+  $("advanced").hidden = !["type", "container"].some((group) => groups.includes(group));
+  const parts = [["type", "instance type"], ["container", "container, image, environment"]].filter(([group]) => groups.includes(group));
+  $("advanced-what").textContent = `: ${parts.map(([, what]) => what).join(", ")}`;
+}
+
+/** An error of the API beside the field that it is about, if it is known. */
+function besideField(error) {
+  const known = [
+    [/already existing (endpoint configuration|endpoint|model|inference component)\b/, "endpoint-name", (what) => `The name belongs to an existing ${what}. Choose another one${what === "model" ? ", or deploy the Model resource of this name" : ""}.`],
+    [/instanceType/i, "instance-type", () => `The instance type is ${JSON.stringify($("instance-type").value)}; expected one of SageMaker's, such as ${INSTANCE_TYPE}.`],
+  ];
+  for (const [pattern, field, textOf] of known) {
+    const found = pattern.exec(error.message);
+    if (found && !$(field).disabled) return new FieldError(field, textOf(found[1]));
+  }
+  return error;
+}
+
+function containerShown() {
+  return { Image: $("image").value.trim(), ...sourceOf($("model").value.trim(), environmentOf($("environment").value)) };
 }
 
 const valuesShown = () => Object.fromEntries(PART_FIELDS.map((id) => [id, $(id).value]));
@@ -227,7 +282,7 @@ function environmentOf(text) {
   const lines = text.split("\n").map((line) => line.trim()).filter(Boolean);
   const pairs = lines.map((line) => {
     const at = line.indexOf("=");
-    if (at < 1) throw new Error(`The line ${JSON.stringify(line)} of the environment is not NAME=VALUE.`);
+    if (at < 1) throw new FieldError("environment", `The line is ${JSON.stringify(line)}; expected NAME=VALUE.`);
     return [line.slice(0, at).trim(), line.slice(at + 1)];
   });
   return Object.fromEntries(pairs);

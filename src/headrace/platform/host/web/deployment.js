@@ -27,7 +27,7 @@ export async function modelCall(name, container, others = {}) {
   return ["Model", { ModelName: name, PrimaryContainer: container, ExecutionRoleArn, ...others, Tags: TAGS }];
 }
 
-/** `variant` has the members that differ from those of a plain variant. */
+/** `variant` has the members that differ from those of a plain variant of the model `name`. */
 export function configCall(name, variant) {
   const whole = {
     VariantName: "AllTraffic",
@@ -42,12 +42,12 @@ export function endpointCall(name, config = name) {
   return ["Endpoint", { EndpointName: name, EndpointConfigName: config, Tags: TAGS }];
 }
 
-export function componentCall(name, { host, variant, need, copies }) {
+export function componentCall(name, { host, variant, model = name, need, copies }) {
   const component = {
     InferenceComponentName: name,
     EndpointName: host,
     VariantName: variant,
-    Specification: { ModelName: name, ComputeResourceRequirements: need },
+    Specification: { ModelName: model, ComputeResourceRequirements: need },
     RuntimeConfig: { CopyCount: copies },
     Tags: TAGS,
   };

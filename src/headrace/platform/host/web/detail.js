@@ -6,17 +6,21 @@ import { copyButton } from "./clipboard.js";
 import { isMadeHere } from "./deployment.js";
 import { Dialog } from "./dialog.js";
 import { $, element } from "./dom.js";
+import { Events } from "./worker_events.js";
 import { Failure, showReason } from "./failure.js";
-import { ago, countsOf, notesOf, showState, stateLines } from "./format.js";
+import { ago, countsOf, notesOf, showState, stateLines, troubleOf } from "./format.js";
 import { Logs } from "./logs.js";
 import { Playground } from "./playground.js";
 import { Poll } from "./poll.js";
+import { Progress } from "./progress.js";
 import { Scaling } from "./scaling.js";
 import { Serving } from "./serving.js";
 import { snippets } from "./snippets.js";
+import { table, terms } from "./tables.js";
 import { Traffic } from "./traffic.js";
 
 const PAUSE_MS = 1500;
+const NOTHING = { components: [], hosts: [], workers: [], trouble: "" };
 const TABS = ["overview", "scaling", "playground", "logs"];
 
 export class Detail {
@@ -29,7 +33,9 @@ export class Detail {
     this.hosted = hosted;
     this.changed = changed;
     this.failure = new Failure(retry);
-    this.traffic = new Traffic();
+    this.progress = new Progress();
+    this.events = new Events();
+    this.traffic = new Traffic((isQuiet) => placeCalls(isQuiet));
     this.serving = new Serving();
     this.playground = new Playground();
     this.logs = new Logs();
@@ -53,7 +59,9 @@ export class Detail {
       for (const id of ["variants", "facts"]) $(id).replaceChildren();
       $("copy-name").replaceChildren(copyButton(name, "name of the endpoint"));
       this.failure.hide();
-      this.components.show(name, { components: [], hosts: [] });
+      this.progress.hide();
+      this.events.show(name, []);
+      this.components.show(name, NOTHING);
       showExample(name);
       this.tell("");
     }
@@ -114,7 +122,7 @@ export class Detail {
     ]);
     if (this.config?.EndpointConfigName !== found.EndpointConfigName) await this.readConfig(found.EndpointConfigName, signal);
     this.show(found, placed);
-    await this.failure.show(found, signal);
+    await Promise.all([this.failure.show(found, signal), this.progress.show(found, placed, signal)]);
   }
 
   /** Instance types, which only the configuration has. It may be deleted while its endpoint exists. */
@@ -130,8 +138,8 @@ export class Detail {
       showState($("state"), this.found ? "Deleted" : "Not found");
       this.tell(this.found ? "" : error.message);
       $("delete").disabled = true;
-      this.failure.hide();
-      this.tellParts([], { components: [], hosts: [], now_s: Date.now() / 1000 }); // its logs may still exist
+      for (const part of [this.failure, this.progress]) part.hide();
+      this.tellParts([], { ...NOTHING, now_s: Date.now() / 1000 }); // its logs may still exist
     } else this.tell(messageOf(error));
   }
 
@@ -144,9 +152,11 @@ export class Detail {
     const isOther = this.found?.EndpointStatus !== found.EndpointStatus;
     this.found = found;
     if (isOther) this.showTraffic();
-    showState($("state"), found.EndpointStatus, countsOf(found.ProductionVariants ?? []));
+    const numbers = { ...countsOf(found.ProductionVariants ?? []), trouble: placed.trouble };
+    showState($("state"), found.EndpointStatus, numbers);
     $("delete").disabled = found.EndpointStatus === "Deleting";
-    this.tell(found.FailureReason ?? "", { isLogShown: found.EndpointStatus === "Failed" });
+    this.events.show(this.name, placed.workers);
+    this.tell(found.FailureReason ?? (found.EndpointStatus === "InService" ? troubleOf(numbers) : ""), { isLogShown: found.EndpointStatus === "Failed" });
     this.tellParts(found.ProductionVariants ?? [], placed);
     replaceIfChanged($("variants"), [variantTable(found, this.config.types)]);
     replaceIfChanged($("facts"), facts(found));
@@ -162,7 +172,7 @@ export class Detail {
     for (const part of [this.playground, this.logs]) part.know(this.name, components, hosts.length > 0);
     const desired = new Map(variants.map((variant) => [`~${variant.VariantName}`, variant.DesiredInstanceCount]));
     for (const component of placed.components) desired.set(component.name, component.desired);
-    this.scaling.know(this.name, { variants: own, hosts, components, desired, nowS: placed.now_s });
+    this.scaling.know(this.name, { variants: own, hosts, components, desired, workers: placed.workers, nowS: placed.now_s });
     this.serving.know(this.name, { variants: own, components, nowS: placed.now_s });
     showExample(this.name, components[0]);
   }
@@ -197,6 +207,15 @@ export class Detail {
   }
 }
 
+/** Put the example calls above the charts while these are empty; not while the focus is in them, which would be lost. */
+function placeCalls(isQuiet) {
+  const calls = $("call");
+  const isFirst = calls.nextElementSibling === $("traffic");
+  if (isFirst === isQuiet || calls.contains(document.activeElement)) return;
+  if (isQuiet) $("traffic").before(calls);
+  else $("traffic").after(calls);
+}
+
 /** Keep the nodes while their text is the same, so that a selection stays. */
 function replaceIfChanged(host, nodes) {
   const draft = element("div", {}, ...nodes);
@@ -215,9 +234,7 @@ function variantTable(found, types) {
     (variant.DeployedImages ?? []).map((image) => image.SpecifiedImage).join(", ") || "–",
     stateOf(variant, found.EndpointStatus),
   ];
-  const row = (variant) => element("tr", {}, ...cells(variant).map((textContent) => element("td", { textContent })));
-  const head = element("tr", {}, ...heads.map((textContent) => element("th", { textContent, scope: "col" })));
-  return element("table", {}, element("thead", {}, head), element("tbody", {}, ...variants.map(row)));
+  return table(heads, variants.map(cells));
 }
 
 /** A variant in service has the status ActivatingTraffic only to carry a message. */
@@ -252,7 +269,7 @@ function facts(found) {
     ["Created", ago(found.CreationTime)],
     ["Changed", ago(found.LastModifiedTime)],
   ];
-  return rows.flatMap(([name, value]) => [element("dt", { textContent: name }), element("dd", {}, value)]);
+  return terms(rows);
 }
 
 /** Example code that invokes the endpoint, or its component if there is one. */

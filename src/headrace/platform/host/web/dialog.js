@@ -2,30 +2,40 @@
 
 import { messageOf } from "./aws.js";
 import { $ } from "./dom.js";
+import { FieldError, checkFields, reveal, showProblem } from "./fields.js";
 
 export class Form {
-  /** `act()` performs the form's action; its error is shown. */
+  /** `act()` performs the form's action; its error is shown, beside a field if it is a `FieldError`. */
   constructor(id, act) {
     Object.assign(this, { id, act, isBusy: false });
     this.form = $(`${id}-form`);
+    this.form.noValidate = true; // the messages stand beside their fields
     this.form.addEventListener("submit", (event) => (event.preventDefault(), this.submit()));
+    this.form.addEventListener("input", (event) => event.target.id && showProblem(event.target, ""));
   }
 
   async submit() {
     if (this.isBusy) return;
-    this.setBusy(true);
     this.tell("");
+    if (!checkFields(this.form)) return;
+    this.setBusy(true);
     try {
       await this.act();
       this.done();
     } catch (error) {
-      this.tell(messageOf(error));
+      this.fail(error);
     } finally {
       this.setBusy(false);
     }
   }
 
   done() {}
+
+  fail(error) {
+    if (!(error instanceof FieldError)) return this.tell(messageOf(error));
+    showProblem($(error.field), error.message);
+    reveal($(error.field));
+  }
 
   setBusy(isBusy) {
     this.isBusy = isBusy;
@@ -53,6 +63,7 @@ export class Dialog extends Form {
 
   open() {
     this.tell("");
+    for (const field of this.form.elements) if (field.id) showProblem(field, "");
     if (!this.isOpen) this.dialog.showModal();
   }
 

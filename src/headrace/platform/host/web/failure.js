@@ -2,7 +2,7 @@
 
 import { showAdvice } from "./advice.js";
 import { $, element } from "./dom.js";
-import { lastLines } from "./log_lines.js";
+import { lastLines, lineNode } from "./log_lines.js";
 
 const NUM_LINES = 12;
 
@@ -34,7 +34,7 @@ export class Failure {
     showAdvice("failure", null);
     $("failure-log").href = `#/${encodeURIComponent(found.EndpointName)}/logs`;
     const lines = await lastLines(found.EndpointName, NUM_LINES, signal);
-    $("failure-lines").replaceChildren(...lines.map(({ text, level }) => element("div", { textContent: text, dataset: { level } })));
+    $("failure-lines").replaceChildren(...lines.map((line) => lineNode(line)));
     $("failure-lines").hidden = !lines.length;
     $("failure-lines-title").textContent = lines.length ? "The end of its log" : "Its workers wrote no log";
   }

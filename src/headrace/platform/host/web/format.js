@@ -9,21 +9,35 @@ const KINDS = {
   OutOfService: "bad",
   Deleting: "leaving",
   Asleep: "asleep",
+  Degraded: "degraded",
+  Down: "bad",
 };
-const ASLEEP_NOTE = "InService and scaled to zero: a request starts it.";
-const EMPTY_NOTE = "InService, but no worker serves now.";
 
 /** The class of a state: good, bad, leaving or moving. */
 export const kindOf = (status) => KINDS[status] ?? "moving";
 
-/** Show a state in an element, as text and colour; `InService` without a worker is asleep, or waits for one (amber). */
-export function showState(node, status, { current, desired } = {}) {
-  const isEmpty = status === "InService" && current === 0;
-  const isAsleep = isEmpty && desired === 0;
-  const shown = isAsleep ? "Asleep" : status;
-  node.className = `state ${isEmpty && !isAsleep ? "moving" : kindOf(shown)}`;
+/**
+ * Show a state in an element, as text and colour. `InService` is told apart by the workers that serve: asleep, waking, degraded
+ * (fewer than desired, for a reason: `trouble`) or down.
+ */
+export function showState(node, status, numbers = {}) {
+  const [shown, title] = conditionOf(status, numbers);
+  node.className = `state ${kindOf(shown)}`;
   node.textContent = shown;
-  node.title = isAsleep ? ASLEEP_NOTE : isEmpty ? EMPTY_NOTE : "";
+  node.title = title;
+}
+
+/** Why fewer workers serve than desired, if that is not just their start; else empty. */
+export const troubleOf = ({ current, desired, trouble = "" }) => (current < desired ? trouble : "");
+
+function conditionOf(status, numbers) {
+  const { current, desired } = numbers;
+  const trouble = troubleOf(numbers);
+  if (status !== "InService" || current === undefined || (current > 0 && !trouble)) return [status, ""];
+  if (current === 0 && desired === 0) return ["Asleep", "InService and scaled to zero: a request starts it."];
+  const serving = `${current} of ${desired} serve now.`;
+  if (trouble) return [current === 0 ? "Down" : "Degraded", `InService, but ${serving} ${trouble}`];
+  return ["Waking", `InService, but ${serving} Requests wait for a worker.`];
 }
 
 /** The workers or instances of all variants, for `showState`. */
@@ -39,7 +53,7 @@ export function ago(epochSeconds) {
     seconds < 60 ? [seconds, "s"] : seconds < 3600 ? [seconds / 60, "min"] : seconds < 172800 ? [seconds / 3600, "h"] : [seconds / 86400, "days"];
   return element("time", {
     dateTime: new Date(epochSeconds * 1000).toISOString(),
-    title: new Date(epochSeconds * 1000).toLocaleString(),
+    title: `${dateTime(epochSeconds)} ${zone()}`,
     textContent: `${Math.floor(number)} ${unit} ago`,
   });
 }
@@ -72,6 +86,19 @@ export function duration(milliseconds) {
 export function clockTime(epochSeconds, withSeconds = true) {
   const options = { hour: "2-digit", minute: "2-digit", hourCycle: "h23", ...(withSeconds && { second: "2-digit" }) };
   return new Date(epochSeconds * 1000).toLocaleTimeString("en", options);
+}
+
+/** Date and time of day in the reader's time zone: "2026-11-28 14:35:02". */
+export function dateTime(epochSeconds) {
+  const at = new Date(epochSeconds * 1000);
+  const two = (number) => String(number).padStart(2, "0");
+  return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
+}
+
+/** The name of the reader's time zone, such as "UTC" or "GMT+2". */
+export function zone() {
+  const parts = new Intl.DateTimeFormat("en", { timeZoneName: "short" }).formatToParts(new Date());
+  return parts.find((part) => part.type === "timeZoneName").value;
 }
 
 /** A size in binary units: "94 MiB", "1.4 GiB". */

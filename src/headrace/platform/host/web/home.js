@@ -6,11 +6,12 @@ import { $, element } from "./dom.js";
 import { bytes, count, duration, numbered, short } from "./format.js";
 import { Poll } from "./poll.js";
 import { Start } from "./start.js";
+import { keepUnlessChanged, table, terms } from "./tables.js";
 
 const PAUSE_MS = 3000;
 const BUSY_PAUSE_MS = 700; // while the first deployment runs
 const MODELS_PAUSE_MS = 30_000;
-const WORKER_HEADS = ["Worker of", "State", "Tokens/s", "Waiting", "KV cache", "Cores", "Memory", "Log"];
+const WORKER_HEADS = ["Worker of", "State", "Tokens per second", "Waiting", "KV cache", "Cores", "Memory", "Log"];
 const STATES = { serving: "good", failed: "bad", unhealthy: "bad", leaving: "leaving" };
 
 export class Home {
@@ -49,22 +50,16 @@ export class Home {
   }
 
   async readModels(signal) {
-    const { models, packed_bytes: packed } = await numbers("models", signal);
-    this.start.knowModels(models.map((model) => model.name));
-    $("models-none").hidden = models.length > 0;
-    $("models-note").textContent = packed ? `And ${bytes(packed)} of packed weights, which make later starts fast.` : "";
-    keepUnlessChanged($("models"), models.length ? modelTable(models) : element("div"));
+    const { models, aliases, packed_bytes: packed } = await numbers("models", signal);
+    this.start.knowModels(models, aliases);
+    $("stored-none").hidden = models.length > 0;
+    $("stored-note").textContent = packed ? `Packed weights take another ${bytes(packed)}; they make later starts fast.` : "";
+    keepUnlessChanged($("stored"), models.length ? modelTable(models) : element("div"));
   }
 
   failed(error) {
     if (error) $("home-note").textContent = messageOf(error);
   }
-}
-
-/** Replace a node's content if it looks different, so that focus and selection stay. */
-function keepUnlessChanged(host, node) {
-  if (host.firstChild?.isEqualNode(node)) return;
-  host.replaceChildren(node);
 }
 
 function tiles({ machine, endpoints, instances, num_workers: workers, requests_per_s: requests, tokens_per_s: tokens, num_waiting: waiting }) {
@@ -73,8 +68,8 @@ function tiles({ machine, endpoints, instances, num_workers: workers, requests_p
   return [
     tile("Endpoints", String(Object.values(endpoints).reduce((sum, count) => sum + count, 0)), states.join(" · ")),
     tile("Instances", `${instances.current} of ${instances.desired}`, numbered(workers, "worker process", "worker processes")),
-    tile("Requests a second", short(requests), "mean of the last minute"),
-    tile("Tokens a second", short(tokens), waiting === null ? "no worker reports it" : `${numbered(waiting, "request waits", "requests wait")}, last 10 s`),
+    tile("Requests per second", short(requests), "mean of the last minute"),
+    tile("Tokens per second", short(tokens), waiting === null ? "no worker reports it" : `${numbered(waiting, "request waits", "requests wait")}, last 10 s`),
     tile("Memory", `${bytes(used)} of ${bytes(machine.memory_bytes)}`, `${bytes(machine.free_memory_bytes)} free`, used / machine.memory_bytes),
     tile("Load", `${short(machine.load)} on ${numbered(machine.num_cores, "core", "cores")}`, "mean of the last minute", machine.load / machine.num_cores),
     ...(machine.gpus.length ? [tile("GPUs", String(machine.gpus.length), [...new Set(machine.gpus)].join(", "))] : []),
@@ -92,12 +87,6 @@ function tile(title, value, note, share) {
     bar,
     element("span", { className: "note", textContent: note }),
   );
-}
-
-function table(heads, rows) {
-  const head = element("tr", {}, ...heads.map((textContent) => element("th", { textContent, scope: "col" })));
-  const body = rows.map((cells) => element("tr", {}, ...cells.map((cell) => element("td", {}, cell))));
-  return element("table", {}, element("thead", {}, head), element("tbody", {}, ...body));
 }
 
 function workerTable({ workers, num_workers: all }) {
@@ -133,9 +122,9 @@ function facts({ platform, machine }) {
     ["Version", platform.version],
     ["Running for", duration(platform.uptime_s * 1000)],
     ["Region", platform.region],
-    ["Access keys", platform.asks_for_keys ? "required" : "not required: every program on this machine is admitted"],
+    ["Access keys", platform.asks_for_keys ? "required" : "not required: the platform admits every program on this machine"],
     ["Workers run", machine.cluster === "local" ? "on this machine" : `on the cluster ${machine.cluster}`],
     ["Object storage", platform.object_storage ?? "–"],
   ];
-  return rows.flatMap(([name, value]) => [element("dt", { textContent: name }), element("dd", {}, value)]);
+  return terms(rows);
 }

@@ -7,6 +7,7 @@ import { $, element } from "./dom.js";
 import { ago } from "./format.js";
 import { Poll } from "./poll.js";
 import { snippet } from "./snippets.js";
+import { table, terms } from "./tables.js";
 
 const PAUSE_MS = 10_000;
 const COMMANDS = `headrace keys create --note "the CI machine"
@@ -45,16 +46,14 @@ export class Keys {
   }
 
   table(keys) {
-    const head = element("tr", {}, ...HEADS.map((textContent) => element("th", { textContent, scope: "col" })));
     const rows = keys.map((key) => {
       const id = element("code", { textContent: key.id });
       const yours = key.is_yours ? [" ", element("span", { className: "chip", textContent: "used by this page" })] : [];
       const remove = element("button", { type: "button", className: "danger", textContent: "Delete", "aria-label": `Delete ${key.id}` });
       remove.addEventListener("click", () => this.askToDelete(key));
-      const cells = [element("span", {}, id, " ", copyButton(key.id, `key id ${key.id}`), ...yours), key.note || "–", ago(key.created_s), remove];
-      return element("tr", {}, ...cells.map((cell) => element("td", {}, cell)));
+      return [element("span", {}, id, " ", copyButton(key.id, `key id ${key.id}`), ...yours), key.note || "–", ago(key.created_s), remove];
     });
-    return element("table", {}, element("thead", {}, head), element("tbody", {}, ...rows));
+    return table(HEADS, rows);
   }
 
   async create() {
@@ -64,11 +63,8 @@ export class Keys {
       ["AWS_ACCESS_KEY_ID", made.id],
       ["AWS_SECRET_ACCESS_KEY", made.secret],
     ];
-    const rows = lines.flatMap(([name, value]) => [
-      element("dt", { textContent: name }),
-      element("dd", {}, element("code", { textContent: value }), " ", copyButton(value, name)),
-    ]);
-    $("key-made-values").replaceChildren(...rows);
+    const rows = lines.map(([name, value]) => [name, element("span", {}, element("code", { textContent: value }), " ", copyButton(value, name))]);
+    $("key-made-values").replaceChildren(...terms(rows));
     $("key-made").hidden = false;
     this.poll.again();
   }

@@ -73,7 +73,7 @@ export class EndpointList {
       } else if (kind !== "bad" || this.reasons.get(name)?.at !== endpoint.LastModifiedTime) {
         this.reasons.set(name, { at: endpoint.LastModifiedTime, reason: await reasonOf(name, signal) });
       }
-      this.rows.get(name)?.showReason(this.reasons.get(name)?.reason ?? "");
+      if (kind !== "good") this.rows.get(name)?.showReason(this.reasons.get(name)?.reason ?? "");
     }
   }
 
@@ -88,7 +88,7 @@ export class EndpointList {
     this.rows = rows;
     this.select(this.selected);
     $("list-note").hidden = rows.size > 0;
-    $("list-note").textContent = $("search").value || $("status").value ? "No endpoint matches." : "No endpoints yet.";
+    $("list-note").textContent = $("search").value || $("status").value ? "No endpoint matches." : "No endpoints yet. Deploy a model to create one.";
     $("page").textContent = this.nextToken || this.tokens.length > 1 ? `Page ${this.tokens.length}` : "";
     $("pager").hidden = this.tokens.length === 1 && !this.nextToken;
     $("previous").disabled = this.tokens.length === 1;
@@ -156,11 +156,13 @@ class Row {
 
   /** Show the rate of requests, if there were any, and the state by the workers that serve. */
   showNumbers(numbers = {}) {
-    const { requests_per_s: rate, first_byte_p50_ms: firstByte, current, desired } = numbers;
-    if (current !== this.numbers?.current || desired !== this.numbers?.desired) showState(this.state, this.status, numbers);
+    const { requests_per_s: rate, first_byte_p50_ms: firstByte } = numbers;
+    const seen = (counts) => JSON.stringify([counts?.current, counts?.desired, counts?.trouble]);
+    if (seen(numbers) !== seen(this.numbers)) showState(this.state, this.status, numbers);
     this.numbers = numbers;
-    this.rate.textContent = rate ? `${short(rate)}/s · ${duration(firstByte)}` : "";
-    this.rate.title = rate ? "Requests a second in the last minute, and the median time to the first byte" : "";
+    if (this.status === "InService") this.showReason(numbers.trouble ?? "");
+    this.rate.textContent = rate ? `${short(rate)} per second · ${duration(firstByte)}` : "";
+    this.rate.title = rate ? "Requests per second in the last minute, and the median time to the first byte" : "";
   }
 
   showReason(reason) {

@@ -2,8 +2,8 @@
 
 import { ApiError, call, messageOf } from "./aws.js";
 import { $, element } from "./dom.js";
-import { clockTime } from "./format.js";
-import { readable } from "./log_lines.js";
+import { zone } from "./format.js";
+import { lineNode, readLine } from "./log_lines.js";
 import { Poll } from "./poll.js";
 
 const PAUSE_MS = 1500;
@@ -19,6 +19,7 @@ export class Logs {
     $("log-source").addEventListener("change", () => {
       location.hash = `#/${encodeURIComponent(this.name)}/logs/${encodeURIComponent($("log-source").value)}`;
     });
+    $("log-zone").textContent = `Times are in ${zone()}.`;
     $("stream").addEventListener("change", () => this.restart());
     $("log-filter").addEventListener("input", () => this.filter());
     $("follow").addEventListener("change", () => this.toEnd());
@@ -123,11 +124,9 @@ export class Logs {
     this.toEnd();
   }
 
-  line({ timestamp, message, stream }, isMany) {
-    const time = element("time", { textContent: clockTime(timestamp / 1000), title: new Date(timestamp).toISOString() });
-    const parts = isMany ? [element("span", { className: "who", textContent: stream.split("/").at(-1), title: stream })] : [];
-    const { text, level } = readable(message);
-    const line = element("div", { dataset: { level } }, time, ...parts, element("span", { className: "what", textContent: text, title: message }));
+  line(event, isMany) {
+    const { stream } = event;
+    const line = lineNode(readLine(event), isMany ? [element("span", { className: "who", textContent: stream.split("/").at(-1), title: stream })] : []);
     line.hidden = !this.fits(line);
     return line;
   }

@@ -2,10 +2,12 @@
 
 import { messageOf } from "./aws.js";
 import { $, element } from "./dom.js";
-import { clockTime } from "./format.js";
+import { eventsOf } from "./worker_events.js";
+import { dateTime, zone } from "./format.js";
 import { Poll } from "./poll.js";
 import { ScalingForm } from "./scaling_form.js";
 import { readRegistered, readScaling, targetsOf } from "./scaling_data.js";
+import { snippet } from "./snippets.js";
 import { KINDS, shortCause, Timeline, whyNot } from "./timeline.js";
 
 const PAUSE_MS = 5000;
@@ -16,6 +18,8 @@ export class Scaling {
     this.name = this.wanted = this.found = null;
     this.targets = [];
     this.desired = new Map(); // target → number that was set last
+    this.workers = []; // of the endpoint, with their losses
+    $("activities-when").textContent = `When (${zone()})`;
     this.skewS = 0;
     this.timeline = new Timeline($("timeline"));
     this.form = new ScalingForm(() => this.poll.again());
@@ -46,9 +50,9 @@ export class Scaling {
   }
 
   /** Set the targets; `nowS` is the platform's time. */
-  know(name, { variants, hosts, components, desired, nowS }) {
+  know(name, { variants, hosts, components, desired, workers, nowS }) {
     if (name !== this.name) return;
-    this.desired = desired;
+    Object.assign(this, { desired, workers });
     const isFirst = !this.targets.length;
     this.targets = targetsOf(name, variants, hosts, components);
     this.skewS = nowS - Date.now() / 1000;
@@ -66,8 +70,9 @@ export class Scaling {
     const bounds = registered.get(target.resourceId);
     const span = { startS: endS - rangeS, endS, bucketS: BUCKETS_S[rangeS], min: bounds?.MinCapacity };
     const found = await readScaling(target, span, signal);
+    const activities = [...found.activities, ...lossesOf(this.workers, target, span.startS)].sort((first, second) => second.StartTime - first.StartTime);
     const capacity = { ...found.capacity, unit: target.unit, min: bounds?.MinCapacity ?? null, max: bounds?.MaxCapacity ?? null };
-    this.found = { ...found, capacity, bounds, target };
+    this.found = { ...found, activities, capacity, bounds, target };
     this.show();
   }
 
@@ -95,18 +100,24 @@ export class Scaling {
     $("scaling-shown").hidden = false;
     $("scaling-none").hidden = Boolean(this.found.bounds);
     $("scaling-how").hidden = !this.found.target.command;
-    $("scaling-command").textContent = this.found.target.command;
+    this.showCommand(this.found.target.command);
     $("activities-part").hidden = !this.found.activities.length;
     this.timeline.show({ ...this.found, activities });
     this.form.show(this.name, { ...this.found, desired: this.desired.get(this.found.target.id) });
     this.list(activities);
   }
 
+  showCommand(command) {
+    if ($("scaling-command").dataset.shown === command) return;
+    $("scaling-command").dataset.shown = command;
+    $("scaling-command").replaceChildren(...(command ? [snippet("Command line", command)] : []));
+  }
+
   list(activities) {
     const rows = activities.map((activity) => {
-      const when = element("time", { textContent: clockTime(activity.StartTime), title: new Date(activity.StartTime * 1000).toLocaleString() });
+      const when = element("time", { textContent: dateTime(activity.StartTime) });
       const cause = element("span", { textContent: shortCause(activity.Cause), title: activity.Cause });
-      const cells = [when, KINDS[activity.kind].word, activity.Description, [activity.StatusCode, ...whyNot(activity)].join(": "), cause];
+      const cells = [when, KINDS[activity.kind].word, activity.Description, [activity.StatusCode, ...whyNot(activity)].filter(Boolean).join(": "), cause];
       const row = element("tr", {}, ...cells.map((cell) => element("td", {}, cell)));
       row.addEventListener("pointerenter", () => this.timeline.read(activity.StartTime));
       row.addEventListener("pointerleave", () => this.timeline.read(null));
@@ -121,6 +132,21 @@ export class Scaling {
   say(text) {
     $("scaling-facts").textContent = text;
   }
+}
+
+/** The losses of a target's workers, in the form of activities. */
+function lossesOf(workers, { id }, startS) {
+  const isOf = (worker) => (worker.component ? worker.component === id : `~${worker.variant}` === id);
+  const losses = eventsOf(workers.filter(isOf)).filter(({ kind, atS }) => kind === "lost" && atS >= startS);
+  return losses.map(({ atS, what, cause, worker }) => ({
+    ActivityId: `${worker.log_stream} ${atS}`,
+    StartTime: atS,
+    Description: `${what}: ${worker.log_stream}`,
+    StatusCode: "",
+    Cause: cause,
+    kind: "lost",
+    number: null,
+  }));
 }
 
 function boundsText({ bounds, policies, target }) {

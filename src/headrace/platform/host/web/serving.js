@@ -1,4 +1,4 @@
-// What the workers of an endpoint report: tokens a second, waiting requests, use of the KV cache. From CloudWatch, where
+// What the workers of an endpoint report: tokens per second, waiting requests, use of the KV cache. From CloudWatch, where
 // the platform publishes the workers' own metrics; read only while the page shows them.
 
 import { call, messageOf } from "./aws.js";
@@ -21,7 +21,7 @@ export class Serving {
     this.poll = new Poll((signal) => this.refresh(signal), PAUSE_MS, (error) => error && this.say(messageOf(error)));
     const host = $("serving-charts");
     const line = (title, label, format) => new Chart(host, { title, kind: "lines", format, series: [{ label, className: "p50" }] });
-    this.tokens = line("Tokens a second", "generated", short);
+    this.tokens = line("Tokens per second", "generated", short);
     this.waiting = line("Waiting requests", "in queues", short);
     const series = [
       { label: "mean", className: "p50" },

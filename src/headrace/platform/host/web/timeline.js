@@ -3,7 +3,7 @@
 
 import { svg } from "./charts.js";
 import { element } from "./dom.js";
-import { clockTime, count, short, tick } from "./format.js";
+import { clockTime, count, dateTime, short, tick, zone } from "./format.js";
 import { areaPath, linePath, roundTop, sampleAt } from "./paths.js";
 import { roundMoments } from "./ticks.js";
 
@@ -22,6 +22,7 @@ export const KINDS = {
   in: { word: "Scaled in", path: "M0 6L6-5H-6z" },
   bounds: { word: "Bounds set", path: "M0-6L6 0L0 6L-6 0z" },
   failed: { word: "Failed", path: "M-5-5L5 5M5-5L-5 5" },
+  lost: { word: "Worker lost", path: "M-5-6H5V6H-5zM-2-3L2 3M2-3L-2 3" },
   not: { word: "Not scaled", path: "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0" },
 };
 const STATE_WORDS = { OK: "OK", ALARM: "ALARM", INSUFFICIENT_DATA: "no data" };
@@ -136,7 +137,7 @@ export class Timeline {
   activityLane(activities) {
     const seen = activities.filter(({ StartTime: at }) => at >= this.model.startS);
     const height = (seen.length ? HEIGHTS.activities : 0) + (seen.some(({ kind }) => kind === "not") ? HEIGHTS.notScaled : 0);
-    const { nodes, head } = this.lane(height, "Activities", seen.length ? [] : [{ text: "none in this time" }]);
+    const { nodes, head } = this.lane(height, "Events", seen.length ? [] : [{ text: "none in this time" }]);
     for (const activity of seen) {
       const isDone = activity.kind !== "not";
       const [x, y] = [this.x(activity.StartTime), head + (isDone ? 12 : 32)];
@@ -241,7 +242,7 @@ export class Timeline {
       const band = bands.findLast(({ fromS }) => fromS <= atS);
       lines.push(`${label} ${band ? STATE_WORDS[band.state] : "unknown"}`);
     }
-    return [element("strong", { textContent: clockTime(atS) }), ...lines.map((textContent) => element("span", { textContent }))];
+    return [element("strong", { textContent: `${dateTime(atS)} ${zone()}` }), ...lines.map((textContent) => element("span", { textContent }))];
   }
 
   /** The description for screen readers. */
@@ -249,9 +250,9 @@ export class Timeline {
     const { capacity, alarms, activities } = this.model;
     const [serving, desired] = [capacity.current.at(-1)?.[1], capacity.desired.at(-1)?.[1]].map(count);
     const ringing = alarms.filter(({ state }) => state === "ALARM").map(({ label }) => label);
-    const said = [`${serving} of ${desired} ${capacity.unit} serve`, `${activities.length} activities`];
+    const said = [`${serving} of ${desired} ${capacity.unit} serve`, `${activities.length} events`];
     if (ringing.length) said.push(`in alarm: ${ringing.join(", ")}`);
-    return `Scaling over time. ${said.join(". ")}. Left and right read values, up and down move from activity to activity.`;
+    return `Scaling over time. ${said.join(". ")}. Left and right read values, up and down move from event to event.`;
   }
 }
 
@@ -260,7 +261,7 @@ export function toldOf(activity) {
   return element(
     "div",
     { className: "told" },
-    element("b", { textContent: `${KINDS[activity.kind].word}, ${clockTime(activity.StartTime)}: ${activity.StatusCode}` }),
+    element("b", { textContent: [`${KINDS[activity.kind].word}, ${clockTime(activity.StartTime)}`, activity.StatusCode].filter(Boolean).join(": ") }),
     element("span", { textContent: activity.Description }),
     element("span", { className: "note", textContent: `Cause: ${shortCause(activity.Cause)}` }),
     ...whyNot(activity).map((textContent) => element("span", { textContent })),

@@ -13,12 +13,13 @@ const QUANTILES = [
 ];
 
 export class Traffic {
-  constructor() {
-    this.name = null;
+  /** `quieted(isQuiet)` is called with whether no request came in the time span. */
+  constructor(quieted) {
+    Object.assign(this, { name: null, quieted });
     this.poll = new Poll((signal) => this.refresh(signal), PAUSE_MS, (error) => error && this.say(messageOf(error)));
     const host = $("charts");
     this.requests = new Chart(host, {
-      title: "Requests a second",
+      title: "Requests per second",
       kind: "bars",
       format: short,
       series: [
@@ -52,7 +53,10 @@ export class Traffic {
     this.requests.show({ startS, bucketS, values: [answered, series.refused, series.failed].map(perSecond) });
     this.firstByte.show({ startS, bucketS, values: [series.first_byte_ms.p50, series.first_byte_ms.p95] });
     this.total.show({ startS, bucketS, values: [series.total_ms.p50, series.total_ms.p95] });
-    this.say(factsOf(series));
+    const isQuiet = series.requests.every((count) => count === 0);
+    $("charts").hidden = isQuiet;
+    this.quieted(isQuiet);
+    this.say(isQuiet ? "No requests in this time" : factsOf(series));
   }
 
   say(text) {
