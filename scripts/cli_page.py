@@ -1,6 +1,7 @@
 """The page of the docs about the command line, from the command tree; `docs.py` writes it."""
 
 import inspect
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -31,7 +32,6 @@ NOTES = {
     "up": "[The platform](platform.md) explains what it runs and stores, and which credentials it requires.",
     "env": "[The platform](platform.md#point-a-shell-at-it) explains each variable.",
     "quantize": "[Quantizing a model](quantize.md) explains the method, the gains and which programs load the folder.",
-    "bench": "[Measuring a server](bench.md) explains the method, the figures and their limits.",
     "chat": (
         "In the conversation `/reset`, `/system TEXT`, `/stats`, `/help` and `/exit` are commands;\n"
         "Ctrl-C stops an answer, not the program.\n"
@@ -130,5 +130,6 @@ def _argument(parameter: click.Parameter) -> str:
 
 
 def _sentences(paragraph: str) -> str:
-    """Reflow a paragraph to one sentence per line."""
-    return " ".join(paragraph.split()).replace(". ", ".\n")
+    """Reflow a paragraph to one sentence per line, with links to pages."""
+    linked = re.sub(r"docs/([\w/-]+)\.md", r"[\1](\1.md)", " ".join(paragraph.split()))
+    return linked.replace(". ", ".\n")

@@ -32,8 +32,8 @@ def test_the_choice_of_auto_is_reported(installed, num_gpus: int, status: str, f
 @pytest.mark.parametrize(
     ("versions", "status", "found"),
     [
-        ({"ray": "2.60"}, "ok", "ray 2.60, for workers on a Ray cluster"),
-        ({"ray": "2.60", "x": None}, "not installed", "not installed, for workers on a Ray cluster"),
+        ({"ray": "2.60"}, "ok", "workers on a Ray cluster: ray 2.60"),
+        ({"ray": "2.60", "x": None}, "not installed", "workers on a Ray cluster: not installed"),
     ],
 )
 def test_an_extra_is_installed_with_all_its_packages(versions, status: str, found: str) -> None:

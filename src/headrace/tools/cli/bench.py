@@ -128,7 +128,7 @@ def bench(*, as_json: bool, output: Path | None, **values: Any) -> None:
     Send load to the server at URL and measure what its clients see.
 
     It reports time to first token, inter-token latency, tokens per second and failures by kind. It works with any
-    server that streams by the API of OpenAI, TGI or SageMaker. docs/bench.md has the method and its limits.
+    server that streams by the API of OpenAI, TGI or SageMaker. See docs/bench.md for the method and its limits.
     """
     import uvloop
     from rich.console import Console

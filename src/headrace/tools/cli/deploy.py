@@ -88,11 +88,11 @@ def deploy(  # noqa: PLR0913 -- its options
     configuration and an endpoint of the same name through SageMaker's API, and waits until the endpoint is in service.
     `headrace rm` deletes all three.
 
-    With --component-of it creates a model and an inference component of the same name on that endpoint. An endpoint
-    that does not exist is created with --instances of --instance-type.
+    With --component-of it creates a model and an inference component of the same name on that endpoint. If the endpoint
+    does not exist, it creates it with --instances of --instance-type.
 
     If there is an endpoint of that name, --update gives it the new model and settings; it serves the old ones until
-    the new ones are ready. An endpoint that failed is replaced.
+    the new ones are ready. Without --update the command replaces only an endpoint that has failed.
     """
     if is_update and (component_of is not None or not wait):
         raise UserFailed("--update is for endpoints and waits; it cannot be combined with --component-of or --no-wait.")

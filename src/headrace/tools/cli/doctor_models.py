@@ -22,7 +22,7 @@ _PURPOSES = {
     "postgres": "records in PostgreSQL",
     "ray": "workers on a Ray cluster",
     "s3": "objects of `headrace up`",
-    "torch": "models that the native backend does not run",
+    "torch": "other types of models",
     "vllm": "models on GPUs",
 }
 """What the extras are for."""
@@ -135,14 +135,14 @@ def check_packages() -> Iterator[Finding]:
 
 def judge_extra(extra: str, versions: dict[str, str | None]) -> Finding:
     """Report an extra: the versions of its packages, None for a missing one."""
-    purpose = f", for {_PURPOSES[extra]}" if extra in _PURPOSES else ""
+    purpose = f"{_PURPOSES[extra]}: " if extra in _PURPOSES else ""
     if extra == "s3" and (program := _seaweed()) is not None:  # also one that is no Python package
-        return Finding(name=extra, status="ok", found=f"SeaweedFS at {program}{purpose}")
+        return Finding(name=extra, status="ok", found=f"{purpose}SeaweedFS at {program}")
     if None in versions.values():
         advice = pip_install(f"headrace[{extra}]")
-        return Finding(name=extra, status="not installed", found=f"not installed{purpose}", advice=advice)
+        return Finding(name=extra, status="not installed", found=f"{purpose}not installed", advice=advice)
     found = ", ".join(f"{package} {version}" for package, version in versions.items())
-    return Finding(name=extra, status="ok", found=f"{found}{purpose}")
+    return Finding(name=extra, status="ok", found=f"{purpose}{found}")
 
 
 def _seaweed() -> str | None:

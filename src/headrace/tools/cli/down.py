@@ -23,7 +23,7 @@ def down(*, data_dir: Path | None, timeout_s: float) -> None:
     Stop the platform of this data folder in order, and wait until it has ended.
 
     Running requests may finish, then its workers end, unless it was started with --keep-workers. The records stay: the
-    next `headrace up` brings the endpoints back. A platform that systemd or Kubernetes runs is stopped there.
+    next `headrace up` brings the endpoints back. If systemd or Kubernetes runs the platform, stop it there.
     """
     from headrace.platform.host.folders import DataFolder
     from headrace.tools.cli.detached import stop_platform

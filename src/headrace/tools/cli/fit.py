@@ -63,9 +63,9 @@ def fit(
     """
     Calculate the memory that a model needs in each format, and recommend settings.
 
-    MODEL is an alias (smollm2), a Hub id, a folder or a .gguf file; of a Hub model only config.json is downloaded. The
-    report says how many sequences fit, and how fast one decodes at most: the memory bandwidth divided by the bytes
-    that a token reads.
+    MODEL is an alias (smollm2), a Hub id, a folder or a .gguf file. Of a Hub model the command downloads only
+    config.json. It also reports how many sequences fit, and how fast one decodes at most: the memory bandwidth divided
+    by the bytes that a token reads.
     """
     settings = engine_settings(model, requested)
     with showing_progress() as progress:

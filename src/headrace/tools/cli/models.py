@@ -40,7 +40,8 @@ def list_models(*, as_json: bool) -> None:
     """
     List what is stored: models from the package index, from S3, from the Hugging Face Hub, and packed weights.
 
-    Packed weights are written at a model's first start and speed up later ones; they can be removed at any time.
+    Headrace writes packed weights at a model's first start, so that later starts are faster. You can remove them at any
+    time.
     """
     from headrace.inference.models import store
 
@@ -93,7 +94,7 @@ def rm(name: str, *, yes: bool) -> None:
     """
     Delete a stored model by its NAME in the list; `packed` stands for all packed weights.
 
-    Your own folders and files are never deleted.
+    It never deletes your own folders and files.
     """
     from headrace.inference.models.store import remove_model
 

@@ -36,8 +36,8 @@ def rm(*, names: tuple[str, ...], url: str | None, wait: bool, yes: bool) -> Non
 
     It asks first if neither --url, nor the environment, nor the data folder names the platform.
 
-    It deletes the endpoint configuration and the model too if `headrace deploy` created them. Adapters are deleted
-    before their base, and components before their endpoint, if both are named.
+    It deletes the endpoint configuration and the model too if `headrace deploy` created them. If you name both, it
+    deletes adapters before their base, and components before their endpoint.
     """
     with opened_platform(url) as platform:
         if platform.is_guessed and not yes:

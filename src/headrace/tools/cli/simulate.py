@@ -106,7 +106,7 @@ def simulate_day(  # noqa: PLR0913 -- its options
     """
     Simulate the requests of TRACE (CSV: time,requests) under a scaling policy; show copies, queue and latency.
 
-    Nothing is started: the fleet is modelled, and the platform's own scaling code decides every 10 s.
+    It starts nothing: it models the fleet, and the platform's own scaling code decides every 10 s.
     """
     if example:
         click.echo(example_trace(), nl=False)

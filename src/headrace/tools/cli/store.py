@@ -158,11 +158,10 @@ def backup(*, file: Path, objects: bool, replace: bool, data_dir: Path | None, d
     """
     Copy the records of a platform into FILE, a tar.gz: models, endpoints, policies, alarms and access keys.
 
-    The platform may run; the copy is that of one moment. FILE has the access keys in clear and is readable by you
-    only. It can be restored into SQLite and PostgreSQL, by this version of Headrace or a later one. Metrics and logs
-    are not copied.
+    The platform may run: FILE is a copy of one moment. FILE has the access keys in clear, so only you can read it.
+    This version of Headrace and later ones restore it into SQLite or PostgreSQL. It has no metrics and no logs.
 
-    With --objects FILE has the objects of the embedded S3 server, too, and the asynchronous invocations that wait.
+    With --objects it also has the objects of the embedded S3 server and the asynchronous invocations that wait.
     """
     from headrace.platform.host.backup import back_up
 
@@ -182,7 +181,7 @@ def restore(*, file: Path, check: bool, replace: bool, data_dir: Path | None, da
     """
     Restore a platform from FILE, which `headrace backup` wrote, while it is stopped.
 
-    FILE is verified first, then all records are replaced in one step. The next `headrace up` starts the endpoints
+    The command verifies FILE first, then replaces all records in one step. The next `headrace up` starts the endpoints
     again. If the platform has records or objects already, the command needs --replace.
     """
     from headrace.platform.host import backup
