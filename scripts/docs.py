@@ -59,7 +59,7 @@ def escape(text: str) -> str:
 def settings_page() -> Iterator[str]:
     """Yield the page of settings."""
     yield "# Settings\n"
-    yield "Each setting is a flag of `headrace serve` and a variable:\n"
+    yield "Find what you can change about a server. Each setting is a flag of `headrace serve` and a variable:\n"
     yield "```bash\nheadrace serve smollm2 --max-model-len 2048"
     yield "HEADRACE_MAX_MODEL_LEN=2048 headrace serve smollm2\n```\n"
     yield "- The first of these that sets a value counts: the flag, the variable, files in the model's folder"
