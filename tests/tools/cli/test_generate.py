@@ -130,6 +130,7 @@ def test_the_prompt_is_an_argument_or_an_option(headrace) -> None:
     ways = (["one two"], ["-"], ["-p", "one two"])
     assert len({headrace("generate", "echo", *words, stdin="one two").stdout for words in ways}) == 1
     assert "Give either one prompt" in headrace("generate", "echo", "one", "-p", "two").stderr
+    assert "which --input names" in headrace("generate", "echo", "one", "-o", "x").stderr
 
 
 def test_several_answers_are_choices(headrace) -> None:

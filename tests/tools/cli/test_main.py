@@ -64,10 +64,14 @@ def test_every_setting_is_a_flag_of_serve(headrace) -> None:
         ("generate m --raw", "Did you mean --completion?"),
         ("chat m --max-tokens 5", "Did you mean --max-new-tokens?"),
         ("deploy m --memory 5", "Did you mean --memory-mb?"),
+        ("deploy m --instances 0", "Invalid value for '--instances': 0; expected 1 to 100."),
+        ("generate m -n x", "'x'; expected a whole number."),
+        ("chat m -t x", "'x'; expected a number."),
+        ("env --format x", "'x'; expected one of 'sh', 'dotenv'."),
         ("--port 80 serve m", "Options of a command follow its name"),
     ],
 )
-def test_an_unknown_command_or_option_suggests_the_one_that_is_meant(headrace, words: str, hint: str) -> None:
+def test_a_wrong_command_option_or_value_says_what_is_meant_or_expected(headrace, words: str, hint: str) -> None:
     result = headrace(*words.split())
     assert result.exit_code == 2
     assert hint in result.stderr

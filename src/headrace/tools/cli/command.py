@@ -35,8 +35,12 @@ _WORDING = (
     (re.compile(r"x>=([\d.]+)"), r"at least \1"),
     (re.compile(r"x>([\d.]+)"), r"above \1"),
     (re.compile(r"(default: \d+)\.0(?=[;\]])"), r"\1"),
+    (re.compile(r" is not in the range "), "; expected "),
+    (re.compile(r" is not one of "), "; expected one of "),
+    (re.compile(r" is not a valid integer\."), "; expected a whole number."),
+    (re.compile(r" is not a valid float\."), "; expected a number."),
 )
-"""What click writes about defaults and ranges, and what the help says."""
+"""What click writes about defaults, ranges and wrong values, and what we say."""
 
 
 class WholeWordFormatter(click.HelpFormatter):
@@ -96,9 +100,12 @@ class HelpfulCommand(click.Command):
             self.params.append(click.Option(["--help-all"], **flag, help="Show all options, and their variables."))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments; for an unknown option suggest what the caller may mean."""
+        """Parse the arguments; errors say what is expected, and what may be meant by an unknown option."""
         try:
             return super().parse_args(ctx, args)
+        except click.BadParameter as error:
+            error.message = _worded(error.message)
+            raise
         except click.NoSuchOption as error:
             flag = error.option_name
             raise click.UsageError(f"No such option '{flag}'. {self._hint(flag)}", ctx) from None

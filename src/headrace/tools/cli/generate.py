@@ -49,14 +49,14 @@ headrace generate --url http://127.0.0.1:8080 -p "Hi"     ask a server
 headrace generate smollm2 --input in.jsonl -o out.jsonl   a file of prompts
 """
 _GROUPS = {
-    "Prompt": ("prompt", "system", "completion", "chat"),
+    "Prompt": ("prompt_option", "system", "completion", "chat"),
     "File of prompts": ("input_path", "output_path", "resume", "overwrite"),
     **SAMPLING_GROUPS,
     "Result and server": ("as_json", "url", "api_key"),
     **SERVER_GROUPS,
 }
 _COMMON = (
-    *("prompt", "system", "completion", "input_path", "output_path", "as_json", "url"),
+    *("prompt_option", "system", "completion", "input_path", "output_path", "as_json", "url"),
     *("max_new_tokens", "temperature", "seed", "json_schema", "dtype"),
 )
 
@@ -67,10 +67,11 @@ _SAMPLING_NAMES = frozenset(field.name for field in fields(SamplingParams))
 
 @click.command(cls=HelpfulCommand, examples=EXAMPLES, groups=_GROUPS, common=_COMMON)
 @click.argument("model", required=False)
-@click.argument("text", metavar="[PROMPT]", required=False)
+@click.argument("prompt", required=False)
 @click.option(
     "--prompt",
     "-p",
+    "prompt_option",
     metavar="TEXT",
     help="PROMPT as an option: the user message, or the text to continue; - reads stdin.",
 )
@@ -98,7 +99,7 @@ _SAMPLING_NAMES = frozenset(field.name for field in fields(SamplingParams))
 @sampling_options(max_new_tokens=MAX_NEW_TOKENS)
 @setting_options(*ENGINE_SETTINGS)
 @click.pass_context
-def generate(ctx: click.Context, /, model: str | None, text: str | None, **options: Any) -> None:
+def generate(ctx: click.Context, /, model: str | None, prompt: str | None, **options: Any) -> None:
     """
     Answer a prompt, or a file of prompts, without a server.
 
@@ -109,28 +110,29 @@ def generate(ctx: click.Context, /, model: str | None, text: str | None, **optio
     With --input, the prompts of a file run together (continuous batching). A line with "messages" is a chat, a line
     with "prompt" is a text to continue. A line that fails gets a line with "error" and does not stop the others.
     """
-    given = [value for value in (text, options["prompt"], options["input_path"]) if value is not None]
+    given = [text for text in (prompt, options["prompt_option"], options["input_path"]) if text is not None]
     if len(given) != 1:
         raise SettingsError('Give either one prompt, as in `headrace generate smollm2 "Hi"`, or --input FILE.')
-    options["prompt"] = text if text is not None else options["prompt"]
+    if options["input_path"] is None and (options["output_path"] or options["resume"] or options["overwrite"]):
+        raise SettingsError("--output, --resume and --overwrite are for a file of prompts, which --input names.")
     if options["completion"] and (options["chat"] or options["system"]):
         raise SettingsError("--completion continues the prompt as text; leave it out with --chat or --system.")
     sampling = sampling_params(options)
     # What is read is checked before a model is loaded.
-    if options["prompt"] is None:
+    if options["input_path"] is not None:
         batch = Batch.read(options, sampling)
         with opened_source(ctx, model, options) as (runner, source):
             batch.run(runner, source)
         return
-    text = sys.stdin.read() if options["prompt"] == "-" else options["prompt"]
+    text = sys.stdin.read() if given[0] == "-" else given[0]
     if not text:
         raise SettingsError("The prompt is empty.")
     with opened_source(ctx, model, options) as (runner, source):
-        prompt = _prompt(text, options, has_chat_template=source.info.has_chat_template)
-        if source.info.is_base and not options["completion"] and isinstance(prompt, str):
+        made = _prompt(text, options, has_chat_template=source.info.has_chat_template)
+        if source.info.is_base and not options["completion"] and isinstance(made, str):
             click.echo(f"{source.info.name} {CONTINUES_TEXT}", err=True)
         show = _show_json if options["as_json"] else _show_text
-        runner.run(show(source, prompt_request(prompt, sampling)))
+        runner.run(show(source, prompt_request(made, sampling)))
 
 
 def _prompt(text: str, options: dict[str, Any], *, has_chat_template: bool) -> str | ChatPrompt:
