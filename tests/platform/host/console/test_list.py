@@ -65,6 +65,7 @@ def test_an_endpoint_without_all_of_its_workers_says_so(
         page.until(lambda place=place: page.texts(place) == [shown], place)
         page.until(lambda place=place: kind in page.find(place).get_attribute("class").split(), place)
     assert page.text("#reason") == trouble
+    assert bool(page.text("#condition")) == (shown in {"Asleep", "Waking"})
     page.until(lambda: [why for why in page.texts("#rows .why") if why] == ([trouble] if trouble else []), "the cause")
 
 

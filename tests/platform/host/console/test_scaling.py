@@ -138,7 +138,7 @@ def test_without_scaling_the_command_to_set_it_up_is_shown(driver: webdriver.Chr
     platform.add("idle")
     page = Console(driver, platform, "#/idle/scaling")
     page.until(lambda: page.all("#scaling-none") and page.find("#scaling-none").is_displayed(), "the hint")
-    assert page.text("#scaling-command code") == "headrace scale idle --min 1 --max 4"
+    assert page.text("#scaling-command code") == f"headrace scale idle --min 1 --max 4 --url {platform.url}"
     assert "Not counted yet" in page.text(".timeline .none")
     assert not page.find("#activities-part").is_displayed()
 

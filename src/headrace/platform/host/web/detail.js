@@ -56,7 +56,7 @@ export class Detail {
       $("name").textContent = name;
       $("state").textContent = "";
       $("state").className = "state";
-      for (const id of ["variants", "facts"]) $(id).replaceChildren();
+      for (const id of ["condition", "variants", "facts"]) $(id).replaceChildren();
       $("copy-name").replaceChildren(copyButton(name, "name of the endpoint"));
       this.failure.hide();
       this.progress.hide();
@@ -154,6 +154,7 @@ export class Detail {
     if (isOther) this.showTraffic();
     const numbers = { ...countsOf(found.ProductionVariants ?? []), trouble: placed.trouble };
     showState($("state"), found.EndpointStatus, numbers);
+    $("condition").textContent = troubleOf(numbers) ? "" : $("state").title; // the trouble stands above
     $("delete").disabled = found.EndpointStatus === "Deleting";
     this.events.show(this.name, placed.workers);
     this.tell(found.FailureReason ?? (found.EndpointStatus === "InService" ? troubleOf(numbers) : ""), { isLogShown: found.EndpointStatus === "Failed" });

@@ -3,7 +3,7 @@
 import { messageOf, numbers } from "./aws.js";
 import { copyButton } from "./clipboard.js";
 import { $, element } from "./dom.js";
-import { bytes, count, duration, numbered, short } from "./format.js";
+import { bytes, duration, numbered, short } from "./format.js";
 import { Poll } from "./poll.js";
 import { Start } from "./start.js";
 import { keepUnlessChanged, table, terms } from "./tables.js";
@@ -105,7 +105,7 @@ function workerCells(worker) {
     short(worker.output_tokens_per_s),
     short(worker.num_waiting),
     share === null ? "–" : `${Math.round(100 * share)} %`,
-    count(worker.cpu_cores),
+    short(worker.cpu_cores),
     worker.memory_bytes === null ? "–" : bytes(worker.memory_bytes),
     element("a", { href: log, textContent: "Log", title: worker.log_stream }),
   ];

@@ -158,7 +158,7 @@ function environmentOf({ Environment: environment = {} }) {
   const rows = Object.entries(environment).map(([name, value]) => [element("code", { textContent: name }), isSecret(name, value) ? hidden() : element("code", { textContent: value })]);
   const title = element("h2", { textContent: "Environment" });
   if (!rows.length) return element("div", {}, title, element("p", { className: "note", textContent: "The container has no environment variables." }));
-  return element("div", {}, title, element("div", { className: "scroll" }, table(["Variable", "Value"], rows)));
+  return element("div", {}, title, element("div", { className: "scroll", tabIndex: 0, role: "region", "aria-label": "Environment" }, table(["Variable", "Value"], rows)));
 }
 
 /** Whether a variable looks like a secret, by its name or its value. */

@@ -7,7 +7,7 @@ import { dateTime, zone } from "./format.js";
 import { Poll } from "./poll.js";
 import { ScalingForm } from "./scaling_form.js";
 import { readRegistered, readScaling, targetsOf } from "./scaling_data.js";
-import { snippet } from "./snippets.js";
+import { snippet, urlOption } from "./snippets.js";
 import { KINDS, shortCause, Timeline, whyNot } from "./timeline.js";
 
 const PAUSE_MS = 5000;
@@ -110,7 +110,7 @@ export class Scaling {
   showCommand(command) {
     if ($("scaling-command").dataset.shown === command) return;
     $("scaling-command").dataset.shown = command;
-    $("scaling-command").replaceChildren(...(command ? [snippet("Command line", command)] : []));
+    $("scaling-command").replaceChildren(...(command ? [snippet("", `${command}${urlOption()}`, "command")] : []));
   }
 
   list(activities) {
