@@ -9,7 +9,7 @@ Status = Literal["ok", "warning", "failed", "not installed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What a check has found, with advice."""
+    """A line of the report, with advice."""
 
     name: str
     status: Status
