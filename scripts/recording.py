@@ -30,9 +30,10 @@ ASK = """\
 import boto3, json
 
 runtime = boto3.client("sagemaker-runtime")
-body = {"messages": [{"role": "user", "content": "What is the capital of France?"}]}
+question = {"role": "user", "content": "What is the capital of France?"}
+body = json.dumps({"messages": [question], "temperature": 0})
 answer = runtime.invoke_endpoint(
-    EndpointName="smollm2", ContentType="application/json", Body=json.dumps(body))
+    EndpointName="smollm2", ContentType="application/json", Body=body)
 print(json.load(answer["Body"])["choices"][0]["message"]["content"])
 """
 COMMANDS = (
