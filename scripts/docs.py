@@ -77,13 +77,13 @@ def settings_tables(rows: Iterable[SettingRow], level: str) -> Iterator[str]:
     """Yield a table for each group of settings, with one row per setting."""
     for group, members in groupby(rows, key=attrgetter("group")):
         yield f"{level} {group}\n"
-        yield "| setting | values | default | meaning |"
-        yield "|---|---|---|---|"
+        yield "| setting | meaning |"
+        yield "|---|---|"
         for row in members:
             default = f"`{row.default_text}`" if row.default_text else row.default_note
+            values = f"{row.rule.expected}; default: {default}" if default else row.rule.expected
             mark = " \\*" if row.is_for_files else ""
-            names = f"`{row.flag}`{mark}<br>`{row.env}`"
-            yield f"| {names} | {escape(row.rule.expected)} | {escape(default)} | {escape(row.help)} |"
+            yield f"| `{row.flag}`{mark}<br>`{row.env}` | {escape(row.help)}<br>*{escape(values)}* |"
         yield ""
 
 

@@ -8,6 +8,7 @@ nowhere fails the build. Needs the dependency group `docs`.
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,8 @@ ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "build" / "site-source"
 _FOLDERS = ("docs", "benchmarks", "examples", "deploy")
 _FILES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE")
+_FIRST_COMMENT = re.compile(r"\A<!-- .* -->\n")
+"""The note of a generated page; behind it MkDocs does not find the page's title."""
 
 
 def copy_source() -> None:
@@ -32,7 +35,8 @@ def copy_source() -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, target)
             if target.suffix == ".md":
-                target.write_text(with_images(target.read_text(encoding="utf-8"), Path(name)), encoding="utf-8")
+                text = _FIRST_COMMENT.sub("", target.read_text(encoding="utf-8"))
+                target.write_text(with_images(text, Path(name)), encoding="utf-8")
 
 
 def main() -> int:
