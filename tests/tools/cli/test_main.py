@@ -60,7 +60,7 @@ def test_every_setting_is_a_flag_of_serve(headrace) -> None:
         ("frobnicate", "Commands: serve, chat,"),
         ("serve --prot 1", "Did you mean --port?"),
         ("serve --model smollm2", "MODEL is an argument"),
-        ("serve --frobnicate", "--help lists the options."),
+        ("serve --frobnicate", "--help-all lists the options."),
         ("generate m --raw", "Did you mean --completion?"),
         ("chat m --max-tokens 5", "Did you mean --max-new-tokens?"),
         ("deploy m --memory 5", "Did you mean --memory-mb?"),

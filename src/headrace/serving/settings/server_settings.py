@@ -333,7 +333,10 @@ class ServerSettings:
     """
 
     send_timeout_s: float = setting(rules.number(0.1, "seconds"), 120.0)
-    """Time that a client may leave a part of the response unread; then the server drops it and aborts its sequences."""
+    """
+    Time that a client may leave a part of the response unread; then the server closes the connection and aborts its
+    sequences.
+    """
 
     grammar_timeout_s: float = setting(rules.number(0.1, "seconds"), 10.0)
     """Longest compilation of a request's JSON schema, regular expression or grammar; then the request fails."""

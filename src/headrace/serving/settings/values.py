@@ -76,7 +76,7 @@ def read_environment(
     """
     Return the values of the variables that begin with `prefix`; an empty one counts as not set.
 
-    Names in `foreign`, or with `foreign_prefix`, are no settings of this command, whose `--help` lists its own.
+    Names in `foreign`, or with `foreign_prefix`, are no settings of this command, whose `--help-all` lists its own.
 
     Raises:
         SettingsError: a variable is unknown, or its value is not as expected.
@@ -90,7 +90,7 @@ def read_environment(
             continue
         if variable not in known:
             near = near_name(variable.removeprefix(prefix), rules, cutoff=_LOOSE)
-            hint = f" Did you mean {prefix}{near.upper()}?" if near else f" `{command} --help` lists the settings."
+            hint = f" Did you mean {prefix}{near.upper()}?" if near else f" `{command} --help-all` lists the settings."
             raise SettingsError(f"{variable} is not a setting.{hint}", name=variable)
         if raw.strip():
             name = known[variable]

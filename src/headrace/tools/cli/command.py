@@ -121,7 +121,7 @@ class HelpfulCommand(click.Command):
             return f"{word.upper()} is an argument: give it without the option's name."
         synonym = next((name for name in _SYNONYMS.get(flag, ()) if name in flags), None)
         near = synonym or near_name(flag, [name for name in flags if name.startswith("--")], cutoff=_LIKE)
-        return f"Did you mean {near}?" if near else "--help lists the options."
+        return f"Did you mean {near}?" if near else f"--help{'-all' if self.common else ''} lists the options."
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the first paragraph, the examples, and the other paragraphs."""

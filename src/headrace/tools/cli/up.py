@@ -36,7 +36,12 @@ _COMMON = (
     cls=HelpfulCommand, examples=EXAMPLES, groups={"Start": ("detach", "takeover"), **PLATFORM_GROUPS}, common=_COMMON
 )
 @platform_options()
-@click.option("--detach", "-d", is_flag=True, help="Run in the background; return when the platform answers.")
+@click.option(
+    "--detach",
+    "-d",
+    is_flag=True,
+    help="Run in the background until `headrace down`; the log is platform.log in the data folder.",
+)
 @click.option(
     "--takeover",
     is_flag=True,

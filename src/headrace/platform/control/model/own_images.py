@@ -108,6 +108,6 @@ def _check_option(name: str, value: str, *, where: str) -> None:
     """Refuse an option that `headrace serve` would refuse in every worker."""
     if name not in setting_names():
         near = near_name(name, setting_names(), cutoff=0.6)
-        hint = f" Did you mean {near}?" if near else " `headrace serve --help` lists them."
+        hint = f" Did you mean {near}?" if near else " `headrace serve --help-all` lists them."
         raise SettingsError(f"{where}: {name} is not a setting of `headrace serve`.{hint}", name="images")
     read_value(setting_rule(name), value, name=name, source=f"{where}: {name}")
