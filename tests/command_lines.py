@@ -18,7 +18,7 @@ _TEMPLATE = re.compile(r"\$\{[^{}]*\}")
 _ENDS = frozenset({"|", "||", "&", "&&", ";", "<", ">", ">>", ")", "1>", "2>"})
 _SILENT = frozenset({"option", "more", "place", "platform.option"})
 """Placeholders of f-strings that stand for an option or for nothing."""
-_IGNORED = frozenset({"--help", "[OPTIONS]"})
+_IGNORED = frozenset({"--help", "--help-all", "[OPTIONS]"})
 _PLACEHOLDER = re.compile(r"[A-Z_]+|<[^>]+>|\[[A-Z_]+\]|[A-Z_]+=.*|…|\.\.\.")
 
 

@@ -40,7 +40,7 @@ _COMMON = (
     "--detach",
     "-d",
     is_flag=True,
-    help="Run in the background until `headrace down`; the log is platform.log in the data folder.",
+    help="Run in the background until `headrace down`; the log is in the data folder.",
 )
 @click.option(
     "--takeover",
