@@ -157,7 +157,7 @@ export class Detail {
     $("condition").textContent = troubleOf(numbers) ? "" : $("state").title; // the trouble stands above
     $("delete").disabled = found.EndpointStatus === "Deleting";
     this.events.show(this.name, placed.workers);
-    this.tell(found.FailureReason ?? (found.EndpointStatus === "InService" ? troubleOf(numbers) : ""), { isLogShown: found.EndpointStatus === "Failed" });
+    this.tell(found.FailureReason ?? (found.EndpointStatus === "InService" ? troubleOf(numbers) : ""), { isLogShown: found.EndpointStatus === "Failed" || !found.FailureReason });
     this.tellParts(found.ProductionVariants ?? [], placed);
     replaceIfChanged($("variants"), [variantTable(found, this.config.types)]);
     replaceIfChanged($("facts"), facts(found));

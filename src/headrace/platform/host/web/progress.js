@@ -84,7 +84,7 @@ function newestOf(workers) {
 function noteOf(workers, behind) {
   const present = workers.filter((worker) => ORDER.includes(worker.state));
   const serving = present.filter((worker) => worker.state === "serving").length;
-  const failed = workers.filter((worker) => worker.failed_s !== null);
+  const failed = workers.filter((worker) => worker.failed_s !== null && worker.ready_s === null);
   const notes = [];
   if (!present.length && !failed.length) notes.push("Waiting for the platform to start a worker.");
   if (present.length > 1) notes.push(`${serving} of ${numbered(present.length, "worker", "workers")} ready.`);
