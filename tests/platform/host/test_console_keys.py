@@ -37,7 +37,7 @@ def platform(*, is_open: bool) -> Iterator[tuple[httpx.Client, AccessKeys, Acces
     keys = AccessKeys(store)
     key = keys.create(note="the first")
     sources = ConsoleSources(
-        components=lambda _: {}, counts=lambda _: {}, home=dict, models=dict, keys=None if is_open else keys
+        components=lambda _: {}, counts=lambda _: {}, home=dict, models=dict, uses=dict, keys=None if is_open else keys
     )
 
     async def none(_scope: Any, _receive: Any, send: Any) -> None:
