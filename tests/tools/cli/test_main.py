@@ -60,6 +60,8 @@ def test_every_setting_is_a_flag_of_serve(headrace) -> None:
         ("frobnicate", "Commands: serve, chat,"),
         ("serve --prot 1", "Did you mean --port?"),
         ("serve --model smollm2", "MODEL is an argument"),
+        ("serve m -p 80", "Did you mean --port?"),
+        ("deploy m --gpus 1", "Did you mean --instance-type?"),
         ("serve --frobnicate", "--help-all lists the options."),
         ("generate m --raw", "Did you mean --completion?"),
         ("chat m --max-tokens 5", "Did you mean --max-new-tokens?"),

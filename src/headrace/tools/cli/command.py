@@ -17,12 +17,17 @@ _HYPHEN, _SPACE = "\ue000", "\ue001"
 """Stand for characters at which no line is broken (Unicode's private use area)."""
 _CODE = re.compile(r"`[^`]{1,32}`")
 _SYNONYMS = {
+    "-p": ("--port", "--parameter"),
     "--ctx-size": ("--max-model-len",),
+    "--gpu": ("--device",),
+    "--gpus": ("--tensor-parallel-size", "--instance-type"),
+    "--lines": ("--tail",),
     "--max-tokens": ("--max-new-tokens", "--max-model-len"),
     "--n-predict": ("--max-new-tokens",),
     "--quantization": ("--dtype",),
     "--raw": ("--completion",),
     "--temp": ("--temperature",),
+    "--verbose": ("--log-level",),
 }
 """Options of other programs, and what the same is here."""
 _LIKE = 0.7
