@@ -28,7 +28,7 @@ def test_an_answer_streams_into_the_page_with_its_speed(page: ChatPage, echo: Ec
     assert page.answer() == words
     facts = page.text(".facts")
     assert "201 tokens" in facts
-    assert "tokens/s" in facts
+    assert "tokens per second" in facts
     assert "first token" in facts
 
 

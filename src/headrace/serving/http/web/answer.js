@@ -118,8 +118,8 @@ export class Answer {
 export function factsOf({ tokens, tokensPerS, ttftMs, finish }) {
   const facts = [];
   if (tokens) facts.push(`${tokens} ${tokens === 1 ? "token" : "tokens"}`);
-  if (tokensPerS) facts.push(`${tokensPerS.toFixed(0)} tokens/s`);
-  if (tokens && ttftMs !== undefined) facts.push(`first token ${ttftMs.toFixed(0)} ms`);
+  if (tokensPerS) facts.push(`${tokensPerS.toFixed(0)} tokens per second`);
+  if (tokens && ttftMs !== undefined) facts.push(`first token after ${ttftMs.toFixed(0)} ms`);
   if (finish === "length") facts.push("cut at the longest answer");
   if (finish === "repetition") facts.push("stopped because it repeated itself");
   if (finish === "stopped") facts.push("stopped");
