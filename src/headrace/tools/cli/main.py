@@ -68,10 +68,10 @@ SYNONYMS = {
 """Names in other programs, such as Docker and Ollama."""
 
 EXAMPLES = """
-headrace serve smollm2                a model server on http://127.0.0.1:8080
-headrace chat smollm2                 a conversation, without a server
-headrace up                           a local SageMaker on port 7450
-headrace doctor                       what this machine can do
+headrace serve smollm2     a model server on http://127.0.0.1:8080
+headrace chat smollm2      a conversation in the terminal, without a server
+headrace up                a local SageMaker on http://127.0.0.1:7450
+headrace doctor            what this machine can do, and what is missing
 """
 COMPLETION_EXAMPLES = """
 eval "$(headrace completion bash)"     in this shell, or as a line of .bashrc

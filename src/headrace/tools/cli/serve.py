@@ -68,7 +68,7 @@ _MAX_READ_BYTES: Final = 32 << 20
 @rope_options()
 def serve(**overrides: Any) -> None:
     """
-    Serve a model over HTTP, for clients of OpenAI, Ollama, TGI and SageMaker.
+    Serve a model to clients of OpenAI, Anthropic, Ollama, TGI and SageMaker.
 
     MODEL is an alias (smollm2), a Hub id, an s3:// prefix, a .gguf file, a folder, or an archive (.mar, .tar.gz). A
     folder or an archive may bring its own inference code (DJL, SageMaker, TorchServe); it runs with --handler auto,
