@@ -81,7 +81,8 @@ def settings_tables(rows: Iterable[SettingRow], level: str) -> Iterator[str]:
         yield "|---|---|"
         for row in members:
             default = f"`{row.default_text}`" if row.default_text else row.default_note
-            values = f"{row.rule.expected}; default: {default}" if default else row.rule.expected
+            expected = row.rule.expected.replace("*", "\\*")
+            values = f"{expected}; default: {default}" if default else expected
             mark = " \\*" if row.is_for_files else ""
             yield f"| `{row.flag}`{mark}<br>`{row.env}` | {escape(row.help)}<br>*{escape(values)}* |"
         yield ""
