@@ -33,8 +33,8 @@ class PlatformSettings:
 
     host: str = setting(rules.text("a host name or address"), "127.0.0.1")
     """
-    Address to listen on; 0.0.0.0 admits other machines, and then a key must exist (`headrace keys create`). Every
-    request needs an access key. On a loopback address the first start generates one, which `headrace` finds in
+    Address to listen on; 0.0.0.0 lets other machines connect, with a key of `headrace keys create`. Every request
+    needs an access key. On a loopback address the first start generates one, which `headrace` finds in
     `data_dir`; on any other address the platform starts only if there are access keys.
     """
 
@@ -75,10 +75,12 @@ class PlatformSettings:
     user's data folder (`$XDG_DATA_HOME`, else `~/.local/share`).
     """
 
-    database: str | None = setting(rules.secret("a database URL such as postgresql+psycopg://user@host/name"), None)
+    database: str | None = setting(
+        rules.secret("a URL such as postgresql+psycopg://user@host/name", "URL"), None
+    )
     """Database of the records. Default: an SQLite file in `data_dir`."""
 
-    s3_endpoint: str | None = setting(rules.text("an http:// or https:// URL"), None)
+    s3_endpoint: str | None = setting(rules.text("an http:// or https:// URL", "URL"), None)
     """
     S3 server to use in place of the embedded one. Its keys are `AWS_ACCESS_KEY_ID` and `AWS_SECRET_ACCESS_KEY` of the
     platform's environment.
@@ -156,7 +158,7 @@ class PlatformSettings:
     """
 
     stored_responses_age_s: float = setting(rules.number(1, "seconds"), 86400.0)
-    """Longest time that a response is stored. When the server stops, all are lost."""
+    """Time for which the server stores a response. When it stops, all are lost."""
 
     processes: int = setting(rules.integer(1, 64), 1)
     """
@@ -166,8 +168,8 @@ class PlatformSettings:
 
     supervised: bool = setting(rules.boolean(), True)
     """
-    Serve from a separate process, which is restarted when it dies. No connection is refused meanwhile, and the next
-    platform can take over the port (`--takeover`). Several `processes`, and a takeover, imply this setting.
+    Serve from a separate process, which a supervisor restarts when it dies. It refuses no connection meanwhile, and the
+    next platform can take over the port (`--takeover`). Several `processes`, and a takeover, imply this setting.
     """
 
     keep_workers: bool = setting(rules.boolean(), False)
@@ -194,7 +196,7 @@ class PlatformSettings:
     log_level: str = setting(rules.choice("debug", "info", "warning", "error"), "info")
     """Lowest level to log."""
 
-    otlp_traces_endpoint: str | None = setting(rules.text("an http://, https:// or grpc:// URL"), None)
+    otlp_traces_endpoint: str | None = setting(rules.text("an http://, https:// or grpc:// URL", "URL"), None)
     """
     Receiver for the spans of requests, see [tracing](tracing.md); needs the extra `otel`. The workers send theirs too.
     Default: the receiver in the `OTEL_*` variables, if any.

@@ -60,14 +60,14 @@ def model_setting(rule: Rule, default: Any, files: FileScope = FileScope.ANY) ->
     return setting(rule, default, files)
 
 
-def text(expected: str) -> Rule:
+def text(expected: str, placeholder: str = "") -> Rule:
     """Accept any text that is not empty."""
-    return Rule(expected=expected, read=_read_text)
+    return Rule(expected=expected, read=_read_text, placeholder=placeholder)
 
 
-def secret(expected: str) -> Rule:
+def secret(expected: str, placeholder: str = "") -> Rule:
     """Accept text that is never shown."""
-    return Rule(expected=expected, read=_read_text, is_secret=True)
+    return Rule(expected=expected, read=_read_text, is_secret=True, placeholder=placeholder)
 
 
 def choice(*names: str) -> Rule:

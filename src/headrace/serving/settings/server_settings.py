@@ -80,8 +80,8 @@ class ServerSettings:
 
     host: str = setting(rules.text("a host name or address"), "127.0.0.1")
     """
-    Address to listen on; 0.0.0.0 admits other machines and needs `api_key`. The default is loopback, because a server
-    without a key should not be open to the network; with `container` it is 0.0.0.0.
+    Address to listen on; 0.0.0.0 lets other machines connect, and needs `api_key`. The default is loopback, because a
+    server without a key should not be open to the network; with `container` it is 0.0.0.0.
     """
 
     port: int = setting(rules.integer(0, 65535), 8080)
@@ -168,7 +168,7 @@ class ServerSettings:
     """Context length: prompt and answer, tokens. Default: the model's trained context, or less if memory is short."""
 
     rope: Mapping[str, object] | None = model_setting(rules.json_object('{"rope_type": "yarn", "factor": 4.0}'), None)
-    """Rotary embedding: `rope_parameters` merged into the checkpoint's, for longer contexts. Default: as stored."""
+    """Rotary embedding: `rope_parameters` to merge into the checkpoint's, for longer contexts. Default: as stored."""
 
     max_prompt_tokens: int | None = model_setting(rules.integer(1), None)
     """Longest prompt, tokens. Default: `max_model_len` - 1."""
@@ -190,8 +190,8 @@ class ServerSettings:
 
     max_kv_cache_tokens: int | None = model_setting(rules.integer(1), None)
     """
-    Maximum tokens in the KV cache, over all sequences, even if there is more memory. It is rounded down to whole blocks
-    of 32. Default: limited by memory only.
+    Maximum tokens in the KV cache, over all sequences, even if there is more memory. The server rounds it down to whole
+    blocks of 32. Default: limited by memory only.
     """
 
     enable_prefix_caching: bool = model_setting(rules.boolean(), True)
@@ -345,7 +345,7 @@ class ServerSettings:
     """Memory for stored responses of the Responses API; 0 stores none. The least recently used go first."""
 
     stored_responses_age_s: float = setting(rules.number(1, "seconds"), 86400.0)
-    """Longest time that a response is stored. When the server stops, all are lost."""
+    """Time for which the server stores a response. When it stops, all are lost."""
 
     shutdown_grace_s: float = setting(rules.number(0, "seconds"), 25.0)
     """
@@ -375,7 +375,7 @@ class ServerSettings:
     log_prompts: bool = setting(rules.boolean(), False)
     """Log prompts and answers too. Off, because they belong to the users."""
 
-    otlp_traces_endpoint: str | None = setting(rules.text("an http://, https:// or grpc:// URL"), None)
+    otlp_traces_endpoint: str | None = setting(rules.text("an http://, https:// or grpc:// URL", "URL"), None)
     """
     Receiver for the spans of requests, see [tracing](tracing.md); needs the extra `otel`. Default: the receiver in the
     `OTEL_*` variables, if any.

@@ -60,7 +60,7 @@ def keys() -> None:
 store_options = all_of(
     [
         data_dir_option,
-        click.option("--database", metavar="DATABASE", help="The platform's database.  [default: in the data folder]"),
+        click.option("--database", metavar="URL", help="The platform's database.  [default: in the data folder]"),
     ]
 )
 """Adds the location of a platform's records."""
