@@ -108,9 +108,11 @@ class HelpfulCommand(click.Command):
         """Parse the arguments; errors say what is expected, and what may be meant by an unknown option."""
         try:
             return super().parse_args(ctx, args)
-        except click.BadParameter as error:
-            error.message = _worded(error.message)
+        except click.MissingParameter:
             raise
+        except click.BadParameter as error:
+            message = _worded(error.message)
+            raise click.BadParameter(message, error.ctx, error.param, error.param_hint) from None
         except click.NoSuchOption as error:
             flag = error.option_name
             raise click.UsageError(f"No such option '{flag}'. {self._hint(flag)}", ctx) from None
