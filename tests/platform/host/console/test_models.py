@@ -36,6 +36,13 @@ def test_models_are_listed_in_pages_with_what_uses_them(driver: webdriver.Chrome
     page.until(lambda: page.text("#model-title") == "m29", "the page of the model")
 
 
+def test_an_endpoint_leads_to_its_model(driver: webdriver.Chrome, platform: FakePlatform) -> None:
+    platform.add("chat")
+    page = Console(driver, platform, "#/chat")
+    page.click("#facts a[href='#models/chat']")
+    page.until(lambda: page.text("#model-title") == "chat", "the page of the model")
+
+
 def test_a_model_shows_its_container_and_hides_its_secrets(driver: webdriver.Chrome, platform: FakePlatform) -> None:
     platform.models["m"] = {
         "PrimaryContainer": {"Image": "tgi:3", "Environment": {"HF_MODEL_ID": "x/y", **ENVIRONMENT}}

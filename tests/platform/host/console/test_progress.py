@@ -76,6 +76,17 @@ def test_a_worker_that_is_woken_shows_its_progress(driver: webdriver.Chrome, pla
     assert page.text("#progress-time") == "for 30 s"
 
 
+def test_a_component_that_starts_says_what_it_does(driver: webdriver.Chrome, platform: FakePlatform) -> None:
+    platform.add("host")
+    facts = {"name": "c", "status": "Creating", "serving": 0, "desired": 1, "base": "", "model": "m"}
+    need = {"cpus": 1, "accelerators": 0, "memory_mb": 512}
+    component = {**facts, "need": need, "failure_reason": "", "trouble": ""}
+    platform.overviews["host"] = {"components": [component], "workers": [worker("fetching", component="c")]}
+    page = Console(driver, platform, "#/host")
+    page.until(lambda: "Fetching the model's files" in page.text("#components"), "the phase")
+    assert not page.find("#progress").is_displayed()
+
+
 def test_losses_and_their_causes_are_events(driver: webdriver.Chrome, platform: FakePlatform) -> None:
     platform.add("chat")
     lost = {

@@ -7,6 +7,7 @@ import { $, element } from "./dom.js";
 import { showReason } from "./failure.js";
 import { showState, troubleOf } from "./format.js";
 import { drawPlacement, needText } from "./placement.js";
+import { PHASES } from "./progress.js";
 
 const HEADS = ["Component", "State", "Copies", "A copy needs", "Model", ""];
 
@@ -20,11 +21,12 @@ export class Components {
   }
 
   /** Hidden where there is no host for components. */
-  show(endpoint, { components, hosts }) {
+  show(endpoint, { components, hosts, workers = [] }) {
     $("components-part").hidden = !components.length && !hosts.length;
     if (endpoint !== this.endpoint) showAdvice("components", null);
     this.endpoint = endpoint;
-    const seen = JSON.stringify([endpoint, components, hosts]);
+    this.phases = new Map(workers.filter((worker) => worker.component && worker.state !== "serving").map((worker) => [worker.component, PHASES[worker.state]]));
+    const seen = JSON.stringify([endpoint, components, hosts, [...this.phases]]);
     if (seen === this.drawn) return; // keep focus and selection
     this.drawn = seen;
     const focused = document.activeElement?.dataset?.act;
@@ -52,11 +54,12 @@ export class Components {
       this.doings(endpoint, component),
     ];
     const row = element("tr", {}, ...cells.map((cell) => element("td", {}, cell)));
-    const reason = component.failure_reason || troubleOf(numbers);
+    const phase = component.serving < component.desired ? this.phases.get(component.name) : "";
+    const reason = component.failure_reason || troubleOf(numbers) || (component.status === "Failed" ? "" : phase);
     if (!reason) return [row];
     const why = element("p");
     showReason(why, reason, { isLogShown: true }); // it has a tab of its own
-    return [row, element("tr", {}, element("td", { colSpan: HEADS.length, className: "why-failed" }, why))];
+    return [row, element("tr", {}, element("td", { colSpan: HEADS.length, className: reason === phase ? "note" : "why-failed" }, why))];
   }
 
   /** Links to other tabs, and the actions of a component. */

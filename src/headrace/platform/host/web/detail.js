@@ -125,11 +125,13 @@ export class Detail {
     await Promise.all([this.failure.show(found, signal), this.progress.show(found, placed, signal)]);
   }
 
-  /** Instance types, which only the configuration has. It may be deleted while its endpoint exists. */
+  /** Instance types and models, which only the configuration has. It may be deleted while its endpoint exists. */
   async readConfig(EndpointConfigName, signal) {
     const config = await callUnlessMissing("SageMaker.DescribeEndpointConfig", { EndpointConfigName }, signal);
-    const types = (config?.ProductionVariants ?? []).map((variant) => [variant.VariantName, variant.InstanceType]);
-    this.config = { EndpointConfigName, types: new Map(types) };
+    const variants = config?.ProductionVariants ?? [];
+    const types = variants.map((variant) => [variant.VariantName, variant.InstanceType]);
+    const models = new Set(variants.map((variant) => variant.ModelName).filter(Boolean));
+    this.config = { EndpointConfigName, types: new Map(types), models: [...models] };
   }
 
   failed(error) {
@@ -160,7 +162,7 @@ export class Detail {
     this.tell(found.FailureReason ?? (found.EndpointStatus === "InService" ? troubleOf(numbers) : ""), { isLogShown: found.EndpointStatus === "Failed" || !found.FailureReason });
     this.tellParts(found.ProductionVariants ?? [], placed);
     replaceIfChanged($("variants"), [variantTable(found, this.config.types)]);
-    replaceIfChanged($("facts"), facts(found));
+    replaceIfChanged($("facts"), facts(found, this.config.models));
   }
 
   /** Tell the components and hosts to every part of the page that offers a choice. */
@@ -258,12 +260,13 @@ function copyable(text, what) {
   return element("span", {}, element("code", { textContent: text }), " ", copyButton(text, what));
 }
 
-function facts(found) {
+function facts(found, models) {
   const pending = found.PendingDeploymentSummary;
   const rows = [
     ["ARN", copyable(found.EndpointArn, "ARN")],
     ["OpenAI", copyable(`${location.origin}/v1`, "address for OpenAI clients")],
     ["Invocations", copyable(`${location.origin}/endpoints/${encodeURIComponent(found.EndpointName)}/invocations`, "address of invocations")],
+    ...models.map((name) => ["Model resource", element("a", { href: `#models/${encodeURIComponent(name)}`, textContent: name })]),
     ["Configuration", found.EndpointConfigName ?? "–"],
     ...(pending ? [["Changes to", pending.EndpointConfigName]] : []),
     ...notesOf(found.ProductionVariants ?? []).map((note) => ["Note", note]),
