@@ -1,6 +1,7 @@
 """Folders are created completely or not at all, and describe the network that they contain."""
 
 import dataclasses
+import json
 
 import pytest
 
@@ -79,6 +80,25 @@ def test_a_chat_template_of_a_gguf_file_is_written_into_the_folder_only(name, is
         with pytest.raises(BrokenModel, match="has a chat template named"):
             export_files(load_model(str(path)), folder, {})
         assert not [*tmp_path.rglob("*.jinja")]
+
+
+def test_the_sampling_that_a_model_is_known_for_stays_with_its_weights(tmp_path):
+    _, spec = from_config(Fields(TINY_LLAMA, ""))
+    tensors = {gguf_name(weight): values for weight, values in random_weights(spec).items()}
+    named = {"basename": "SmolLM2", "size_label": "135M", "finetune": "Instruct"}
+    metadata = {f"general.{key}": value for key, value in named.items()}
+    path = write_gguf(
+        tmp_path / "m.gguf", gguf_metadata(spec) | metadata | gguf_vocabulary(byte_level_tokenizer()), tensors
+    )
+    model = load_model(str(path))
+    for folder in (tmp_path / "from-file", tmp_path / "from-folder"):
+        folder.mkdir()
+        export_files(model, folder, {})
+        values = json.loads((folder / "generation_config.json").read_text())
+        assert values["temperature"] == model.defaults.sampling.temperature == 0.2
+        assert values["do_sample"]
+        model = dataclasses.replace(model, path=folder)
+        (folder / "generation_config.json").unlink()
 
 
 def test_a_folder_appears_with_all_its_files(tmp_path):

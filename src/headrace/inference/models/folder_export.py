@@ -96,6 +96,7 @@ def export_files(model: Model, folder: Path, changes: Mapping[str, object]) -> N
     else:
         config = config_from_spec(model.spec) | _token_ids(model)
         _write_tokenizer(model, folder)
+    _write_generation_config(model, folder / "generation_config.json")
     _write_json(folder / "config.json", {**{key: value for key, value in config.items() if key != "dtype"}, **changes})
 
 
@@ -115,7 +116,6 @@ def _text_config(model: Model) -> dict[str, object]:
 def _write_tokenizer(model: Model, folder: Path) -> None:
     (folder / "tokenizer.json").write_text(model.tokenizer.to_json(), encoding="utf-8")
     _write_json(folder / "tokenizer_config.json", model.tokenizer.to_config(max_tokens=model.spec.max_positions))
-    _write_json(folder / "generation_config.json", _token_ids(model))
     for name, text in (model.chat_template.templates if model.chat_template else {}).items():
         path = folder / "chat_template.jinja"
         if not _PLAIN_NAME.fullmatch(name):  # it comes from the file, and would name a file elsewhere
@@ -126,6 +126,14 @@ def _write_tokenizer(model: Model, folder: Path) -> None:
             path = folder / "additional_chat_templates" / f"{name}.jinja"
             path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
+
+
+def _write_generation_config(model: Model, path: Path) -> None:
+    """Write the sampling that is known by the model's name, which the folder loses, unless the file names one."""
+    values = json.loads(path.read_text(encoding="utf-8")) if path.exists() else _token_ids(model)
+    sampling = model.defaults.sampling.values()
+    if not path.exists() or sampling.keys() - values.keys():
+        _write_json(path, values | ({"do_sample": True} | sampling if sampling else {}))
 
 
 def _token_ids(model: Model) -> dict[str, object]:
