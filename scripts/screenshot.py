@@ -198,7 +198,6 @@ def console_scenes(url: str) -> list[Scene]:
         Scene("console-failed", f"{base}#/draft", has_failure),
         Scene("console-deploy", base, lambda page: page.all(".choice"), lambda page: page.click("#deploy")),
         Scene("console-model", f"{base}#models/chat", lambda page: page.all("#model-environment table")),
-        Scene("console-models", f"{base}#models", lambda page: page.all("#models-list td"), is_wide=False),
         Scene("console-keys", f"{base}#keys", lambda page: page.all("#keys-commands pre"), is_on_phone=False),
     ]
 
