@@ -7,14 +7,14 @@ from safetensors.torch import save_file
 
 from headrace.inference.models.families.registry import family_of
 from headrace.inference.models.folder_export import export_files, new_folder
-from headrace.inference.models.loading import load_model
+from headrace.inference.models.loading import NEUTRAL, load_model
 from headrace.inference.models.places import stored_name
 from headrace.inference.runner.decoding import decode
 
 
 def write_bf16_folder(source: Path, target: Path) -> None:
-    """Write config, tokenizer, chat template and weights, rounded to bf16."""
-    model = load_model(str(source))
+    """Write config, tokenizer, chat template and weights, rounded to bf16, without recommended sampling."""
+    model = load_model(str(source), generation_config=NEUTRAL)
     names = family_of(model.spec).tensors
     tensors = {}
     for name in model.weights.names():
