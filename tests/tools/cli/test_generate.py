@@ -130,6 +130,13 @@ def test_the_prompt_is_an_argument_or_an_option(headrace) -> None:
     ways = (["one two"], ["-"], ["-p", "one two"])
     assert len({headrace("generate", "echo", *words, stdin="one two").stdout for words in ways}) == 1
     assert "Give either one prompt" in headrace("generate", "echo", "one", "-p", "two").stderr
+    for args, said in (
+        (("http://127.0.0.1:1", "Hi"), "write --url http://127.0.0.1:1."),
+        (("echo", "--input", "no.jsonl"), "--input is no.jsonl; expected a file"),
+        (("echo", "Hi", "--json-schema", "no.json"), "--json-schema is no.json; expected a file that exists"),
+    ):
+        result = headrace("generate", *args)
+        assert (result.exit_code, said in result.stderr) == (2, True), result.stderr
     assert "which --input names" in headrace("generate", "echo", "one", "-o", "x").stderr
 
 

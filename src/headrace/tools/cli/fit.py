@@ -36,8 +36,8 @@ headrace fit ./model.gguf --max-model-len 32768  with a longer context
 headrace fit my/model --rope '{"rope_type": "yarn", "factor": 4}'
 headrace fit smollm2 --json | jq .advice
 """
-_MIN_MEMORY_BYTES = 1 << 20
-"""Less is a number whose unit is missing."""
+_MIB = 1 << 20
+"""A smaller memory is a number whose unit is missing."""
 
 
 @click.command(cls=HelpfulCommand, examples=EXAMPLES)
@@ -73,8 +73,8 @@ def fit(
     from headrace.inference.runner.decode_speed import measure_bandwidth
     from headrace.inference.runner.memory import available_memory_bytes
 
-    available = available_memory_bytes() if memory is None else _size("--memory", memory, minimum=_MIN_MEMORY_BYTES)
-    bytes_per_s = measure_bandwidth() if bandwidth is None else float(_size("--bandwidth", bandwidth))
+    available = available_memory_bytes() if memory is None else _size("--memory", memory, "16GiB", minimum=_MIB)
+    bytes_per_s = measure_bandwidth() if bandwidth is None else float(_size("--bandwidth", bandwidth, "40GB"))
     report = _make_report(model, settings, facts, available, bytes_per_s)
     if as_json:
         click.echo(json.dumps(report.values()))
@@ -180,8 +180,8 @@ def _hub_facts(repo_id: str, revision: str | None, rope: Mapping[str, object] | 
     )
 
 
-def _size(flag: str, text: str, *, minimum: int = 1) -> int:
+def _size(flag: str, text: str, example: str, *, minimum: int = 1) -> int:
     try:
         return parse_size(text, minimum=minimum)
     except ValueError:
-        raise SettingsError(f"{flag} is {text!r}; expected a size such as 16GiB.") from None
+        raise SettingsError(f"{flag} is {text!r}; expected a size such as {example}.") from None

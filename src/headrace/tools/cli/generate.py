@@ -282,8 +282,14 @@ class Batch:
             SettingsError: the output exists, and the options do not say to continue or to replace it.
         """
         path = options["input_path"]
-        with nullcontext(sys.stdin) if path == "-" else Path(path).open(encoding="utf-8") as lines:
-            items = list(parse_items(lines, sampling))
+        try:
+            with nullcontext(sys.stdin) if path == "-" else Path(path).open(encoding="utf-8") as lines:
+                items = list(parse_items(lines, sampling))
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            raise SettingsError(
+                f"--input is {path}; expected a file of JSON lines that can be read ({why})."
+            ) from error
         output = None if options["output_path"] in {None, "-"} else Path(options["output_path"])
         num_before = 0
         if output is not None and output.exists() and not options["overwrite"]:

@@ -11,6 +11,7 @@ import click
 from headrace.core.errors import SettingsError
 from headrace.core.generation import Grammar, RepetitionDetection, SamplingParams
 from headrace.core.sampling_defaults import RECOMMENDED, RecommendedSampling
+from headrace.serving.settings.values import flag_name
 from headrace.tools.cli.group import Decorator, all_of
 
 DEFAULTS = SamplingParams()
@@ -117,10 +118,12 @@ def _bias(text: str) -> tuple[int, float]:
 
 def _grammar(options: Mapping[str, Any]) -> Grammar | None:
     choices = [
-        Grammar("json_schema", _file_or_text(options["json_schema"])) if options["json_schema"] else None,
+        Grammar("json_schema", _file_or_text("--json-schema", options["json_schema"]))
+        if options["json_schema"]
+        else None,
         Grammar("json_object") if options["json_object"] else None,
         Grammar("regex", options["regex"]) if options["regex"] else None,
-        Grammar("lark", _file_or_text(options["lark"])) if options["lark"] else None,
+        Grammar("lark", _file_or_text(options, "lark")) if options["lark"] else None,
     ]
     grammars = [grammar for grammar in choices if grammar is not None]
     if len(grammars) > 1:
@@ -128,9 +131,12 @@ def _grammar(options: Mapping[str, Any]) -> Grammar | None:
     return grammars[0] if grammars else None
 
 
-def _file_or_text(value: str) -> str:
-    """Return the content of the file of that name, else the text itself."""
+def _file_or_text(options: Mapping[str, Any], name: str) -> str:
+    """Return the content of the file that an option names, else its text; refuse the name of a missing file."""
+    value: str = options[name]
     if "\n" in value or value.lstrip().startswith("{"):
         return value
     path = Path(value)
+    if path.suffix in {".json", ".lark"} and not path.is_file():
+        raise SettingsError(f"{flag_name(name)} is {value}; expected a file that exists, or the text itself.")
     return path.read_text(encoding="utf-8") if path.is_file() else value
