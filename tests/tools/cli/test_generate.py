@@ -132,7 +132,7 @@ def test_the_prompt_is_an_argument_or_an_option(headrace) -> None:
     assert "Give either one prompt" in headrace("generate", "echo", "one", "-p", "two").stderr
     for args, said in (
         (("http://127.0.0.1:1", "Hi"), "write --url http://127.0.0.1:1."),
-        (("echo", "--input", "no.jsonl"), "--input is no.jsonl; expected a file"),
+        (("echo", "--input", "no.jsonl"), "--input is no.jsonl; expected a readable file"),
         (("echo", "Hi", "--json-schema", "no.json"), "--json-schema is no.json; expected a file that exists"),
     ):
         result = headrace("generate", *args)

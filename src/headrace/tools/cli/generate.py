@@ -287,9 +287,7 @@ class Batch:
                 items = list(parse_items(lines, sampling))
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-            raise SettingsError(
-                f"--input is {path}; expected a file of JSON lines that can be read ({why})."
-            ) from error
+            raise SettingsError(f"--input is {path}; expected a readable file of JSON lines ({why}).") from error
         output = None if options["output_path"] in {None, "-"} else Path(options["output_path"])
         num_before = 0
         if output is not None and output.exists() and not options["overwrite"]:

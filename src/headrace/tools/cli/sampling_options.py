@@ -118,9 +118,7 @@ def _bias(text: str) -> tuple[int, float]:
 
 def _grammar(options: Mapping[str, Any]) -> Grammar | None:
     choices = [
-        Grammar("json_schema", _file_or_text("--json-schema", options["json_schema"]))
-        if options["json_schema"]
-        else None,
+        Grammar("json_schema", _file_or_text(options, "json_schema")) if options["json_schema"] else None,
         Grammar("json_object") if options["json_object"] else None,
         Grammar("regex", options["regex"]) if options["regex"] else None,
         Grammar("lark", _file_or_text(options, "lark")) if options["lark"] else None,

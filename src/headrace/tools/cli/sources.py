@@ -101,7 +101,5 @@ def _make_source(ctx: click.Context, model: str | None, options: Mapping[str, An
     if model is None:
         raise SettingsError("Name a model, such as smollm2, or a server with --url.")
     if model.startswith(("http://", "https://")):
-        raise SettingsError(
-            f"MODEL is {model}; expected a model. To use the server at that address, write --url {model}."
-        )
+        raise SettingsError(f"MODEL is {model}; expected a model. To use that server, write --url {model}.")
     return ctx.ensure_object(Seams).make_engine(engine_settings(model, options), progress)
