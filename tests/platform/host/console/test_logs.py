@@ -1,5 +1,7 @@
 """The workers' logs, in a real browser."""
 
+import re
+
 import pytest
 from selenium import webdriver
 from selenium.webdriver.common.keys import Keys
@@ -20,6 +22,8 @@ def test_logs_are_followed_line_by_line(driver: webdriver.Chrome, platform: Fake
     platform.logs["AllTraffic/worker-1"].append("one more <b>line</b>")
     page.until(lambda: page.text("#lines > div:last-child .what") == "one more <b>line</b>", "the new line")
     assert len(page.all("#lines > div")) == 501
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", page.text("#lines > div:last-child time"))
+    assert page.text("#log-zone").startswith("Times are in ")
     at_end = (
         "const view = document.getElementById('lines'); return view.scrollHeight - view.scrollTop - view.clientHeight"
     )

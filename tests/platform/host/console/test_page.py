@@ -101,6 +101,20 @@ def test_nothing_overflows_on_a_phone(driver: webdriver.Chrome, platform: FakePl
         driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
+def test_every_field_has_a_label_and_every_table_that_scrolls_can_be_focused(
+    driver: webdriver.Chrome, platform: FakePlatform
+) -> None:
+    page = Console(driver, platform)
+    unnamed = """
+        const fields = [...document.querySelectorAll("input, select, textarea")];
+        const isNamed = (field) => field.labels.length || field.getAttribute("aria-label") || field.id === "";
+        return fields.filter((field) => !isNamed(field)).map((field) => field.id);
+    """
+    assert page.run(unnamed) == []
+    assert page.all(".scroll")
+    assert page.all(".scroll:not([tabindex='0']), .scroll:not([aria-label])") == []
+
+
 def test_the_console_looks_as_it_should(driver: webdriver.Chrome, platform: FakePlatform) -> None:
     """With SCREENSHOT_OF_CONSOLE (a path) it also keeps the picture."""
     platform.history = TrafficHistory()
