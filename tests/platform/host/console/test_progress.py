@@ -67,8 +67,11 @@ def test_an_endpoint_that_is_created_shows_its_step_its_time_and_its_log(
     page.until(lambda: not page.find("#progress").is_displayed(), "the end")
 
 
-def test_a_worker_that_is_woken_shows_its_progress(driver: webdriver.Chrome, platform: FakePlatform) -> None:
-    (variant,) = platform.add("chat")["ProductionVariants"]
+@pytest.mark.parametrize("status", ["InService", "Updating"])
+def test_a_worker_that_is_woken_shows_its_progress(
+    driver: webdriver.Chrome, platform: FakePlatform, status: str
+) -> None:
+    (variant,) = platform.add("chat", status, LastModifiedTime=NOW_S - 30)["ProductionVariants"]
     variant |= {"CurrentInstanceCount": 0, "DesiredInstanceCount": 1}
     platform.overviews["chat"] = {"workers": [worker("starting")]}
     page = Console(driver, platform, "#/chat")

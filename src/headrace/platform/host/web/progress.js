@@ -68,10 +68,10 @@ export class Progress {
 
 /** Empty if nothing is in progress. */
 function titleOf({ EndpointStatus: status, ProductionVariants: variants = [] }, workers) {
-  if (TITLES[status]) return TITLES[status];
   const serves = variants.some((variant) => variant.CurrentInstanceCount > 0);
   const wakes = workers.some((worker) => !worker.component && ORDER.includes(worker.state) && worker.state !== "serving");
-  return status === "InService" && !serves && wakes ? "Starting a worker" : "";
+  if ((status === "InService" || status === "Updating") && !serves && wakes) return "Starting a worker"; // one that was asleep, or lost
+  return TITLES[status] ?? "";
 }
 
 /** The workers of the endpoint's own models, of the newest revision. */
