@@ -67,7 +67,7 @@ def test_a_text_is_completed_with_the_option_and_by_a_base_model(
     gateway.serve(partial(answer, models=listed(has_chat_template=has_chat_template)))
     result = headrace("invoke", "ep", "The sea", *option, "--url", gateway.url)
     assert result.stdout == " is wide\n", result.stderr
-    assert result.stderr.splitlines()[-1] == "The answer was cut at 1,024 tokens. Raise it with -n N."
+    assert result.stderr.splitlines()[-1] == "The answer was cut at 1,024 tokens. Raise --max-new-tokens (-n)."
     body = {"prompt": "The sea", "max_tokens": 1024, "temperature": 0, "repetition_detection": RULE}
     assert sent(gateway) == body
 
@@ -131,4 +131,4 @@ def test_an_answer_without_text_is_explained(gateway, headrace) -> None:
     assert result.stdout == "\n"
     assert "It has no text: it ended within its reasoning" in result.stderr
     assert "was cut at 1,024 tokens" in result.stderr
-    assert "-n N" in result.stderr
+    assert "--max-new-tokens (-n)" in result.stderr

@@ -117,7 +117,7 @@ def ending_note(finish_reason: str | None, body: Mapping[str, Any] | None, *, ha
         limit = None if body is None else body.get("max_tokens")
         most = count_of(limit, "token") if isinstance(limit, int) else "its maximum of tokens"
         within = "" if has_text else " It has no text: it ended within its reasoning."
-        return f"The answer was cut at {most}.{within}" + (" Raise it with -n N." if body is not None else "")
+        return f"The answer was cut at {most}.{within}" + (" Raise --max-new-tokens (-n)." if body is not None else "")
     if has_text:
         return None
     reason = "" if finish_reason is None else f" (finish reason: {finish_reason})"
