@@ -9,7 +9,15 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from headrace.platform.gateway.routing import NoReplica, RoutingQuery, UnknownVariant, choose, load_bound, prefix_of
+from headrace.platform.gateway.routing import (
+    NoReplica,
+    RoutingQuery,
+    UnknownVariant,
+    choose,
+    load_bound,
+    prefix_of,
+    replicas_of,
+)
 from headrace.platform.state.routes import PrefixRouting, Route
 
 from .routes import route, variant
@@ -176,3 +184,19 @@ def test_an_unknown_session_always_goes_to_the_same_replica():
     assert (
         len({choose(of, RoutingQuery(affinity=b"s1"), {}, lambda n=n: n / 10).replica.worker for n in range(10)}) == 1
     )
+
+
+def test_a_draw_on_the_border_of_two_weights_is_of_the_second():
+    of = route(variant("a", ["http://a"]), variant("b", ["http://b"]))
+    assert choose(of, RoutingQuery(), {}, lambda: 0.5).variant.name == "b"
+    assert choose(of, RoutingQuery(), {}, lambda: 0.499).variant.name == "a"
+
+
+@pytest.mark.parametrize(("loads", "bound"), [([0, 0], 4), ([16, 16], 21), ([40, 0, 0, 0], 13), ([3, 5], 6)])
+def test_the_bound_of_a_prefix_is_a_quarter_above_the_mean_load(loads, bound):
+    assert load_bound(loads) == bound
+
+
+def test_a_fleet_without_a_share_has_no_replicas_for_new_traffic():
+    old_and_new = variant("v", ["http://old"], ["http://new"], shares=[0.0, 1.0])
+    assert [replica.url for replica in replicas_of(old_and_new)] == ["http://new"]

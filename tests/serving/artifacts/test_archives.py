@@ -134,6 +134,11 @@ def test_a_later_member_replaces_an_earlier_one_of_the_same_name(tmp_path) -> No
     assert unpacked(tmp_path, archive(members)) == {"a": b"2", "b": b"1"}
 
 
+def test_a_link_replaces_a_file_and_another_link_of_the_same_name(tmp_path) -> None:
+    members = [file("a", b"1"), file("to", b"2"), link("b", "a"), link("a", "to"), link("b", "to")]
+    assert unpacked(tmp_path, archive(members)) == {"a": b"2", "to": b"2", "b": b"2"}
+
+
 def test_a_name_cannot_be_a_file_and_a_folder(tmp_path) -> None:
     assert "'a/b'" in refused(tmp_path, archive([file("a"), file("a/b")]))
 

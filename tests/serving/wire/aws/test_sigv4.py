@@ -304,6 +304,27 @@ def test_no_space_is_needed_between_the_parts():
     assert verify(changed(request, headers={"authorization": authorization})).access_key == ACCESS_KEY
 
 
+@pytest.mark.parametrize("expires_s", [1, 604_800])
+def test_the_shortest_and_the_longest_lifetime_are_accepted(expires_s):
+    request = signed("s3-query", "s3", method="GET", path="/b/k", expires=expires_s)
+    assert verify(request).access_key == ACCESS_KEY
+
+
+def test_at_most_256_headers_may_be_signed():
+    accepted = signed("header", "sagemaker", headers={f"x-{number}": "a" for number in range(254)})
+    assert len(accepted.headers["authorization"].partition("SignedHeaders=")[2].split(",")[0].split(";")) == 256
+    assert verify(accepted).access_key == ACCESS_KEY
+    refused_request = signed("header", "sagemaker", headers={f"x-{number}": "a" for number in range(255)})
+    assert refused(refused_request) == ("IncompleteSignatureException", 400)
+
+
+def test_an_access_key_may_contain_slashes(monkeypatch):
+    key = "team/a/AKIA"
+    monkeypatch.setattr("tests.serving.wire.aws.signing.ACCESS_KEY", key)
+    request = signed("header", "sagemaker", headers=TARGET)
+    assert verify(request, secret_of=lambda name: SECRETS[ACCESS_KEY] if name == key else None).access_key == key
+
+
 @pytest.mark.parametrize("expires", ["", "0", "-1", "x", "604801", "9" * 5000, "٣"])
 def test_an_invalid_lifetime_is_refused(expires):
     request = signed("s3-query", "s3", method="GET", path="/b/k")
