@@ -46,9 +46,10 @@ MODULES = {
     "serving/wire/aws/sigv4.py": "serving/wire/aws",
     "serving/artifacts/archives.py": "serving/artifacts",
     "platform/gateway/routing.py": "platform/gateway/test_routing.py platform/gateway/test_components.py",
+    f"{_PLANNING}/adapters.py": "platform/control/components",
     **{
         f"{_PLANNING}/{name}.py": f"{_PLANNING} platform/control/loops"
-        for name in ("adapters", "deployment", "endpoint", "instances", "plan", "pool", "rollout", "worker_actions")
+        for name in ("deployment", "endpoint", "instances", "plan", "pool", "rollout", "worker_actions")
     },
     **{
         f"{_SCALING}/planning/{name}.py": _SCALING
