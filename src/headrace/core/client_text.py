@@ -1,5 +1,6 @@
-"""Quoting of text that a client sent, in errors and in the log."""
+"""Text of clients, and reasons of failures, as errors and the log show them."""
 
+import os
 from urllib.parse import quote
 
 _MAX_QUOTED_CHARACTERS = 200
@@ -16,3 +17,13 @@ def shortened(text: str) -> str:
     """Return the beginning of a client's text, on one line."""
     head = text[:_MAX_QUOTED_CHARACTERS]
     return escaped(head) if len(head) == len(text) else f"{escaped(head)}…"
+
+
+def reason_of(error: Exception) -> str:
+    """Return what a failed read, write or connection says to people: without numbers, paths and addresses."""
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not UTF-8"
+    # Lookups of names have negative numbers, which only their own text explains.
+    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
+    return str(getattr(error, "strerror", None) or error)

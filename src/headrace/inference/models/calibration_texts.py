@@ -10,6 +10,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Final
 
+from headrace.core.client_text import reason_of
 from headrace.core.errors import SettingsError
 from headrace.core.generation import ChatPrompt
 from headrace.inference.models.model import Model
@@ -44,7 +45,7 @@ def _samples(model: Model, file: Path | None, length: int) -> Iterator[list[int]
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as exc:
-        raise SettingsError(f"The calibration file {file} cannot be read: {exc}.", path=str(file)) from exc
+        raise SettingsError(f"The calibration file {file} cannot be read: {reason_of(exc)}.", path=str(file)) from exc
     if file.suffix == ".jsonl":
         yield from _of_lines(model, text.splitlines(), str(file), length)
         return

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from headrace.core.answer_format.formats import AnswerFormat, find_format
+from headrace.core.client_text import reason_of
 from headrace.core.errors import InvalidRequest, SettingsError
 from headrace.core.generation import ChatPrompt
 from headrace.core.model_kinds import ToolSupport
@@ -187,8 +188,8 @@ def override_template(configured: str, special_names: Mapping[str, str]) -> Chat
         except (OSError, UnicodeDecodeError) as exc:
             names = ", ".join(sorted(BUILT_IN_TEMPLATES))
             raise SettingsError(
-                f"The chat template {str(path)!r} is neither a readable file nor a built-in name ({names}): {exc}. "
-                "Give a path, a name, or the Jinja source itself."
+                f"The chat template {str(path)!r} is neither a readable file nor a built-in name ({names}): "
+                f"{reason_of(exc)}. Give a path, a name, or the Jinja source itself."
             ) from exc
     template = ChatTemplate(text, special_names=special_names, source=source)
     try:

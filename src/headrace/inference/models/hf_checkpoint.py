@@ -7,6 +7,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
+from headrace.core.client_text import reason_of
 from headrace.core.errors import BrokenModel
 from headrace.core.sampling_defaults import SamplingDefaults
 from headrace.inference.models.families.family import Family
@@ -177,4 +178,4 @@ def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as exc:
-        raise BrokenModel(f"{path} cannot be read: {exc}.", path=str(path)) from exc
+        raise BrokenModel(f"{path} cannot be read: {reason_of(exc)}.", path=str(path)) from exc

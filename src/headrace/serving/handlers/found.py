@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from headrace.core.client_text import reason_of
 from headrace.core.errors import SettingsError
 from headrace.serving.settings.model_folder import (
     MODEL_CONFIG_FILE,
@@ -140,7 +141,7 @@ def _read(path: Path) -> str:
             raise SettingsError(f"{path} is longer than {_MAX_FILE_BYTES} bytes; expected a small text file.")
         return content.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path} cannot be read: {error}. Expected text in UTF-8.") from error
+        raise SettingsError(f"{path} cannot be read: {reason_of(error)}. Expected text in UTF-8.") from error
 
 
 def _read_json(path: Path) -> dict[str, Any]:

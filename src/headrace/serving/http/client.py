@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
+from headrace.core.client_text import reason_of
 from headrace.serving.http.client_connection import (
     ClientConnection,
     ClientResponse,
@@ -141,7 +142,7 @@ class _Pool:
         except TimeoutError:
             raise ConnectFailed(f"{self.netloc} does not accept connections") from None
         except OSError as error:
-            raise ConnectFailed(f"no connection to {self.netloc} ({error.strerror or error})") from error
+            raise ConnectFailed(f"no connection to {self.netloc} ({reason_of(error)})") from error
         # NOTE: not earlier: uvloop does not report the end of a connection that is cancelled while it is being made.
         if not connection.is_open:
             raise ConnectFailed(f"{self.netloc} closed the connection at once")

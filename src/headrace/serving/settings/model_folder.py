@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from headrace.core.client_text import reason_of
 from headrace.core.errors import SettingsError
 from headrace.serving.settings.container_names import MODEL_OPTIONS, Notice
 from headrace.serving.settings.container_tables import MODEL_KEYS
@@ -177,7 +178,7 @@ def _read(path: Path) -> str:
             raise SettingsError(f"{path} has {size_bytes} bytes; expected at most {_MAX_FILE_BYTES}.")
         return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path} cannot be read: {error}. Expected a YAML file in UTF-8.") from error
+        raise SettingsError(f"{path} cannot be read: {reason_of(error)}. Expected a YAML file in UTF-8.") from error
 
 
 def _code_notices(root: Path) -> Iterator[Notice]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from headrace.core.client_text import reason_of
 from headrace.core.errors import SettingsError
 
 _MAX_BYTES: Final = 1 << 20
@@ -30,7 +31,7 @@ def read_properties(path: Path) -> dict[str, str]:
         with path.open("rb") as file:
             content = file.read(_MAX_BYTES + 1)
     except OSError as error:
-        raise SettingsError(f"{path} cannot be read: {error}. Expected a Java properties file.") from error
+        raise SettingsError(f"{path} cannot be read: {reason_of(error)}. Expected a Java properties file.") from error
     if len(content) > _MAX_BYTES:
         raise SettingsError(f"{path} has more than {_MAX_BYTES} bytes; expected at most {_MAX_BYTES}.")
     return parse_properties(_decode(content), source=str(path))

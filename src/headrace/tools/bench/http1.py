@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
+from headrace.core.client_text import reason_of
 from headrace.core.errors import SettingsError
 from headrace.serving.http.client_connection import ClientConnection, ClientResponse
 from headrace.serving.http.tls import client_context
@@ -184,7 +185,7 @@ class HttpClient:
                 "was issued for, and set SSL_CERT_FILE to the file of its root certificate if it has a root of its own."
             ) from error
         except OSError as error:
-            raise ConnectionFailed(f"no connection to {host}:{self.port} ({error.strerror or error})") from error
+            raise ConnectionFailed(f"no connection to {host}:{self.port} ({reason_of(error)})") from error
         if not connection.is_open:
             raise ConnectionFailed(f"{host}:{self.port} closed the connection at once")
         self._open[connection] = asyncio.Event()

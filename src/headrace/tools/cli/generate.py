@@ -19,6 +19,7 @@ from typing import Any, Self
 import click
 import msgspec
 
+from headrace.core.client_text import reason_of
 from headrace.core.errors import Busy, HeadraceError, InvalidRequest, SettingsError
 from headrace.core.generation import ChatPrompt, GenerationRequest, SamplingParams
 from headrace.tools.cli.answers import (
@@ -286,8 +287,9 @@ class Batch:
             with nullcontext(sys.stdin) if path == "-" else Path(path).open(encoding="utf-8") as lines:
                 items = list(parse_items(lines, sampling))
         except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-            raise SettingsError(f"--input is {path}; expected a readable file of JSON lines ({why}).") from error
+            raise SettingsError(
+                f"--input is {path}; expected a readable file of JSON lines ({reason_of(error)})."
+            ) from error
         output = None if options["output_path"] in {None, "-"} else Path(options["output_path"])
         num_before = 0
         if output is not None and output.exists() and not options["overwrite"]:
