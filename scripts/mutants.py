@@ -144,10 +144,8 @@ def behaviour(node: ast.AST) -> Iterator[ast.AST]:
         is_type = isinstance(node, ast.arg | ast.AnnAssign | ast.FunctionDef | ast.AsyncFunctionDef) and (
             child in (getattr(node, "annotation", None), getattr(node, "returns", None))
         )
-        is_declared = (
-            child in getattr(node, "decorator_list", ())
-            or isinstance(node, ast.ClassDef)
-            and (isinstance(child, ast.keyword))
+        is_declared = child in getattr(node, "decorator_list", ()) or (
+            isinstance(node, ast.ClassDef) and (isinstance(child, ast.keyword))
         )
         if is_type or is_declared or isinstance(child, ast.Import | ast.ImportFrom | ast.Raise | ast.JoinedStr):
             continue
