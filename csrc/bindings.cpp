@@ -12,6 +12,7 @@
 #include <optional>
 #include <system_error>
 
+#include "cpu.h"
 #include "isa.h"
 #include "pack.h"
 #include "pack_w4.h"
@@ -202,6 +203,8 @@ void bind_runtime(nb::module_& m) {
   m.def("adapter_bytes", adapter_bytes, "config"_a, "limits"_a);
   m.def("kv_block_bytes", kv_block_bytes, "config"_a);
   m.def("available_isas", available_isas);
+  m.def("best_isa", best_isa);
+  m.def("built_isas", built_isas);
   m.def("cpu_features", cpu_features);
   m.def("has_native_bf16", [](const std::string& isa) { return select_kernels(isa).has_native_bf16; }, "isa"_a);
   m.attr("BLOCK_TOKENS") = kBlockTokens;

@@ -1,25 +1,35 @@
+#include <algorithm>
 #include <stdexcept>
 
+#include "cpu.h"
 #include "isa.h"
 
 namespace headrace {
 
 namespace {
 
-#if defined(__x86_64__)
-// __builtin_cpu_supports asks CPUID and, for the wide registers, whether the operating system saves them (XCR0).
-bool has_avx2() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-}
+struct Variant {
+  const char* isa;  // of isa_*.cpp
+  bool runs_here;
+  const Kernels& kernels;
+};
 
-bool has_avx512() {
-  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-         __builtin_cpu_supports("avx512vnni");
-}
-
-bool has_avx512_bf16() { return has_avx512() && __builtin_cpu_supports("avx512bf16"); }
+// The variants of this build (CMake: HEADRACE_KERNELS), best first.
+const std::vector<Variant>& variants() {
+  static const std::vector<Variant> all = {
+#if defined(HEADRACE_HAS_avx512_bf16)
+      {"avx512_bf16", has_avx512_bf16(), avx512_bf16::kernels},
 #endif
+#if defined(HEADRACE_HAS_avx512)
+      {"avx512", has_avx512(), avx512::kernels},
+#endif
+#if defined(HEADRACE_HAS_avx2)
+      {"avx2", has_avx2(), avx2::kernels},
+#endif
+      {"portable", true, portable::kernels},
+  };
+  return all;
+}
 
 std::string joined(const std::vector<std::string>& names) {
   std::string text;
@@ -29,13 +39,18 @@ std::string joined(const std::vector<std::string>& names) {
 
 }  // namespace
 
+std::vector<std::string> built_isas() {
+  std::vector<std::string> names;
+  for (const Variant& variant : variants()) names.push_back(variant.isa);
+  return names;
+}
+
 std::vector<std::string> available_isas() {
   std::vector<std::string> names;
-#if defined(__x86_64__)
-  if (has_avx512()) names.push_back("avx512");
-  if (has_avx2()) names.push_back("avx2");
-#endif
-  names.push_back("portable");
+  for (const Variant& variant : variants()) {
+    const std::string name = variant.kernels.name;
+    if (variant.runs_here && std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  }
   return names;
 }
 
@@ -56,19 +71,11 @@ std::vector<std::string> cpu_features() {
 }
 
 const Kernels& select_kernels(const std::string& isa) {
-  const std::vector<std::string> available = available_isas();
-  const std::string chosen = isa.empty() ? available.front() : isa;
-  bool is_available = false;
-  for (const std::string& name : available) is_available |= name == chosen;
-  if (!is_available) {
-    throw std::invalid_argument("isa is " + chosen + ", which this CPU or build does not support; expected one of " +
-                                joined(available));
+  for (const Variant& variant : variants()) {
+    if (variant.runs_here && (isa.empty() || isa == variant.kernels.name)) return variant.kernels;
   }
-#if defined(__x86_64__)
-  if (chosen == "avx512") return has_avx512_bf16() ? avx512_bf16::kernels : avx512::kernels;
-  if (chosen == "avx2") return avx2::kernels;
-#endif
-  return portable::kernels;
+  throw std::invalid_argument("isa is " + isa + ", which this CPU or build does not support; expected one of " +
+                              joined(available_isas()));
 }
 
 }  // namespace headrace

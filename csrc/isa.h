@@ -23,6 +23,9 @@ extern const Kernels kernels;
 }
 #endif
 
+// Names of the isa_*.cpp that this build compiled (CMake: HEADRACE_KERNELS), best first.
+std::vector<std::string> built_isas();
+
 // Names of the ISAs that this CPU (and its operating system) can run, best first: avx512, avx2, portable.
 std::vector<std::string> available_isas();
 

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from headrace.inference.runner.cpu import _reason, default_threads
+from headrace.inference.runner.cpu import _mismatch, _reason, default_threads
 
 CPUS = sorted(os.sched_getaffinity(0))
 
@@ -45,6 +45,10 @@ def test_a_quota_of_one_cpu_or_less_is_one_thread(files, tmp_path):
 )
 def test_no_quota_is_no_limit(files, tmp_path):
     assert machine(tmp_path, {cpu: str(cpu) for cpu in CPUS}, files) == len(CPUS)
+
+
+def test_a_build_of_another_cpu_is_named():
+    assert _mismatch("avx2", ["avx512", "portable"]).endswith("for avx512 and portable; this CPU can run avx2")
 
 
 def test_the_reason_for_portable_kernels_is_that_of_the_architecture():

@@ -1,11 +1,13 @@
 """The native kernels compute what the reference computes, for every format, CPU variant and kind of network."""
 
+import platform
 from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
 
+from headrace import _native
 from headrace.core.errors import SettingsError
 from headrace.inference.models.spec import MoeSpec
 from headrace.inference.models.weights import Encoding
@@ -297,7 +299,13 @@ def test_the_report_names_the_best_isa():
     report = cpu_report()
     assert report.isa == report.isas[0]
     assert report.isas[-1] == "portable"
+    assert report.is_built_for_cpu
     assert report.threads >= 1
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="other CPUs have only portable kernels")
+def test_the_tests_compare_the_kernels_of_all_cpus():
+    assert set(_native.built_isas()) == {"avx512_bf16", "avx512", "avx2", "portable"}
 
 
 def test_the_runner_reports_the_loaded_model(tmp_path):

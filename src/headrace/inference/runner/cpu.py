@@ -21,6 +21,8 @@ class CpuReport:
     isa: str
     """The default variant."""
     reason: str
+    is_built_for_cpu: bool
+    """Whether this build has the best kernels for this CPU; a build made on another machine may lack them."""
     threads: int
     """The default number of threads of a step."""
 
@@ -28,8 +30,16 @@ class CpuReport:
 def cpu_report() -> CpuReport:
     """Detect the instruction sets of this CPU and the defaults that follow from them."""
     features, isas = tuple(_native.cpu_features()), tuple(_native.available_isas())
-    reason = _reason(isas[0], platform.machine())
-    return CpuReport(features=features, isas=isas, isa=isas[0], reason=reason, threads=default_threads())
+    best, built = _native.best_isa(), _native.built_isas()
+    reason = _reason(isas[0], platform.machine()) if best in built else _mismatch(best, built)
+    return CpuReport(
+        features=features,
+        isas=isas,
+        isa=isas[0],
+        reason=reason,
+        is_built_for_cpu=best in built,
+        threads=default_threads(),
+    )
 
 
 def has_native_bf16(isa: str | None = None) -> bool:
@@ -46,6 +56,10 @@ def default_threads(sys_fs: Path = Path("/sys")) -> int:
     siblings = {_read(sys_fs / topology.format(cpu)) or cpu for cpu in usable_cpus()}
     quota = _cgroup_cpus(sys_fs / "fs/cgroup")
     return max(1, min(len(siblings), quota or len(siblings)))
+
+
+def _mismatch(best: str, built: list[str]) -> str:
+    return f"this copy was compiled on another CPU, for {' and '.join(built)}; this CPU can run {best}"
 
 
 def _reason(isa: str, machine: str) -> str:

@@ -12,6 +12,7 @@ from headrace.core.telemetry import get_logger
 from headrace.inference.models.adapter import Adapter
 from headrace.inference.models.spec import ModelSpec
 from headrace.inference.models.weights import WeightSource
+from headrace.inference.runner.cpu import cpu_report
 from headrace.inference.runner.native_config import native_limits
 from headrace.inference.runner.packing import MATRICES, load_packed, parts_of
 from headrace.inference.runner.plan import RunnerPlan
@@ -127,6 +128,9 @@ def load_native_runner(
             message=f"The weights ({format_size(memory.weights_bytes)}) do not fit into memory: they are mapped, and "
             "experts that are not in the page cache are read from disk.",
         )
+    cpu = cpu_report()
+    if isa is None and not cpu.is_built_for_cpu:
+        get_logger().warning("kernels.missing", message=f"Using the {cpu.isa} kernels: {cpu.reason}.")
     try:
         _native.has_native_bf16(isa or "")
         packed = load_packed(

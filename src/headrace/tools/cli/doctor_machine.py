@@ -44,7 +44,8 @@ def check_native() -> Iterator[Finding]:
         yield Finding(name="native runtime", status="failed", found=f"does not load: {error}", advice=advice)
         return
     slow = "The portable kernels run anywhere but are slow; x86-64 with AVX2 is many times faster."
-    advice = slow if report.isa == "portable" else ""
+    rebuild = "Install Headrace from its source on this machine, or build it with CMAKE_ARGS=-DHEADRACE_KERNELS=all."
+    advice = (slow if report.isa == "portable" else "") if report.is_built_for_cpu else rebuild
     threads = f"{count_of(report.threads, 'thread')} on {count_of(len(usable_cpus()), 'logical CPU')}"
     found = f"{report.isa} kernels, {threads}: {report.reason}"
     yield Finding(name="CPU", status="warning" if advice else "ok", found=found, advice=advice)
