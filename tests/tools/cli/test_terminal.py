@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.answer_format.parser import ContentText, ReasoningText
-from headrace.core.generation import Chunk, EngineStats, Finish, FinishReason, ModelInfo
+from headrace.core.generation import Chunk, Finish, FinishReason, ModelInfo
 from headrace.serving.handlers.spec import ContractName, HandlerSpec
 from headrace.tools.cli.answers import PartWriter, Stopwatch, printable
 from headrace.tools.cli.ready import BEGINNING, QUESTION, code_ready_text, prompt_for, ready_text
@@ -60,33 +60,51 @@ def test_an_empty_answer_has_no_speed() -> None:
     assert watch.line() == "0 tokens"
 
 
-def test_the_card_of_a_ready_server_has_facts_addresses_and_commands() -> None:
-    info = ModelInfo(
-        name="smollm2",
-        revision=None,
-        family="llama",
-        dtype="w4a8",
-        kv_dtype="int8",
-        device="cpu (avx512)",
-        max_model_len=8192,
-        max_prompt_tokens=8191,
-        max_num_seqs=64,
-        vocab_size=49152,
-        num_parameters=134_000_000,
-        has_chat_template=True,
-        created_s=0,
-    )
-    card = ready_text("http://127.0.0.1:8080", info, EngineStats(num_blocks=1000, block_tokens=32))
-    assert "w4a8 weights, int8 KV cache, on cpu (avx512)" in card
-    assert "32,000 tokens" in card
-    assert "sampling   temperature 1, OpenAI's default" in card
-    for route in ("/v1/chat/completions", "/generate_stream", "/invocations", "/ping", "/metrics"):
-        assert f"http://127.0.0.1:8080{route}" in card
-    assert "headrace bench http://127.0.0.1:8080" in card
-    base = ready_text("http://127.0.0.1:8080", replace(info, has_chat_template=False), EngineStats())
-    assert "a base model, which continues text" in base
-    assert "/v1/chat/completions" not in base
-    assert '"prompt": "The sea is"' in base
+INFO = ModelInfo(
+    name="smollm2",
+    revision=None,
+    family="llama",
+    dtype="w4a16",
+    kv_dtype="bf16",
+    device="cpu (avx512)",
+    max_model_len=8192,
+    max_prompt_tokens=8191,
+    max_num_seqs=64,
+    vocab_size=49152,
+    num_parameters=134_000_000,
+    has_chat_template=True,
+    created_s=0,
+)
+BASE = replace(INFO, has_chat_template=False)
+EMBEDDER = replace(INFO, has_chat_template=False, generates=False)
+URL = "http://127.0.0.1:8080"
+
+
+@pytest.mark.parametrize(
+    ("info", "addresses", "request_line"),
+    [
+        (INFO, ("chat page", "OpenAI", "Anthropic", "Ollama"), f"curl {URL}/v1/chat/completions"),
+        (BASE, ("chats", "chat page", "OpenAI", "Ollama"), f"curl {URL}/v1/completions"),
+        (EMBEDDER, ("OpenAI", "Ollama"), f"curl {URL}/v1/embeddings"),
+    ],
+)
+def test_the_card_of_a_ready_server_has_addresses_for_clients_and_one_request(
+    info: ModelInfo, addresses: tuple[str, ...], request_line: str
+) -> None:
+    card = ready_text(URL, info)
+    rows = [line[2:].partition("  ")[0] for line in card.strip("\n").splitlines()]
+    assert tuple(rows[1 : rows.index("")]) == addresses
+    assert "w4a16 on cpu (avx512), 8,192 tokens of context" in card
+    assert f"  {request_line} \\\n" in card
+    assert card.count("curl ") == 1
+    assert "KEY" not in card
+    assert max(map(len, card.splitlines())) <= 80
+
+
+def test_the_card_of_a_server_with_a_key_says_how_to_send_it() -> None:
+    card = ready_text(URL, INFO, needs_key=True)
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_AUTH_TOKEN", "OLLAMA_API_KEY", '-H "Authorization: Bearer $KEY"'):
+        assert name in card
 
 
 @pytest.mark.parametrize(

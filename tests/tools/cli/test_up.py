@@ -25,16 +25,16 @@ def test_the_card_has_addresses_and_commands_that_exist(headrace, tmp_path: Path
         parse(words)
     assert [words[0] for words in commands] == ["deploy", "invoke"]
     assert 'eval "$(headrace env)"' in text
-    assert "keys      required" in text
-    assert "keys      not required" in card(tmp_path / "headrace", open=True)
+    assert "keys       required" in text
+    assert "keys       not required" in card(tmp_path / "headrace", open=True)
 
 
 def test_the_card_signs_the_browser_in_with_a_generated_key_only(tmp_path: Path) -> None:
     folder = DataFolder(tmp_path)
     for key_id, fragment in ((GENERATED_KEY_ID, "#key=s3%2Fcret"), ("HRAKOTHER", "")):
         folder.access_key.write_bytes(msgspec.json.encode(LocalKey(key_id=key_id, secret="s3/cret")))
-        assert f"  console   {URL}/console{fragment}\n" in card(tmp_path)
-        assert f"  console   {URL}/console\n" in card(tmp_path, open=True)
+        assert f"  console    {URL}/console{fragment}\n" in card(tmp_path)
+        assert f"  console    {URL}/console\n" in card(tmp_path, open=True)
 
 
 def test_the_card_names_a_data_folder_of_its_own(headrace, tmp_path: Path) -> None:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.core.generation import EngineStats, ModelInfo
-from headrace.core.sampling_defaults import describe_defaults
-from headrace.tools.cli.tables import count_of, wrapped
+from headrace.tools.cli.tables import wrapped
 
 if TYPE_CHECKING:
     from headrace.serving.handlers.spec import HandlerSpec
@@ -19,6 +18,7 @@ QUESTION = "How does rain form?"
 BEGINNING = "The sea is"
 """Begins a text, for base models."""
 _JSON = "application/json"
+_KEY = "required: OPENAI_API_KEY, ANTHROPIC_AUTH_TOKEN or OLLAMA_API_KEY, or the header below"
 _CONTRACTS = {
     "djl": "a handler for DJL",
     "torchserve": "a handler for TorchServe",
@@ -32,10 +32,10 @@ def prompt_for(models: Iterable[Mapping[str, Any]]) -> str:
     return BEGINNING if is_base else QUESTION
 
 
-def print_ready(url: str, info: ModelInfo, stats: EngineStats) -> None:
+def print_ready(url: str, info: ModelInfo, _stats: EngineStats, *, needs_key: bool = False) -> None:
     """Print the message to a terminal; logs have a line about it already."""
     if sys.stderr.isatty():
-        click.echo(ready_text(url, info, stats), err=True)
+        click.echo(ready_text(url, info, needs_key=needs_key), err=True)
 
 
 def print_models_ready(url: str, specs: "Sequence[HandlerSpec]", side_urls: Mapping[str, str]) -> None:
@@ -79,60 +79,34 @@ def code_ready_text(url: str, spec: "HandlerSpec") -> str:
 """
 
 
-def ready_text(url: str, info: ModelInfo, stats: EngineStats) -> str:
-    """Return the message: facts, addresses and commands to copy."""
-    route, value = "chat/completions", '"messages": [{"role": "user", "content": "Tell me a joke."}]'
-    if info.is_base:
-        route, value = "completions", f'"prompt": "{BEGINNING}"'
-    example = f'{{"model": "{info.name}", "stream": true, {value}}}'
-    generate = f'{{"inputs": "{BEGINNING}", "parameters": {{"max_new_tokens": 40}}}}'
+def ready_text(url: str, info: ModelInfo, *, needs_key: bool = False) -> str:
+    """Return the message: the model, the addresses for clients, and a request to copy."""
     rows = [
-        *_facts(info, stats),
-        ("chat page", f"{url}/"),
+        ("model", f"{info.name}, {info.dtype} on {info.device}, {info.max_model_len:,} tokens of context"),
+        *([("chats", "rejected: this base model only continues text")] if info.is_base else []),
+        *([("chat page", f"{url}/")] if info.generates else []),
         ("OpenAI", f"{url}/v1"),
-        ("SageMaker", f"{url}/invocations  {url}/ping"),
-        ("TGI", f"{url}/generate  {url}/generate_stream"),
-        ("metrics", f"{url}/metrics"),
+        *([] if info.is_base or not info.generates else [("Anthropic", f"ANTHROPIC_BASE_URL={url}")]),
+        ("Ollama", f"OLLAMA_HOST={url}"),
+        *([("key", _KEY)] if needs_key else []),
     ]
     width = max(len(name) for name, _ in rows) + 2
-    return f"""
-{_table(rows, width)}
+    return f"\n{_table(rows, width)}\n\n  {_example(url, info, needs_key=needs_key)}\n"
 
-  {_curl(f"{url}/v1/{route}", example)}
 
-  {_curl(f"{url}/generate_stream", generate)}
-
-  headrace chat --url {url}
-  headrace bench {url}
-
-  Ctrl-C stops the server; running requests may finish.
-"""
+def _example(url: str, info: ModelInfo, *, needs_key: bool) -> str:
+    route, body = "chat/completions", f'"messages": [{{"role": "user", "content": "{QUESTION}"}}]'
+    if not info.generates:
+        route, body = "embeddings", f'"input": "{BEGINNING}"'
+    elif info.is_base:
+        route, body = "completions", f'"prompt": "{BEGINNING}", "max_tokens": 40'
+    header = ' \\\n    -H "Authorization: Bearer $KEY"' if needs_key else ""
+    return f"curl {url}/v1/{route}{header} \\\n    -d {shlex.quote(f'{{{body}}}')}"
 
 
 def _table(rows: Sequence[tuple[str, str]], width: int) -> str:
     """Return a line for each row, wrapped between words on a terminal."""
     return "\n".join(wrapped(f"  {name:<{width}}{value}", width + 2, stream=sys.stderr) for name, value in rows)
-
-
-def _facts(info: ModelInfo, stats: EngineStats) -> list[tuple[str, str]]:
-    capacity = stats.num_blocks * stats.block_tokens
-    facts = [
-        ("model", f"{info.name} ({info.family}, {info.num_parameters / 1e6:,.0f} M parameters)"),
-        ("format", f"{info.dtype} weights, {info.kv_dtype} KV cache, on {info.device}"),
-        ("backend", f"{info.backend}: {info.backend_reason}" if info.backend_reason else info.backend),
-        ("context", f"{info.max_model_len:,} tokens; {count_of(info.max_num_seqs, 'sequence')} at once"),
-    ]
-    if info.generates:
-        facts.append(("sampling", describe_defaults(info.sampling_defaults)))
-    if info.is_base:
-        facts.insert(1, ("chats", "refused: a base model, which continues text (--chat-template changes that)"))
-    if info.rope:
-        facts.append(("rope", info.rope))
-    if info.format_reason:
-        facts.insert(2, ("why", info.format_reason))
-    if capacity:
-        facts.append(("KV cache", f"{capacity:,} tokens"))
-    return facts
 
 
 def _curl(url: str, body: str, content_type: str = _JSON) -> str:

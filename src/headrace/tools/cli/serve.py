@@ -12,6 +12,7 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -93,7 +94,8 @@ def serve(**overrides: Any) -> None:
         notices = formatted_notices(user_code, notices)
     with showing_progress() as progress:
         formatters = None if user_code is None else formatters_of(user_code, settings, progress)
-        code = run_server(settings, notices=notices, progress=progress, on_ready=print_ready, formatters=formatters)
+        on_ready = partial(print_ready, needs_key=settings.api_key is not None)
+        code = run_server(settings, notices=notices, progress=progress, on_ready=on_ready, formatters=formatters)
     sys.exit(code)
 
 

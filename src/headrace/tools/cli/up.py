@@ -105,6 +105,7 @@ def panel_text(
         ("platform", url),
         ("console", console_url(url, key)),
         ("OpenAI", f"{url}/v1"),
+        ("Anthropic", f"ANTHROPIC_BASE_URL={url}"),
         ("objects", storage),
         ("data", str(folder.root)),
         *([("log", str(log))] if log is not None else []),
