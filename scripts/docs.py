@@ -2,10 +2,11 @@
 Generate pages of `docs/` and parts of pages from the code.
 
 Settings, names of other servers, metrics, errors, the command line, operations of AWS, request fields, families of
-models, the file list.
+models, the list of folders.
 
 python scripts/docs.py            write them
 python scripts/docs.py --check    exit 1 if one of them differs from the code
+python scripts/docs.py --tree csrc    print one line per source file of a folder instead
 """
 
 import argparse
@@ -176,19 +177,35 @@ def source_folders() -> dict[Path, list[Path]]:
 
 
 def tree_page() -> Iterator[str]:
-    """Yield the page with one line per source file, folder by folder."""
+    """Yield the page with one line per folder of sources."""
     yield "# The tree\n"
-    yield "Every source file with its first sentence."
-    yield "[Architecture](architecture.md) explains how the folders fit together,"
+    yield "Find the folder of a part: this page lists all folders of sources with their purpose."
+    yield "`python scripts/docs.py --tree FOLDER` prints one line per file of a folder,"
+    yield "[architecture](architecture.md) explains how the folders fit together,"
     yield "and [Where do I change ...?](where-to-change.md) names the files to edit for common changes.\n"
+    yield "| folder | purpose |"
+    yield "|---|---|"
     for folder, files in source_folders().items():
-        yield f"## {folder.relative_to(ROOT).as_posix()}\n"
         package = folder / "__init__.py"
-        if package in files:
-            yield f"{first_sentence(package)}.\n"
-        yield "```text"
-        yield from (f"{path.name:24}{first_sentence(path)}".rstrip() for path in files if path != package)
-        yield "```\n"
+        about = first_sentence(package) if package in files else FOLDERS_WITHOUT_PACKAGE[folder.name]
+        yield f"| `{folder.relative_to(ROOT).as_posix()}` | {escape(about)} |"
+
+
+FOLDERS_WITHOUT_PACKAGE = {
+    "csrc": "The native runtime: layout of weights, packing, threads, sampling, Python bindings",
+    "kernels": "Kernels, compiled once for each instruction set",
+    "simd": "Vector primitives of each instruction set",
+    "shell": "What `headrace env` gives to a shell: a redirection for botocore, defaults of the SageMaker SDKs",
+    "web": "HTML, CSS and JavaScript of a page for browsers",
+}
+
+
+def files_of(top: Path) -> Iterator[str]:
+    """Yield one line per source file below a folder, with its first sentence."""
+    for folder, files in source_folders().items():
+        if folder.is_relative_to(top.absolute()):
+            yield f"\n{folder.relative_to(ROOT).as_posix()}/"
+            yield from (f"  {path.name:24}{first_sentence(path)}".rstrip() for path in files)
 
 
 def packages_block() -> Iterator[str]:
@@ -273,7 +290,12 @@ def main() -> int:
     """Write or check the generated pages and parts of pages."""
     parser = argparse.ArgumentParser(description="Write the generated pages of the docs.")
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a page is out of date")
-    check = parser.parse_args().check
+    parser.add_argument("--tree", type=Path, metavar="FOLDER", help="print one line per source file of this folder")
+    options = parser.parse_args()
+    if options.tree:
+        print("\n".join(files_of(options.tree)))
+        return 0
+    check = options.check
     wanted = {DOCS / name: NOTE + "\n".join(page()).rstrip() + "\n" for name, page in PAGES.items()}
     for name, (path, block) in BLOCKS.items():
         wanted[path] = with_block(wanted.get(path) or path.read_text(encoding="utf-8"), name, block())

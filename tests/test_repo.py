@@ -70,7 +70,7 @@ def test_the_contributors_page_and_the_tree_name_every_package() -> None:
     contributing, tree = (ROOT / "CONTRIBUTING.md").read_text(), (ROOT / "docs" / "tree.md").read_text()
     for package in PACKAGE.rglob("__init__.py"):
         folder = package.parent.relative_to(ROOT).as_posix()
-        assert f"## {folder}\n" in tree
+        assert f"| `{folder}` |" in tree
         if package.parent.parent == PACKAGE:
             assert f"\n{package.parent.name}/ " in contributing
 
