@@ -2,7 +2,8 @@
 Build the documentation as a site: `python scripts/site.py [FOLDER]`, by default `build/site`; `--serve` shows it.
 
 The pages link to files all over the repository, so the site's source is a copy of what git knows of it: links are the
-same on the site as in an editor. Diagrams are shown as `scripts/diagrams.py` drew them. A link or an anchor that leads
+same on the site as in an editor. Diagrams are shown as `scripts/diagrams.py` drew them, and a comment `not run` as a
+sentence. A link or an anchor that leads
 nowhere fails the build. Needs the dependency group `docs`.
 """
 
@@ -22,6 +23,8 @@ _FOLDERS = ("docs", "benchmarks", "examples", "deploy")
 _FILES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE")
 _FIRST_COMMENT = re.compile(r"\A<!-- .* -->\n")
 """The note of a generated page; behind it MkDocs does not find the page's title."""
+_NOT_RUN = re.compile(r"^<!-- not run: (.*) -->\n+", re.MULTILINE)
+"""The mark of a block that the tests do not run (`tests/pages.py`)."""
 
 
 def copy_source() -> None:
@@ -36,6 +39,7 @@ def copy_source() -> None:
             shutil.copy2(ROOT / name, target)
             if target.suffix == ".md":
                 text = _FIRST_COMMENT.sub("", target.read_text(encoding="utf-8"))
+                text = _NOT_RUN.sub(r"<small>The tests do not run these lines: \1.</small>\n\n", text)
                 target.write_text(with_images(text, Path(name)), encoding="utf-8")
 
 
