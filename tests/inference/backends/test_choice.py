@@ -158,7 +158,7 @@ def test_a_backend_that_is_named_serves_if_it_can(backend):
             ALL,
             {"backend": "transformers"},
             SettingsError,
-            "which needs gptqmodel for weights quantized with awq. Install it: pip install gptqmodel.",
+            f"which needs gptqmodel for weights quantized with awq. Install it: {pip_install('gptqmodel')}.",
         ),
         (
             ON_GPUS_ONLY,

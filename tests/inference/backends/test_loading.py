@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from headrace.core.errors import SettingsError, UnsupportedModel
+from headrace.core.installing import pip_install
 from headrace.inference.backends.choice import BackendChoice, HostFacts
 from headrace.inference.backends.facts import host_facts
 from headrace.inference.backends.loading import adjustments, chosen_config, load_backend, num_devices
@@ -111,7 +112,7 @@ def test_the_choice_is_reported_before_the_model_is_loaded(smollm2_path):
     [
         (
             {"quantization_config": {"quant_method": "awq", "bits": 4}},
-            "needs gptqmodel for weights quantized with awq. Install it: pip install gptqmodel.",
+            f"needs gptqmodel for weights quantized with awq. Install it: {pip_install('gptqmodel')}.",
         ),
         (
             {"quantization_config": {"quant_method": "eetq"}},

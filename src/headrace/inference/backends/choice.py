@@ -251,7 +251,7 @@ def _refusal(name: str, obstacle: _Obstacle) -> HeadraceError:
     if obstacle.message:
         return obstacle.error(obstacle.message)
     sentence = f"backend is {name}, which {obstacle.text}."
-    if obstacle.fix.startswith("pip "):
+    if " install " in obstacle.fix:
         return obstacle.error(f"{sentence} Install it: {obstacle.fix}.")
     return obstacle.error(f"{sentence} {obstacle.fix[:1].upper()}{obstacle.fix[1:]}." if obstacle.fix else sentence)
 
