@@ -39,7 +39,7 @@ def copy_source() -> None:
             shutil.copy2(ROOT / name, target)
             if target.suffix == ".md":
                 text = _FIRST_COMMENT.sub("", target.read_text(encoding="utf-8"))
-                text = _NOT_RUN.sub(r"<small>The tests do not run these lines: \1.</small>\n\n", text)
+                text = _NOT_RUN.sub(r"<small>The tests do not run this block: \1.</small>\n\n", text)
                 target.write_text(with_images(text, Path(name)), encoding="utf-8")
 
 
