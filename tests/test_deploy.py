@@ -29,6 +29,7 @@ CHART = DEPLOY / "helm" / "headrace"
 TEMPLATES = sorted((CHART / "templates").iterdir())
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").iterdir())
 INSTALL = ROOT / "docs" / "install.md"
+SERVICE = ROOT / "docs" / "guides" / "service.md"
 FILES = [
     DEPLOY / "Dockerfile",
     *COMPOSE,
@@ -38,6 +39,7 @@ FILES = [
     *UNITS,
     *WORKFLOWS,
     INSTALL,
+    SERVICE,
     ROOT / "README.md",
     ROOT / "pyproject.toml",
 ]
