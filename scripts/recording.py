@@ -55,6 +55,7 @@ COLOURS = {"31": "#ff7b72", "32": "#3fb950", "33": "#d29922", "34": "#58a6ff", "
 CARD, EDGE, TEXT, FAINT, COMMAND = "#0d1117", "#30363d", "#e6edf3", "#8b949e", "#7ee787"
 _SPINNER = re.compile("[\u2800-\u28ff]")
 _KEY = re.compile(r"(?<=#key=)[\w-]+")
+_FAILED = re.compile(r"(?:^|\x1b\[2K)((?:Error:|Traceback).*)", re.MULTILINE)
 _CONTROL = re.compile(r"\x1b\[([\d;?]*)([A-Za-z])|\x1b\][^\x07]*\x07|\x1b[()=>][A-Z0-9]?")
 
 
@@ -282,6 +283,9 @@ def record(commands: Sequence[str], files: Mapping[str, str]) -> tuple[Screen, f
             end = len(session.events)
             session.run("headrace down")
             session.close()
+    written = "".join(text for _, text in session.events[:end])
+    if failed := _FAILED.search(written):
+        sys.exit(f"A command failed. {failed[1].strip()}")
     screen = Screen()
     for time_s, text in session.events[:end]:
         screen.write(_KEY.sub("…", text), time_s)
