@@ -51,6 +51,8 @@ CLIENTS = (
     _client("Claude Code", "claude_code.mjs", _AGENTS, "@anthropic-ai/claude-code"),
     _client("Codex", "codex.mjs", _AGENTS, "@openai/codex"),
     _client("OpenCode", "opencode.mjs", _AGENTS, "opencode-ai"),
+    _client("Cline", "cline.mjs", _AGENTS, "cline"),
+    _client("Continue", "continue.mjs", _AGENTS, "@continuedev/cli"),
     _client("ollama (Python)", "ollama_py.py", _OLLAMA, "ollama"),
     _client("ollama (JavaScript)", "ollama_js.mjs", _OLLAMA, "ollama"),
     # PyPI's torch brings CUDA. The build for CPUs: PIP_FIND_LINKS=https://download.pytorch.org/whl/cpu/torch
