@@ -208,6 +208,16 @@ def files_of(top: Path) -> Iterator[str]:
             yield from (f"  {path.name:24}{first_sentence(path)}".rstrip() for path in files)
 
 
+def decisions_page() -> Iterator[str]:
+    """Yield the list of decisions, by their titles."""
+    yield "# Decisions\n"
+    yield "See why Headrace is built as it is, before you change it: each page has the context of a choice, the choice,"
+    yield "and what it costs or what was measured.\n"
+    for path in sorted((DOCS / "decisions").glob("0*.md")):
+        number, _, title = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ").partition(". ")
+        yield f"{number}. [{title}]({path.name})"
+
+
 def packages_block() -> Iterator[str]:
     """Yield one line per top-level package, for contributors."""
     yield "```text"
@@ -277,6 +287,7 @@ PAGES: dict[str, Callable[[], Iterator[str]]] = {
     "coverage.md": coverage_page,
     "dialects/fields.md": fields_page,
     "tree.md": tree_page,
+    "decisions/README.md": decisions_page,
 }
 BLOCKS: dict[str, tuple[Path, Callable[[], Iterator[str]]]] = {
     "folders": (CONTRIBUTING, packages_block),
