@@ -46,8 +46,8 @@ void add_layer(LayoutBuilder& builder, const ModelConfig& config, const Model& m
   add_matrix("qkv", model.qkv_padded, hidden);
   if (config.qkv_bias) builder.add_vector(prefix + "qkv_bias", model.qkv_padded);
   if (!config.qk_norm.empty()) {
-    builder.add_vector(prefix + "q_norm", config.qk_norm == "head" ? config.head_dim : queries);
-    builder.add_vector(prefix + "k_norm", config.qk_norm == "head" ? config.head_dim : keys);
+    builder.add_vector(prefix + "q_norm", config.has_norm_of_heads() ? config.head_dim : queries);
+    builder.add_vector(prefix + "k_norm", config.has_norm_of_heads() ? config.head_dim : keys);
   }
   if (config.sinks) builder.add_vector(prefix + "sinks", config.num_heads);
   add_matrix("o", outputs, model.attention_padded);
@@ -60,12 +60,25 @@ void add_layer(LayoutBuilder& builder, const ModelConfig& config, const Model& m
   const bool biased = routed ? config.expert_bias : config.mlp_bias;
   if (routed) builder.add_vector(prefix + "router", hidden, experts.num_scores());
   if (routed && config.router_bias) builder.add_vector(prefix + "router_bias", experts.score_pitch());
+  if (routed && config.choice_bias) builder.add_vector(prefix + "choice_bias", experts.score_pitch());
   const int32_t inputs_of_down = config.gated_mlp ? 2 * inner : inner;
   add_matrix("gate_up", copies * inputs_of_down, hidden);
   if (biased) builder.add_vector(prefix + "gate_up_bias", inputs_of_down, copies);
   add_matrix("down", copies * outputs, inner);
   if (biased) builder.add_vector(prefix + "down_bias", hidden, copies);
   if (config.norms != "pre") builder.add_norm(prefix + "post_mlp_norm", config, hidden);
+}
+
+ExpertChoice parse_choice(const ModelConfig& config) {
+  static const char* const names[] = {"softmax", "sigmoid", "sqrt_softplus"};
+  const auto found = std::find(std::begin(names), std::end(names), config.scoring);
+  require(found != std::end(names), "scoring is " + config.scoring + "; expected softmax, sigmoid or sqrt_softplus");
+  require(config.group_score == "best" || config.group_score == "best_two",
+          "group_score is " + config.group_score + "; expected best or best_two");
+  const auto scoring = static_cast<Scoring>(found - std::begin(names));
+  const bool by_logits = scoring == Scoring::kSoftmax && !config.choice_bias && config.num_groups == 1;
+  return {scoring, by_logits, config.num_groups, config.top_groups, config.group_score == "best" ? 1 : 2,
+          config.router_softcap, config.sum_floor, config.factor_scale};
 }
 
 void check_experts(const ModelConfig& config) {
@@ -82,6 +95,13 @@ void check_experts(const ModelConfig& config) {
   require(config.num_shared_experts == 0 || !config.expert_bias, "shared experts with biases are not supported");
   require(config.expert_tolerance >= 0 && (config.expert_tolerance == 0 || !config.renormalize),
           "expert_tolerance must not be negative, nor above 0 if factors are renormalized");
+  require(config.expert_tolerance == 0 || parse_choice(config).by_logits, "a sparsemixer chooses experts by their logits");
+  require(config.num_groups > 0 && config.num_groups <= kMaxExpertGroups && config.num_experts % config.num_groups == 0 &&
+              config.top_groups > 0 && config.top_groups <= config.num_groups &&
+              config.top_groups * (config.num_experts / config.num_groups) >= config.top_k,
+          "the best groups of experts must hold top_k of them");
+  require(config.router_softcap >= 0 && config.sum_floor >= 0 && config.factor_scale > 0,
+          "the softcap and the floor of a router must not be negative, and its scale must be positive");
   require(config.expert_layers.empty() || config.expert_layers.size() == static_cast<size_t>(config.num_layers),
           "expert_layers must have one entry a layer");
 }
@@ -99,7 +119,7 @@ void check_norms(const ModelConfig& config) {
   };
   expect("norm", config.norm, {"rms", "layer"});
   expect("norms", config.norms, {"pre", "post", "both", "stream"});
-  expect("qk_norm", config.qk_norm, {"", "head", "full", "layer"});
+  expect("qk_norm", config.qk_norm, {"", "head", "rotated", "full", "layer"});
   require(config.norm == "layer" || !config.norm_bias, "an RMS norm has no bias");
   require(config.norms == "pre" || !config.parallel, "parallel attention and MLP need their norms before them");
   require(config.parallel || !config.shared_norm, "only parallel attention and MLP can share a norm");
@@ -107,6 +127,8 @@ void check_norms(const ModelConfig& config) {
 }
 
 }  // namespace
+
+bool ModelConfig::has_norm_of_heads() const { return qk_norm == "head" || qk_norm == "rotated"; }
 
 bool ModelConfig::has_experts(int32_t layer) const {
   return num_experts > 0 && (expert_layers.empty() || expert_layers[layer]);
@@ -121,6 +143,8 @@ void ModelConfig::check() const {
   require(head_dim > 0 && head_dim % 16 == 0 && head_dim <= kMaxHeadDim,
           "head_dim is " + std::to_string(head_dim) + "; expected a multiple of 16 up to 256");
   require(windows.empty() || windows.size() == static_cast<size_t>(num_layers), "windows must have one entry a layer");
+  require(distance_slopes.empty() || distance_slopes.size() == static_cast<size_t>(num_heads),
+          "distance_slopes must have one entry a head");
   const size_t half = static_cast<size_t>(head_dim) / 2;
   const int32_t num_ropes = static_cast<int32_t>(rope_frequencies.size());
   require(num_ropes > 0 && rope_factors.size() == rope_frequencies.size(), "every rope must have a factor");
@@ -236,10 +260,11 @@ Model make_dimensions(const ModelConfig& config) {
   model.parallel = config.parallel;
   model.has_gate = config.gated_mlp;
   model.norms_by_head = config.qk_norm == "layer";
+  model.norms_rotated = config.qk_norm == "rotated";
   if (config.num_experts > 0) {
     model.experts = {config.num_experts, config.top_k, config.num_shared_experts,
                      static_cast<int32_t>(round_up(config.expert_size, kDepth)), config.renormalize, config.shared_gate,
-                     config.expert_tolerance};
+                     config.expert_tolerance, parse_choice(config)};
   }
   model.norm_eps = config.norm_eps;
   model.embedding_scale = config.embedding_scale;

@@ -21,7 +21,7 @@ struct ModelConfig {
   std::string activation = "silu";   // silu, gelu_tanh, gelu_erf, relu, relu2 or clamped_swiglu
   std::string norm = "rms";          // rms or layer
   std::string norms = "pre";         // pre, post, both or stream
-  std::string qk_norm;               // head, full or layer; empty: none
+  std::string qk_norm;               // head, rotated, full or layer; empty: none
   bool causal = true;                // false: a token attends to all of its sequence
   bool embedding_norm = false;       // a norm of the embeddings
   bool first_attn_norm = true;       // false: the first layer has no norm before attention
@@ -32,10 +32,16 @@ struct ModelConfig {
   float swiglu_limit = 0.0f;              // of the clamped swiglu
   bool sinks = false;                     // a score of each head that takes part in the softmax of attention
   std::vector<int32_t> windows;           // per layer
+  std::vector<float> distance_slopes;     // per head, times the distance of a key to the query; empty: none
   int32_t num_experts = 0, top_k = 0, expert_size = 0;  // num_experts 0: all layers are dense
   int32_t num_shared_experts = 0;                       // of the same size as the others
   bool renormalize = false, shared_gate = false, expert_bias = false, router_bias = false;
-  float expert_tolerance = 0.0f;          // of the sparsemixer; 0: the factors are a softmax
+  float expert_tolerance = 0.0f;          // of the sparsemixer; 0: the factors follow from `scoring`
+  std::string scoring = "softmax";        // of the router's logits: softmax, sigmoid or sqrt_softplus
+  std::string group_score = "best_two";   // best or best_two: the scores by which a group of experts is chosen
+  int32_t num_groups = 1, top_groups = 1;
+  bool choice_bias = false;               // added to the scores for the choice only
+  float router_softcap = 0.0f, sum_floor = 0.0f, factor_scale = 1.0f;
   std::vector<bool> expert_layers;        // per layer; empty: experts in all layers
   // Slots of layers that w4a8 and w4a16 store as w8, w4_symmetric or fp4 instead of w4.
   std::map<std::string, std::string> layer_formats;
@@ -46,6 +52,7 @@ struct ModelConfig {
   // Throws std::invalid_argument if a value is invalid.
   void check() const;
   bool has_experts(int32_t layer) const;
+  bool has_norm_of_heads() const;  // the same weights for every head
   WeightKind main_kind() const;  // of most matrices
   int32_t terms() const;         // of an activation
   WeightKind layer_kind(const std::string& slot) const;

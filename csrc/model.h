@@ -114,9 +114,23 @@ struct Layer {
   const float* sinks;                           // [heads] scores beside those of the tokens; null: there are none
   const float* router;                          // [experts, then the shared gate][hidden_padded]; null in dense layers
   const float* router_bias;                     // [score_pitch]; null: there is none
+  const float* choice_bias;                     // [score_pitch], of the choice only; null: there is none
   // gate and up alternate every 16 outputs (without a gate: up alone); with a router: of all experts
   Matrix qkv, o, gate_up, down;
   int32_t window;                               // 0: none
+};
+
+constexpr int32_t kMaxExpertGroups = 64;
+
+enum class Scoring { kSoftmax, kSigmoid, kSqrtSoftplus };
+
+// How the logits of a router become a choice of experts and their factors; `MoeSpec` (inference/models/spec.py) says what
+// each value means.
+struct ExpertChoice {
+  Scoring scoring;
+  bool by_logits;  // the best logits are the best scores: a softmax without biases or groups
+  int32_t num_groups, top_groups, scores_of_group;
+  float softcap, sum_floor, scale;
 };
 
 // Experts of the layers with a router. The shared ones follow the others, and every row takes them.
@@ -124,6 +138,7 @@ struct Experts {
   int32_t count, top_k, num_shared, size_padded;  // count 0: the model has none
   bool renormalize, has_shared_gate;
   float tolerance;  // sparsemixer: relative distance of scores that share the softmax of a choice; 0: one softmax
+  ExpertChoice choice;
 
   constexpr int total() const { return count + num_shared; }
   constexpr int slots() const { return top_k + num_shared; }                   // experts of a row
@@ -141,6 +156,7 @@ struct Model {
   bool parallel;           // attention and MLP both read the input of the layer
   bool has_gate;           // of the MLP
   bool norms_by_head;      // `q_norms` and `k_norms` are layer norms of each head, not one RMS norm of all heads
+  bool norms_rotated;      // `q_norm` and `k_norm` follow the rotary embedding
   Experts experts;
   float norm_eps, embedding_scale, attention_scale;
   float attention_softcap, logit_softcap, qkv_clip;  // 0: none
@@ -148,6 +164,7 @@ struct Model {
   const Layer* layers;
   Norm final_norm;
   Norm embed_norm;         // of the embeddings
+  const float* distance_slopes;  // [heads] of the distance of a key to the query; null: there are none
   const float* token_types;  // [types][hidden_padded] added to the embeddings; null: there are none
   const float* positions;  // [position][hidden_padded], added to the embeddings; null: there is none
   const float* head_bias;  // null: there is none

@@ -188,6 +188,7 @@ void Runtime::connect_weights() {
   const Layout layout = make_layout(config_);
   const uint8_t* base = weights_->data();
   model_.final_norm = config_.norms == "stream" ? Norm{} : norm_at(layout, "final_norm");
+  model_.distance_slopes = config_.distance_slopes.empty() ? nullptr : config_.distance_slopes.data();
   model_.embed_norm = config_.embedding_norm ? norm_at(layout, "embed_norm") : Norm{};
   model_.token_types = config_.num_token_types > 0 ? vector_at(layout, "token_types") : nullptr;
   model_.positions = config_.num_positions > 0 ? vector_at(layout, "positions") : nullptr;
@@ -228,13 +229,14 @@ void Runtime::connect_layer(const Layout& layout, int index) {
   layer.gate_up_bias = vector("gate_up_bias", biased);
   layer.down_bias = vector("down_bias", biased);
   layer.sinks = vector("sinks", config_.sinks);
-  const bool by_head = config_.qk_norm == "head", by_output = !config_.qk_norm.empty() && !by_head;
+  const bool by_head = config_.has_norm_of_heads(), by_output = !config_.qk_norm.empty() && !by_head;
   layer.q_norm = vector("q_norm", by_head);
   layer.k_norm = vector("k_norm", by_head);
   layer.q_norms = vector("q_norm", by_output);
   layer.k_norms = vector("k_norm", by_output);
   layer.router = vector("router", routed);
   layer.router_bias = vector("router_bias", routed && config_.router_bias);
+  layer.choice_bias = vector("choice_bias", routed && config_.choice_bias);
   layer.qkv = matrix("qkv");
   layer.o = matrix("o");
   layer.gate_up = matrix("gate_up");

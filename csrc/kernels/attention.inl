@@ -16,6 +16,9 @@ struct AttentionTile {
   int num_rows;
   float sinks[kRowsAttention];  // a score times log2(e) that takes part in the softmax, or kNoScore
   float softcap;  // of the scores times log2(e); 0: none
+  bool has_slopes;
+  float slopes[kRowsAttention];  // times log2(e), of the distance to the row's own position
+  int positions[kRowsAttention];
 };
 
 // The blocks of one sequence, one layer and one KV head.
@@ -259,6 +262,15 @@ INLINE void cap_scores(float* scores, int from, int to, float cap) {
   for (int i = from; i < to; i += W) store_f(scores + i, softcap(load_f(scores + i), cap));
 }
 
+// Adds `slope` times the distance of each key to the query; the first score is that of the key at `distance`.
+INLINE void add_distances(float* scores, int from, int to, float slope, int distance) {
+  for (int i = from; i < to; i += W) {
+    float distances[W];
+    for (int lane = 0; lane < W; lane++) distances[lane] = static_cast<float>(distance + i + lane);
+    store_f(scores + i, fma(load_f(distances), set_f(slope), load_f(scores + i)));
+  }
+}
+
 template <KvKind KV, int ROWS>
 NOINLINE void attend_rows(const AttentionTile& tile, const Context& context, const Context& following, int d) {
   AttentionState<ROWS> s;
@@ -280,6 +292,7 @@ NOINLINE void attend_rows(const AttentionTile& tile, const Context& context, con
     }
     for (int r = 0; r < ROWS; r++) {
       if (tile.softcap > 0) cap_scores(s.scores[r], from, to, tile.softcap);
+      if (tile.has_slopes) add_distances(s.scores[r], from, to, tile.slopes[r], chunk - tile.positions[r]);
       weigh_row<KV, ROWS>(s, r, Seen(from, to, tile.begin[r] - chunk, tile.end[r] - chunk));
     }
     add_all_values<KV, ROWS>(context, chunk, from, to, d, s);
@@ -318,6 +331,7 @@ INLINE void repeat_last_row(AttentionTile& tile) {
   for (int r = tile.num_rows; r < padded_rows(tile.num_rows); r++) {
     __builtin_memcpy(tile.queries[r], tile.queries[last], sizeof tile.queries[r]);
     tile.scales[r] = tile.scales[last], tile.biases[r] = tile.biases[last], tile.sinks[r] = tile.sinks[last];
+    tile.slopes[r] = tile.slopes[last], tile.positions[r] = tile.positions[last];
     tile.begin[r] = tile.begin[last], tile.end[r] = tile.end[last], tile.out[r] = tile.out[last];
   }
 }

@@ -127,6 +127,67 @@ void StepRun::choose_by_softmax(float* scores, int32_t* chosen, float* shares) c
   for (int slot = 0; slot < experts.top_k; slot++) shares[slot] /= total;
 }
 
+INLINE float score_of(Scoring scoring, float logit) {
+  if (scoring == Scoring::kSigmoid) return sigmoid_one(logit);
+  const float size = __builtin_fabsf(logit);
+  return __builtin_sqrtf((logit > 0 ? logit : 0.0f) + __builtin_log1pf(exp2_one(-size * kLog2E)));
+}
+
+// Sum of the best `count` (one or two) ranks of a group, a score and its bias each.
+INLINE float rank_of_group(const float* scores, const float* bias, int size, int count) {
+  float best = -__builtin_inff(), second = best;
+  for (int i = 0; i < size; i++) {
+    const float rank = bias ? scores[i] + bias[i] : scores[i];
+    if (rank > best) second = best, best = rank;
+    else if (rank > second) second = rank;
+  }
+  return count == 1 || size == 1 ? best : best + second;
+}
+
+// Sets the scores outside of the best groups to -inf; the lower group of two equals wins.
+INLINE void keep_best_groups(const ExpertChoice& choice, const float* bias, int count, float* scores) {
+  const int size = count / choice.num_groups;
+  float ranks[kMaxExpertGroups];
+  for (int group = 0; group < choice.num_groups; group++) {
+    const int first = group * size;
+    ranks[group] = rank_of_group(scores + first, bias ? bias + first : nullptr, size, choice.scores_of_group);
+  }
+  bool kept[kMaxExpertGroups] = {};
+  for (int i = 0; i < choice.top_groups; i++) {
+    int best = -1;
+    for (int group = 0; group < choice.num_groups; group++) {
+      if (!kept[group] && (best < 0 || ranks[group] > ranks[best])) best = group;
+    }
+    kept[best] = true;
+  }
+  for (int i = 0; i < count; i++) scores[i] = kept[i / size] ? scores[i] : -__builtin_inff();
+}
+
+// Experts are chosen by their scores and biases, and their factors are their scores. Overwrites `scores`.
+void StepRun::choose_by_scores(const float* bias, float* scores, int32_t* chosen, float* shares) const {
+  const Experts& experts = m.experts;
+  const ExpertChoice& choice = experts.choice;
+  const int count = experts.count;
+  if (choice.scoring == Scoring::kSoftmax) {
+    const float top = scores[best_of(scores, count)], total = sum_of_exponentials(scores, count, top);
+    for (int i = 0; i < count; i++) scores[i] = exp2_one((scores[i] - top) * kLog2E) / total;
+  } else {
+    for (int i = 0; i < count; i++) scores[i] = score_of(choice.scoring, scores[i]);
+  }
+  if (choice.num_groups > 1) keep_best_groups(choice, bias, count, scores);
+  float total = 0.0f;
+  for (int slot = 0; slot < experts.top_k; slot++) {
+    int best = 0;
+    for (int i = 1; bias && i < count; i++) best = scores[i] + bias[i] > scores[best] + bias[best] ? i : best;
+    if (!bias) best = best_of(scores, count);
+    chosen[slot] = best;
+    total += shares[slot] = scores[best];
+    scores[best] = -__builtin_inff();
+  }
+  if (!experts.renormalize) return;
+  for (int slot = 0; slot < experts.top_k; slot++) shares[slot] /= total + choice.sum_floor;
+}
+
 // Factors are each the softmax of the scores near that of the choice, without those chosen before (Liu et al. 2023).
 // Overwrites `scores`.
 void StepRun::choose_by_sparsemixer(float* scores, int32_t* chosen, float* shares) const {
@@ -148,6 +209,7 @@ void StepRun::choose_by_sparsemixer(float* scores, int32_t* chosen, float* share
 // Chooses the experts of rows, the best first and the lower one of two equals, and their factors.
 void StepRun::choose_experts(int index, Share tokens) const {
   const Experts& experts = m.experts;
+  const Layer& layer = m.layers[index];
   for (int token = tokens.begin; token < tokens.end; token++) {
     float* scores = work.experts.scores + static_cast<size_t>(token) * experts.score_pitch();
     int32_t* chosen = work.experts.chosen + static_cast<size_t>(token) * experts.slots();
@@ -157,8 +219,11 @@ void StepRun::choose_experts(int index, Share tokens) const {
       float* out = step.all_scores + (static_cast<size_t>(index) * step.num_tokens + token) * experts.count;
       __builtin_memcpy(out, scores, sizeof(float) * experts.count);
     }
+    if (experts.choice.softcap > 0) cap_scores(scores, 0, static_cast<int>(round_up(experts.count, W)), experts.choice.softcap);
     if (experts.tolerance > 0) choose_by_sparsemixer(scores, chosen, shares);
-    else choose_by_softmax(scores, chosen, shares);
+    else if (experts.choice.by_logits) choose_by_softmax(scores, chosen, shares);
+    else choose_by_scores(layer.choice_bias, scores, chosen, shares);
+    for (int slot = 0; slot < experts.top_k; slot++) shares[slot] *= experts.choice.scale;
     for (int i = 0; i < experts.num_shared; i++) {
       chosen[experts.top_k + i] = experts.count + i;
       shares[experts.top_k + i] = gate;

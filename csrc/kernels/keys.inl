@@ -4,13 +4,14 @@ struct HeadShape {
   const Layer* layer;
   int head_dim;
   float eps;
+  bool norms_rotated;  // the norm follows the rotation
 };
 
-// Applies the norm (if the model has one) and the rotation to a query or key head.
+// Applies the norm (if the model has one) and the rotation to a query or key head, in the order of the model.
 INLINE void rotate_head(const HeadShape& shape, const float* head, const float* norm, int position, float* out) {
   const int d = shape.head_dim, half = d / 2;
   alignas(64) float normed[kMaxHeadDim];
-  if (norm) {
+  if (norm && !shape.norms_rotated) {
     rms_norm(head, norm, d, d, shape.eps, normed);
     head = normed;
   }
@@ -20,6 +21,7 @@ INLINE void rotate_head(const HeadShape& shape, const float* head, const float* 
     out[i] = head[i] * cosines[i] - head[i + half] * sines[i];
     out[i + half] = head[i + half] * cosines[i] + head[i] * sines[i];
   }
+  if (norm && shape.norms_rotated) rms_norm(out, norm, d, d, shape.eps, out);
 }
 
 // Makes NaN and infinity finite: a masked value is multiplied by zero and must give zero.

@@ -148,6 +148,7 @@ class StepRun {
   void norm_for_experts(const Layer& layer, Rows rows) const;
   void score_experts(const Layer& layer, Rows rows, Share experts) const;
   void choose_experts(int index, Share tokens) const;
+  void choose_by_scores(const float* bias, float* scores, int32_t* chosen, float* shares) const;
   void choose_by_softmax(float* scores, int32_t* chosen, float* shares) const;
   void choose_by_sparsemixer(float* scores, int32_t* chosen, float* shares) const;
   void sort_places() const;
@@ -240,7 +241,7 @@ void StepRun::store_keys(int index, const Layer& layer, int token, int kv_head) 
   const int sequence = work.row_sequence[token], position = work.row_position[token];
   const int32_t* table = step.block_tables + static_cast<size_t>(sequence) * step.table_width;
   const float* key = qkv(token) + (m.num_heads + kv_head) * d;
-  store_kv({&layer, d, m.norm_eps}, kv.kind, kv.piece(index % kv.num_layers, table[position / kBlockTokens], kv_head), position, key,
+  store_kv({&layer, d, m.norm_eps, m.norms_rotated}, kv.kind, kv.piece(index % kv.num_layers, table[position / kBlockTokens], kv_head), position, key,
            key + m.num_kv_heads * d);
 }
 
@@ -283,12 +284,13 @@ Context StepRun::context_of(int index, HeadRows rows) const {
 // first token of the step) and, quantized, to the input row of the same number.
 void StepRun::attend_range(int index, HeadRows rows, int scratch_offset, const Context& following) const {
   const Layer& layer = m.layers[index];
-  const HeadShape shape = {&layer, d, m.norm_eps};
+  const HeadShape shape = {&layer, d, m.norm_eps, m.norms_rotated};
   const Context context = context_of(index, rows);
   const auto token_of = [&](int row) { return step.query_starts[rows.sequence] + row / m.group; };
   const auto head_of = [&](int row) { return rows.kv_head * m.group + row % m.group; };
   AttentionTile tile;
   tile.softcap = m.attention_softcap * kLog2E;
+  tile.has_slopes = m.distance_slopes != nullptr;
   for (int first = rows.begin; first < rows.end; first += kRowsAttention) {
     tile.num_rows = rows.end - first < kRowsAttention ? rows.end - first : kRowsAttention;
     for (int r = 0; r < tile.num_rows; r++) {
@@ -298,6 +300,8 @@ void StepRun::attend_range(int index, HeadRows rows, int scratch_offset, const C
       tile.begin[r] = seen.begin;
       tile.end[r] = seen.end;
       tile.out[r] = wide(token + scratch_offset) + head * d;
+      tile.slopes[r] = tile.has_slopes ? m.distance_slopes[head] * kLog2E : 0.0f;
+      tile.positions[r] = position;
       tile.sinks[r] = layer.sinks ? layer.sinks[head] * kLog2E : kNoScore;
     }
     repeat_last_row(tile);

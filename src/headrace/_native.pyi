@@ -48,6 +48,7 @@ class ModelConfig:
     swiglu_limit: float
     sinks: bool
     windows: list[int]
+    distance_slopes: list[float]
     num_experts: int
     top_k: int
     expert_size: int
@@ -56,6 +57,14 @@ class ModelConfig:
     expert_bias: bool
     router_bias: bool
     expert_tolerance: float
+    scoring: str
+    group_score: str
+    num_groups: int
+    top_groups: int
+    choice_bias: bool
+    router_softcap: float
+    sum_floor: float
+    factor_scale: float
     shared_gate: bool
     expert_layers: list[bool]
     layer_formats: dict[str, str]

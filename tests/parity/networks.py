@@ -76,7 +76,19 @@ NO_HEAD_DIM = {"head_dim": ABSENT}
 ONE_KEY_A_HEAD = {"num_key_value_heads": None, "n_inner": 96}
 OPT = {"word_embed_proj_dim": 80, "head_dim": 16} | ONE_KEY_A_HEAD
 EXPERTS = {"num_experts": 10, "num_experts_per_tok": 3, "moe_intermediate_size": 32, "decoder_sparse_step": 1}
-
+ROUTED = {
+    "n_routed_experts": 12,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 32,
+    "n_shared_experts": 2,
+    "n_group": 3,
+    "topk_group": 2,
+    "routed_scaling_factor": 1.8,
+    "first_k_dense_replace": 1,
+}
+"""Experts with the keys of DeepSeek-V3."""
+NAMED_EXPERTS = {"num_experts": 12, "num_experts_per_tok": 3, "moe_intermediate_size": 32, "num_shared_experts": 1}
+BLOOM = {**dict.fromkeys(SHAPE, ABSENT), "vocab_size": VOCAB_SIZE, "hidden_size": 128, "n_head": 8, "n_layer": 3}
 GRANITE_EXPERTS = {
     "num_local_experts": 6,
     "num_experts_per_tok": 2,
@@ -113,6 +125,33 @@ NETWORKS: dict[str, tuple[str, dict[str, object]]] = {
         EXPERTS | {"shared_expert_intermediate_size": 128, "num_experts_per_tok": 4, "mlp_only_layers": [1]},
     ),
     "qwen 3 moe": ("Qwen3MoeForCausalLM", EXPERTS | {"norm_topk_prob": True}),
+    "glm 4.5": ("Glm4MoeForCausalLM", ROUTED | {"attention_bias": True, "use_qk_norm": True, "pad_token_id": 0}),
+    "glm 4.5 air": ("Glm4MoeForCausalLM", ROUTED | {"n_group": 1, "topk_group": 1, "norm_topk_prob": False}),
+    "ernie 4.5 moe": (
+        "Ernie4_5_MoeForCausalLM",
+        {
+            "moe_num_experts": 10,
+            "moe_k": 3,
+            "moe_intermediate_size": 32,
+            "moe_num_shared_experts": 2,
+            "pad_token_id": 0,
+        },
+    ),
+    "minimax m2": (
+        "MiniMaxM2ForCausalLM",
+        {"num_local_experts": 10, "num_experts_per_tok": 3, "rotary_dim": 16, "intermediate_size": 32},
+    ),
+    "dots 1": ("Dots1ForCausalLM", ROUTED | {"norm_topk_prob": True, "n_group": 1, "topk_group": 1}),
+    "exaone moe": ("ExaoneMoeForCausalLM", NAMED_EXPERTS | {"num_hidden_layers": 4, "sliding_window": 17}),
+    "hunyuan": ("HunYuanDenseV1ForCausalLM", {"pad_token_id": 0}),
+    "hunyuan moe": ("HunYuanMoEV1ForCausalLM", {"num_experts": 6, "moe_topk": 2, "pad_token_id": 0}),
+    "hy 3": ("HYV3ForCausalLM", NAMED_EXPERTS),
+    "bloom": ("BloomForCausalLM", BLOOM),
+    "mpt": (
+        "MptForCausalLM",
+        {**dict.fromkeys(SHAPE, ABSENT), "vocab_size": VOCAB_SIZE, "d_model": 96, "n_heads": 6, "n_layers": 3}
+        | {"attn_config": {"clip_qkv": 1.5}, "max_seq_len": 128, "expansion_ratio": 4},
+    ),
     "gemma 3": (
         "Gemma3ForCausalLM",
         {

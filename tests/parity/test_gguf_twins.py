@@ -19,6 +19,15 @@ from tests.parity.test_layouts import write_layout
 PERMUTED = ("arcee", "granite", "olmo", "granitemoe", "smollm3", "minicpm", "llama", "internlm2", "baichuan")
 """Architectures whose converter interleaves the rows of q and k, which the checkpoint holds as halves."""
 TRANSPOSED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
+ROUTED = {
+    "expert_count": 12,
+    "expert_used_count": 3,
+    "expert_feed_forward_length": 32,
+    "expert_weights_scale": 1.8,
+    "expert_weights_norm": True,
+}
+NAMED_AS = {"hy_v3": "dots1"}
+"""Architectures that the installed `gguf` does not know, and one that names the same tensors alike."""
 TWINS = {
     "phi 3, sliding window": ("phi3", {"attention.sliding_window": 17}),
     "phi 4 mini": (
@@ -49,6 +58,23 @@ TWINS = {
             "rope.scaling.original_context_length": 32,
         },
     ),
+    "glm 4.5": (
+        "glm4moe",
+        ROUTED | {"rope.dimension_count": 16, "expert_group_count": 3, "expert_group_used_count": 2},
+    ),
+    "ernie 4.5 moe": (
+        "ernie4_5-moe",
+        ROUTED | {"expert_count": 10, "expert_weights_scale": 1.0, "leading_dense_block_count": 1},
+    ),
+    "minimax m2": (
+        "minimax-m2",
+        {"rope.dimension_count": 16, "expert_count": 10, "expert_used_count": 3, "expert_gating_func": 2},
+    ),
+    "dots 1": ("dots1", ROUTED),
+    "exaone moe": ("exaone-moe", ROUTED | {"expert_weights_scale": 2.5, "attention.sliding_window": 17}),
+    "hunyuan": ("hunyuan-dense", {}),
+    "hunyuan moe": ("hunyuan-moe", {"expert_count": 6, "expert_used_count": 2}),
+    "hy 3": ("hy_v3", ROUTED | {"expert_weights_scale": 2.826, "expert_gating_func": 2}),
     "phi 3.5 moe": (
         "phimoe",
         {
@@ -88,6 +114,8 @@ TWINS = {
     "gpt neox": ("gptneox", {"rope.dimension_count": 8, "use_parallel_residual": True}),
     "gpt neox, sequential": ("gptneox", {"rope.dimension_count": 20, "use_parallel_residual": False}),
     "gpt 2": ("gpt2", {}),
+    "bloom": ("bloom", {"attention.max_alibi_bias": 8.0}),
+    "mpt": ("mpt", {"attention.max_alibi_bias": 8.0, "attention.clamp_kqv": 1.5}),
     "qwen 2, yarn with an exact ramp": (
         "qwen2",
         {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 32},
@@ -131,21 +159,24 @@ def split(name, values):
 def converted(folder, architecture, spec):
     """Return the tensors of a folder as llama.cpp's converter writes them."""
     known = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}
-    names = gguf.get_tensor_name_map(known[architecture], spec.num_layers)
+    names = gguf.get_tensor_name_map(known[NAMED_AS.get(architecture, architecture)], spec.num_layers)
     tensors = {}
     for stored_name, stored in stack_experts(load_file(folder / "model.safetensors")).items():
-        name = stored_name.removeprefix("transformer.") if architecture == "chatglm" else stored_name
+        name = stored_name.removeprefix("transformer.") if architecture in {"bloom", "chatglm"} else stored_name
         values = stored
         heads = spec.num_heads if "q_proj" in name else spec.num_kv_heads if "k_proj" in name else 0
         if heads and architecture in PERMUTED:
             rows = values.reshape(heads, 2, len(values) // heads // 2, *values.shape[1:])
             values = rows.swapaxes(1, 2).reshape(values.shape)
-        if architecture in {"falcon", "gptneox"} and "query_key_value" in name:
+        if architecture in {"falcon", "gptneox", "bloom"} and "query_key_value" in name:
             values = by_part(values, spec)
         if architecture == "gpt2" and name.endswith(TRANSPOSED):
             values = np.ascontiguousarray(values.T)
         if architecture in {"gemma", "gemma2", "nemotron"} and "norm" in name and name.endswith("weight"):
             values = values + 1
+        name = name.replace("mlp.router.gate.", "mlp.gate.").replace("mlp.gate.wg.", "mlp.gate.")
+        name = re.sub(r"(e_score_correction|expert)_bias$", r"\1.bias", name)
+        name = name.replace("mlp.expert.bias", "mlp.gate.e_score_correction.bias")
         for part, rows in split(name, values):
             name = names.get_name(part, try_suffixes=(".weight", ".bias"))
             tensors[f"{name}.weight" if part.endswith("sinks") else name] = rows
@@ -235,6 +266,8 @@ def comparable(spec):
     """Return the spec without numbers beyond the precision of float32, and without what GGUF files do not hold."""
     exact = ("attention_scale", "embedding_scale", "logit_scale", "norm_eps")
     ropes = [replace(rope, attention_factor=round(rope.attention_factor, 5), truncate=True) for rope in spec.ropes]
-    moe = spec.moe and replace(spec.moe, tolerance=float(spec.moe.tolerance > 0))
+    moe = spec.moe and replace(
+        spec.moe, tolerance=float(spec.moe.tolerance > 0), factor_scale=round(spec.moe.factor_scale, 5)
+    )
     spec = replace(spec, swiglu_limit=0.0, moe=moe)
     return replace(spec, **{key: float(f"{getattr(spec, key):.5g}") for key in exact}, ropes=tuple(ropes))

@@ -121,10 +121,10 @@ def test_the_info_says_what_runs(tmp_path: Path) -> None:
 
 
 def test_a_model_that_the_native_engine_lacks_is_served_by_transformers(tmp_path: Path) -> None:
-    write_network("bloom", tmp_path)
+    write_network("gpt neo", tmp_path)
     info = load(tmp_path, backend="auto", dtype="auto").info
     assert info.backend == "transformers"
-    assert "native does not run BloomForCausalLM" in info.backend_reason
+    assert "native does not run GPTNeoForCausalLM" in info.backend_reason
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,9 @@ URL = "http://127.0.0.1"
 
 
 @pytest.fixture(scope="module")
-def bloom(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("bloom")
-    write_network("bloom", folder)
+def gpt_neo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("gpt-neo")
+    write_network("gpt neo", folder)
     return folder
 
 
@@ -31,7 +31,7 @@ async def clients(folder: Path) -> AsyncIterator[tuple[httpx.AsyncClient, openai
     """Yield clients of a server with the model."""
     settings = ServerSettings(
         model=str(folder),
-        served_model_name="bloom",
+        served_model_name="gpt_neo",
         dialect="tgi-3",
         max_model_len=96,
         threads=1,
@@ -45,17 +45,17 @@ async def clients(folder: Path) -> AsyncIterator[tuple[httpx.AsyncClient, openai
         yield http, client
 
 
-async def test_both_dialects_give_the_same_text_whole_and_streamed(bloom: Path) -> None:
-    async with clients(bloom) as (http, client):
+async def test_both_dialects_give_the_same_text_whole_and_streamed(gpt_neo: Path) -> None:
+    async with clients(gpt_neo) as (http, client):
         generated = (await http.post("/generate", json=GREEDY)).json()
         streamed = await http.post("/generate_stream", json=GREEDY)
         completion = await client.completions.create(
-            model="bloom", prompt="abc", max_tokens=6, temperature=0, logprobs=1
+            model="gpt_neo", prompt="abc", max_tokens=6, temperature=0, logprobs=1
         )
         chunks = [
             chunk.choices[0].text
             async for chunk in await client.completions.create(
-                model="bloom", prompt="abc", max_tokens=6, temperature=0, stream=True
+                model="gpt_neo", prompt="abc", max_tokens=6, temperature=0, stream=True
             )
         ]
 
@@ -70,14 +70,14 @@ async def test_both_dialects_give_the_same_text_whole_and_streamed(bloom: Path) 
     assert events[-1]["generated_text"] == choice.text
 
 
-async def test_chat_errors_and_info_are_those_of_the_dialect(bloom: Path) -> None:
-    async with clients(bloom) as (http, client):
+async def test_chat_errors_and_info_are_those_of_the_dialect(gpt_neo: Path) -> None:
+    async with clients(gpt_neo) as (http, client):
         chat = await client.chat.completions.create(
-            model="bloom", messages=[{"role": "user", "content": "hi"}], max_tokens=4, n=2, temperature=1.0
+            model="gpt_neo", messages=[{"role": "user", "content": "hi"}], max_tokens=4, n=2, temperature=1.0
         )
         assert len(chat.choices) == 2
         with pytest.raises(openai.BadRequestError, match="maximum context length is 95"):
-            await client.completions.create(model="bloom", prompt="word " * 200, max_tokens=6)
+            await client.completions.create(model="gpt_neo", prompt="word " * 200, max_tokens=6)
         info = (await http.get("/info")).json()
     assert info["headrace"]["backend"] == "transformers"
-    assert info["headrace"]["backend_reason"] == "native does not run BloomForCausalLM"
+    assert info["headrace"]["backend_reason"] == "native does not run GPTNeoForCausalLM"

@@ -266,7 +266,7 @@ def test_impossible_experts_are_refused(change, named):
     ("change", "named"),
     [
         ({"model_type": "mamba"}, "'mamba'"),
-        ({"model_type": "bloom"}, r"needs positions as biases of the scores \(alibi\)"),
+        ({"model_type": "deepseek_v2"}, "needs latent attention"),
         ({"model_type": "falcon", "alibi": True}, "alibi = True"),
         ({"model_type": "opt", "do_layer_norm_before": False}, "do_layer_norm_before = False"),
         ({"model_type": "gpt2", "scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx = True"),

@@ -215,19 +215,19 @@ def test_templates_are_found_in_every_place_where_checkpoints_keep_them(saved, t
 
 
 def test_a_network_that_is_not_native_has_its_config_tokenizer_and_template_read(tmp_path):
-    from transformers import BloomConfig, PreTrainedTokenizerFast
+    from transformers import GPTBigCodeConfig, PreTrainedTokenizerFast
 
-    folder = tmp_path / "bloom"
-    BloomConfig(vocab_size=320, seq_length=64, architectures=["BloomForCausalLM"]).save_pretrained(folder)
+    folder = tmp_path / "coder"
+    GPTBigCodeConfig(vocab_size=320, n_positions=64, architectures=["GPTBigCodeForCausalLM"]).save_pretrained(folder)
     PreTrainedTokenizerFast(
         tokenizer_object=byte_level_tokenizer(), eos_token="</s>", chat_template="{{ eos_token }}hello"
     ).save_pretrained(folder)
-    with pytest.raises(UnsupportedModel, match="bloom"):
+    with pytest.raises(UnsupportedModel, match="gpt_bigcode"):
         load_model(str(folder))
 
     model = load_hf_model(str(folder))
 
-    assert (model.name, model.model_type, model.architecture) == ("bloom", "bloom", "BloomForCausalLM")
+    assert (model.name, model.model_type, model.architecture) == ("coder", "gpt_bigcode", "GPTBigCodeForCausalLM")
     assert (model.vocab_size, model.max_positions) == (320, 64)
     assert model.tokenizer.eos_token_ids == model.defaults.eos_token_ids
     assert model.chat_template is not None

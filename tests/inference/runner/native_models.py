@@ -101,6 +101,37 @@ SPECS: Mapping[str, ModelSpec] = {
     "experts with a softmax each, layer norms": small_spec(
         moe=MoeSpec(num_experts=6, top_k=2, expert_size=64, tolerance=0.02), norm="layer", norm_bias=True
     ),
+    "experts in groups, chosen by sigmoids and biases": small_spec(
+        moe=MoeSpec(
+            num_experts=12,
+            top_k=3,
+            expert_size=48,
+            layers=(False, True),
+            scoring="sigmoid",
+            choice_bias=True,
+            num_groups=4,
+            top_groups=2,
+            renormalize=True,
+            sum_floor=1e-20,
+            factor_scale=1.8,
+            shared_size=96,
+        ),
+        qk_norm="rotated",
+    ),
+    "experts chosen by biased softmax shares of capped logits": small_spec(
+        moe=MoeSpec(
+            num_experts=10,
+            top_k=3,
+            expert_size=32,
+            choice_bias=True,
+            logit_softcap=2.0,
+            group_score="best",
+            num_groups=2,
+        )
+    ),
+    "scores by distance": small_spec(
+        rope_of_layer=(-1, -1), distance_slopes=(0.5, 0.25, 0.125, 0.0625, 0.03, 0.01), windows=(40, 0), norm="layer"
+    ),
     "softcaps, norms on both sides": small_spec(
         head_dim=64,
         num_heads=3,
@@ -144,6 +175,9 @@ SPECS: Mapping[str, ModelSpec] = {
     ),
     "dynamic rope": small_spec(head_dim=96, ropes=(RopeSpec(kind="dynamic", factor=2.0, original_max_positions=128),)),
 }
+
+WITHOUT_TORCH = {"scores by distance"}
+"""Networks that the torch backend refuses."""
 
 
 class BlockWeights(ArrayWeights):

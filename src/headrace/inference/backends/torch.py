@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from headrace.core.errors import SettingsError
+from headrace.core.errors import SettingsError, UnsupportedModel
 from headrace.core.progress import Progress, no_progress
 from headrace.inference.engine.backend import Backend
 from headrace.inference.engine.config import EngineConfig, EngineLimits, ModelSource
@@ -52,6 +52,11 @@ def plan_torch(config: EngineConfig, model: Model, limits: EngineLimits) -> tupl
             "batch_invariant is true and device is cpu, where torch rounds a number by its place in memory; expected "
             "device cuda. Leave it out, or use --backend native, which is batch-invariant.",
             name="batch_invariant",
+        )
+    if model.spec.distance_slopes:
+        raise UnsupportedModel(
+            f"{model.name} has scores by distance (alibi), which the torch backend does not compute. Use --backend "
+            "native or transformers."
         )
     if config.isa is not None:
         raise SettingsError(

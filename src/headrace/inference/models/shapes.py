@@ -42,6 +42,8 @@ def _mlp_shapes(spec: ModelSpec, moe: MoeSpec | None) -> dict[str, Shape]:
     shapes = {"router": (moe.num_experts, hidden)}
     if moe.router_bias:
         shapes["router_bias"] = (1, moe.num_experts)
+    if moe.choice_bias:
+        shapes["choice_bias"] = (1, moe.num_experts)
     for expert in range(moe.num_experts):
         shapes |= _gated_shapes(f"experts.{expert}.", hidden, moe.expert_size)
         if moe.expert_bias:
@@ -89,6 +91,6 @@ def _attention_shapes(spec: ModelSpec) -> dict[str, Shape]:
     if spec.sinks:
         shapes["sinks"] = (1, spec.num_heads)
     if spec.qk_norm:
-        by_head = spec.qk_norm == "head"
+        by_head = spec.qk_norm in {"head", "rotated"}
         shapes |= {"q_norm": (1, spec.head_dim if by_head else query), "k_norm": (1, spec.head_dim if by_head else key)}
     return shapes

@@ -14,7 +14,7 @@ Canonical weights (rows = outputs, columns = inputs; rotary halves in the "NeoX"
     layers.{i}.attn_norm        (hidden,)           unless `norms` is "post", or `first_attn_norm` says otherwise
     layers.{i}.q | k | v        (heads * head_dim, hidden)
     layers.{i}.q_bias | k_bias | v_bias             when `qkv_bias`
-    layers.{i}.q_norm | k_norm  (head_dim,)         when `qk_norm` is "head"
+    layers.{i}.q_norm | k_norm  (head_dim,)         when `qk_norm` is "head" or "rotated"
                                 (heads * head_dim,) when `qk_norm` is "full" or "layer"
     layers.{i}.sinks            (heads,)            when `sinks`
     layers.{i}.o                (hidden, heads * head_dim)
@@ -33,6 +33,7 @@ A layer with experts (`moe`) has instead of gate, up and down:
 
     layers.{i}.router                           (experts, hidden)
     layers.{i}.router_bias                      (experts,)              when `router_bias`
+    layers.{i}.choice_bias                      (experts,)              when `choice_bias`
     layers.{i}.experts.{e}.gate | up            (expert_size, hidden)
     layers.{i}.experts.{e}.down                 (hidden, expert_size)
     layers.{i}.experts.{e}.gate_bias | up_bias | down_bias              when `expert_bias`
@@ -47,6 +48,7 @@ import re
 from dataclasses import dataclass
 from typing import Final, Literal
 
+Scoring = Literal["softmax", "sigmoid", "sqrt_softplus"]
 Activation = Literal["silu", "gelu_tanh", "gelu_erf", "relu", "relu2", "clamped_swiglu"]
 
 _EXPERT: Final = re.compile(r"(.+)\.experts\.(\d+)\.(\w+)")
@@ -95,8 +97,9 @@ class MoeSpec:
     """
     A mixture of experts: gated MLPs of which a router chooses `top_k` for each token.
 
-    The output is the sum of the chosen experts, each multiplied by its factor, which is a softmax of scores. Of equal
-    scores the lower index wins.
+    The router's logits become scores (`scoring`); the experts with the best scores are chosen, of equal ones the lower
+    index. The output is the sum of the chosen experts, each multiplied by its factor: its score, or its share of the
+    scores of those chosen (`renormalize`), times `factor_scale`.
     """
 
     num_experts: int
@@ -105,21 +108,41 @@ class MoeSpec:
     """Width of an expert."""
     layers: tuple[bool, ...] = ()
     """True for layers with experts; the others have a dense MLP. Empty: all layers have experts."""
+    scoring: Scoring = "softmax"
+    """The score of a logit s: its share of the softmax over all experts, `sigmoid(s)` or `sqrt(log(1 + exp(s)))`."""
+    logit_softcap: float = 0.0
+    """Logits s become `cap * tanh(s / cap)`; 0: they stay as they are."""
+    choice_bias: bool = False
+    """Experts are chosen by score plus a bias, which does not count for the factor (DeepSeek-V3)."""
+    num_groups: int = 1
+    """Experts form so many groups of equal size, of which a token takes the best `top_groups`."""
+    top_groups: int = 1
+    group_score: Literal["best", "best_two"] = "best_two"
+    """A group counts with its best score for the choice, or with the sum of its best two."""
     renormalize: bool = False
-    """The softmax is over the scores of the chosen experts instead of all, so that the factors add up to 1."""
+    """Factors are divided by their sum (with a softmax: it is over the chosen experts instead of all)."""
+    sum_floor: float = 0.0
+    """Added to the sum by which factors are divided, where scores are chosen with a bias or are no softmax."""
+    factor_scale: float = 1.0
+    """Multiplies the factors of the chosen experts, not that of the shared MLP."""
     tolerance: float = 0.0
     """
     Each factor is a softmax of its own over the scores s that are left and near the chosen one, t: those with
     `(t - s) / max(|s|, t)` of at most this (the sparsemixer of Phi-3.5-MoE). 0: all factors are of one softmax.
     """
     router_bias: bool = False
-    """The scores have biases."""
+    """The logits have biases."""
     expert_bias: bool = False
     """Gate, up and down have biases."""
     shared_size: int = 0
     """Width of the MLP that every token passes through in addition; 0 for none."""
     has_shared_router: bool = False
     """The output of the shared MLP is multiplied by the sigmoid of a score of its own."""
+
+    @property
+    def chooses_by_logits(self) -> bool:
+        """True if the best logits are the best scores: a softmax without biases or groups."""
+        return self.scoring == "softmax" and not self.choice_bias and self.num_groups == 1
 
     @property
     def num_shared_experts(self) -> int:
@@ -175,10 +198,11 @@ class ModelSpec:
     o_bias: bool = False
     mlp_bias: bool = False
     head_bias: bool = False
-    qk_norm: Literal["head", "full", "layer"] | None = None
+    qk_norm: Literal["head", "rotated", "full", "layer"] | None = None
     """
     The norm of q and k before the rotary embedding: RMSNorm over each head (Qwen 3, Gemma 3), RMSNorm over all heads at
-    once (OLMo 2), or LayerNorm over each head with weights of its own (Command R+).
+    once (OLMo 2), or LayerNorm over each head with weights of its own (Command R+). `rotated`: RMSNorm over each head
+    after the rotary embedding (Hunyuan).
     """
     qkv_clip: float = 0.0
     """Largest magnitude of q, k and v before the rotary embedding; larger values are clipped. 0: no limit."""
@@ -190,6 +214,11 @@ class ModelSpec:
     """Factor of the attention scores; 0 means head_dim ** -0.5."""
     sinks: bool = False
     """Each head has a score that takes part in the softmax of attention, without a value (gpt-oss)."""
+    distance_slopes: tuple[float, ...] = ()
+    """
+    Each head adds its slope times the distance `key - query` to its scores, in place of positions (alibi; Press et al.
+    2022). Empty: no head does.
+    """
     attention_softcap: float = 0.0
     """Attention scores s become `cap * tanh(s / cap)` (Gemma 2); 0: they stay as they are."""
     logit_softcap: float = 0.0

@@ -19,6 +19,7 @@ _SPEC: Final = (
 )
 _EXPERTS: Final = (
     *("num_experts", "top_k", "expert_size", "num_shared_experts", "renormalize", "expert_bias", "router_bias"),
+    *("scoring", "group_score", "num_groups", "top_groups", "choice_bias", "sum_floor", "factor_scale"),
 )
 _LIMITS: Final = (
     *("num_blocks", "max_step_tokens", "max_step_sequences", "max_step_rows", "max_context_tokens"),
@@ -51,9 +52,11 @@ def native_config(
     if (moe := spec.moe) is not None:
         _copy(_EXPERTS, moe, config)
         config.shared_gate, config.expert_tolerance = moe.has_shared_router, moe.tolerance
+        config.router_softcap = moe.logit_softcap
         config.expert_layers = list(moe.layers)
     config.layer_formats = dict(layer_formats)
     config.windows = list(spec.windows)
+    config.distance_slopes = list(spec.distance_slopes)
     _set_ropes(config, spec, max_context_tokens)
     return config
 

@@ -154,7 +154,7 @@ def parts_of(spec: ModelSpec, slot_name: str) -> Iterator[Part]:
     prefix, _, name = slot_name.rpartition(".")
     moe = spec.experts(int(prefix.removeprefix("layers."))) if prefix else None
     prefix = f"{prefix}." if prefix else ""
-    if moe is not None and name.removesuffix("_bias") in {"router", "gate_up", "down"}:
+    if moe is not None and name.removesuffix("_bias") in {"router", "choice", "gate_up", "down"}:
         yield from _expert_parts(moe, prefix, name)
         return
     queries, keys = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
@@ -174,7 +174,7 @@ def parts_of(spec: ModelSpec, slot_name: str) -> Iterator[Part]:
 
 def _expert_parts(moe: MoeSpec, prefix: str, name: str) -> Iterator[Part]:
     """Yield the parts of all experts; the shared MLP is cut into experts of the same size, which follow the others."""
-    if name.startswith("router"):
+    if name.startswith(("router", "choice")):
         yield Part(f"{prefix}{name}")
         if moe.has_shared_router and name == "router":
             yield Part(f"{prefix}shared_router", first_row=moe.num_experts)

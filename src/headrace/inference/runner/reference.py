@@ -161,12 +161,14 @@ class Layer:
 
     def _attention(self, x: Float32, positions: Int32, sequences: list[tuple[Int32, int]]) -> Float32:
         queries, keys, values = (self._linear(x, name).reshape(len(x), -1, self._spec.head_dim) for name in "qkv")
-        if self._spec.qk_norm:
+        if self._spec.qk_norm and self._spec.qk_norm != "rotated":
             queries, keys = self._norm_heads(queries, "q_norm"), self._norm_heads(keys, "k_norm")
         clip = self._spec.qkv_clip or np.inf
         queries, keys, values = (heads.clip(-clip, clip) for heads in (queries, keys, values))
         if self._rotation is not None:
             queries, keys = self._rotation.turn(queries, positions), self._rotation.turn(keys, positions)
+        if self._spec.qk_norm == "rotated":
+            queries, keys = self._norm_heads(queries, "q_norm"), self._norm_heads(keys, "k_norm")
         new_slots = np.concatenate([slots[len(slots) - size :] for slots, size in sequences])
         self.keys[new_slots], self.values[new_slots] = keys, values
         starts = np.cumsum([size for _, size in sequences])[:-1]
@@ -182,6 +184,10 @@ class Layer:
         scores = softcap(scores, spec.attention_softcap) + _visibility(
             num_queries, num_positions, self._window, is_causal=spec.is_causal
         )
+        if spec.distance_slopes:
+            slopes = np.array(spec.distance_slopes, np.float32).reshape(spec.num_kv_heads, spec.group_size, 1, 1)
+            positions = np.arange(num_positions, dtype=np.float32)
+            scores = scores + slopes * (positions - positions[num_positions - num_queries :, None])
         weights = softmax(scores, self._weights.get("sinks"))
         attended = np.einsum("kgcp,pkd->ckgd", weights, self.values[slots], optimize=True)
         joined: Float32 = attended.reshape(num_queries, spec.num_heads * spec.head_dim)
@@ -216,7 +222,7 @@ class Layer:
     def _norm_heads(self, heads: Float32, name: str) -> Float32:
         """Norm (T, heads, D) over each head, or over all heads at once."""
         spec, weight = self._spec, self._weights[name]
-        if spec.qk_norm == "head":
+        if spec.qk_norm in {"head", "rotated"}:
             return rms_norm(heads, weight, spec.norm_eps)
         if spec.qk_norm == "layer":
             return layer_norm(heads, weight.reshape(heads.shape[1:]), None, spec.norm_eps)

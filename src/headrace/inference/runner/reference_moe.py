@@ -14,7 +14,7 @@ from headrace.inference.runner.step import Float32, Int32
 Gated = Callable[[Float32, str], Float32]
 """A gated MLP: its input and the prefix of its weights."""
 Scoring = Callable[[int, Float32], Float32]
-"""The scores (T, E) that the router of a layer uses, given those that it computed."""
+"""The logits (T, E) that the router of a layer uses, given those that it computed."""
 
 
 def mix_experts(
@@ -25,12 +25,11 @@ def mix_experts(
     rescore: Callable[[Float32], Float32],
 ) -> Float32:
     """Return the output (T, hidden) of the experts of a layer, whose weights are given by part."""
-    scores = x @ weights["router"].T
+    logits = x @ weights["router"].T
     if moe.router_bias:
-        scores = scores + weights["router_bias"]
-    scores = rescore(scores)
-    chosen = choose_best(moe, scores)
-    factors = factors_of(moe, scores, chosen)
+        logits = logits + weights["router_bias"]
+    logits = rescore(logits)
+    chosen, factors = choose_experts(moe, logits, weights.get("choice_bias"))
     mixed = np.zeros_like(x)
     for expert in np.unique(chosen):
         tokens, slots = np.nonzero(chosen == expert)
@@ -47,20 +46,49 @@ def as_computed(_layer: int, scores: Float32) -> Float32:
     return scores
 
 
-def choose_best(moe: MoeSpec, scores: Float32) -> Int32:
-    """Return the experts with the best scores; of equal scores the lower index wins."""
-    return np.argsort(-scores, axis=1, kind="stable")[:, : moe.top_k].astype(np.int32)
-
-
-def factors_of(moe: MoeSpec, scores: Float32, chosen: Int32) -> Float32:
-    """Return the factors (T, k) of the chosen experts (T, k)."""
+def choose_experts(moe: MoeSpec, logits: Float32, choice_bias: Float32 | None = None) -> tuple[Int32, Float32]:
+    """Return the experts (T, k) of each token, the best first, and their factors (T, k)."""
+    if moe.logit_softcap:
+        logits = np.float32(moe.logit_softcap) * np.tanh(logits / np.float32(moe.logit_softcap))
     if moe.tolerance:
-        return _sparsemixer(moe.tolerance, scores, chosen)
-    exponentials = np.exp(scores - scores.max(axis=1, keepdims=True))
-    shares: Float32 = np.take_along_axis(exponentials, chosen, axis=1)
-    total: Float32 = (shares if moe.renormalize else exponentials).sum(axis=1, keepdims=True)
-    factors: Float32 = shares / total
-    return factors
+        chosen = _best(logits, moe.top_k)
+        return chosen, _sparsemixer(moe.tolerance, logits, chosen)
+    scores = _scores(moe, logits)
+    ranks = scores if choice_bias is None else scores + choice_bias.reshape(-1)
+    chosen = _best(logits if moe.chooses_by_logits else _in_best_groups(moe, ranks), moe.top_k)
+    factors: Float32 = np.take_along_axis(scores, chosen, axis=1)
+    if moe.renormalize:
+        factors = factors / (factors.sum(axis=1, keepdims=True) + np.float32(moe.sum_floor))
+    return chosen, factors * np.float32(moe.factor_scale)
+
+
+def _best(ranks: Float32, count: int) -> Int32:
+    """Return the indices (T, count) of the largest values, the largest first; of equal ones the lower index wins."""
+    return np.argsort(-ranks, axis=1, kind="stable")[:, :count].astype(np.int32)
+
+
+def _scores(moe: MoeSpec, logits: Float32) -> Float32:
+    """Return the scores (T, E); with a renormalized softmax they are relative to the best one."""
+    if moe.scoring == "sigmoid":  # exact for small scores, and without overflow
+        return np.exp(-np.logaddexp(np.float32(0), -logits))
+    if moe.scoring == "sqrt_softplus":
+        return np.sqrt(np.logaddexp(np.float32(0), logits))
+    exponentials: Float32 = np.exp(logits - logits.max(axis=1, keepdims=True))
+    if moe.renormalize and moe.chooses_by_logits:
+        return exponentials
+    total: Float32 = exponentials.sum(axis=1, keepdims=True)
+    return exponentials / total
+
+
+def _in_best_groups(moe: MoeSpec, ranks: Float32) -> Float32:
+    """Return the ranks (T, E) with those outside of the best groups of a token at -inf."""
+    if moe.num_groups == 1:
+        return ranks
+    groups = ranks.reshape(len(ranks), moe.num_groups, -1)
+    best = np.sort(groups, axis=2)[:, :, -(2 if moe.group_score == "best_two" else 1) :].sum(axis=2)
+    kept = np.zeros((len(ranks), moe.num_groups, 1), bool)
+    np.put_along_axis(kept, _best(best, moe.top_groups)[:, :, None], values=True, axis=1)
+    return np.where(kept, groups, np.float32(-np.inf)).reshape(ranks.shape)
 
 
 def _sparsemixer(tolerance: float, scores: Float32, chosen: Int32) -> Float32:

@@ -75,9 +75,7 @@ class PlatformSettings:
     user's data folder (`$XDG_DATA_HOME`, else `~/.local/share`).
     """
 
-    database: str | None = setting(
-        rules.secret("a URL such as postgresql+psycopg://user@host/name", "URL"), None
-    )
+    database: str | None = setting(rules.secret("a URL such as postgresql+psycopg://user@host/name", "URL"), None)
     """Database of the records. Default: an SQLite file in `data_dir`."""
 
     s3_endpoint: str | None = setting(rules.text("an http:// or https:// URL", "URL"), None)

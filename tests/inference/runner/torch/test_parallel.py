@@ -13,7 +13,7 @@ from headrace.inference.models.shapes import expected_shapes
 from headrace.inference.runner.torch.parallel import Shard, check_shards, cut_of
 from headrace.inference.runner.torch.runner import ModelFiles, load_torch_runner
 from tests.inference.runner.adapters import random_adapter
-from tests.inference.runner.native_models import LIMITS, SPECS, relative_error, small_spec
+from tests.inference.runner.native_models import LIMITS, SPECS, WITHOUT_TORCH, relative_error, small_spec
 from tests.inference.runner.torch.runners import load, load_rank, on_ranks, plan_of
 from tests.inference.runner.torch.test_runner import mixed_steps
 from tests.inference.runner.weights import random_weights
@@ -28,7 +28,7 @@ INDIVISIBLE = {
 SLOTS = replace(LIMITS, max_adapters=1, max_adapter_rank=8)
 
 
-@pytest.mark.parametrize("name", sorted(set(SPECS) - INDIVISIBLE))
+@pytest.mark.parametrize("name", sorted(set(SPECS) - INDIVISIBLE - WITHOUT_TORCH))
 def test_two_ranks_compute_what_one_computes(name):
     spec, weights = SPECS[name], random_weights(SPECS[name])
     runner = load(spec, weights)
@@ -57,7 +57,7 @@ def test_four_ranks_share_two_kv_heads():
         assert block_bytes == 32 * 2 * 32 * 2 * 4  # tokens, key and value, head, layers, bytes
 
 
-@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize("name", sorted(set(SPECS) - WITHOUT_TORCH))
 @pytest.mark.parametrize("size", [2, 4])
 def test_every_number_of_a_weight_is_on_a_rank(name, size):
     spec = SPECS[name]

@@ -75,6 +75,14 @@ QWEN_EXPERT_TENSORS: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 """Names in checkpoints with experts that follow Qwen's."""
+DEEPSEEK_EXPERT_TENSORS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        **QWEN_EXPERT_TENSORS,
+        "choice_bias": "mlp.gate.e_score_correction_bias",
+        **{f"shared_{part}": f"mlp.shared_experts.{part}_proj.weight" for part in ("gate", "up", "down")},
+    }
+)
+"""Names in checkpoints with experts that follow DeepSeek-V3's."""
 
 GGUF_TENSORS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -97,6 +105,7 @@ GGUF_TENSORS: Final[Mapping[str, str]] = MappingProxyType(
         "up": "ffn_up.weight",
         "down": "ffn_down.weight",
         "router": "ffn_gate_inp.weight",
+        "choice_bias": "exp_probs_b.bias",
         "expert_gate": "ffn_gate_exps.weight",
         "expert_up": "ffn_up_exps.weight",
         "expert_down": "ffn_down_exps.weight",

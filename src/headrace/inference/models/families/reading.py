@@ -10,7 +10,7 @@ from headrace.inference.models.families.family import GGUF_TENSORS, Family, Gguf
 from headrace.inference.models.families.rope_config import rope_from_config, rope_from_gguf, scaled_positions
 from headrace.inference.models.fields import Fields
 from headrace.inference.models.quantized.registry import refuse_other_quantization
-from headrace.inference.models.spec import Activation, ModelSpec, MoeSpec
+from headrace.inference.models.spec import Activation, ModelSpec, MoeSpec, Scoring
 
 ACTIVATIONS: Final[Mapping[str, Activation]] = MappingProxyType(
     {
@@ -25,6 +25,8 @@ ACTIVATIONS: Final[Mapping[str, Activation]] = MappingProxyType(
     }
 )
 """Activations by their names in configs."""
+_GATING: Final[tuple[Scoring | None, ...]] = (None, "softmax", "sigmoid", "softmax", "sqrt_softplus")
+"""Scores of experts by `expert_gating_func` of GGUF files; 0: that of the family, 3: of the chosen experts."""
 MAX_LAYERS: Final = 1024
 _MAX_SIZE: Final = 1 << 24
 """Largest size in a config.json: lists of this length are allocated before any tensor is checked."""
@@ -115,7 +117,7 @@ def gguf_spec(family: Family, header: GgufHeader, *, moe: MoeSpec | None = None)
         raise BrokenModel(f"{fields.source} has no tensor {GGUF_TENSORS['embed']}.")
     spec = ModelSpec(
         family=family.name,
-        num_layers=fields.whole("block_count"),
+        num_layers=fields.whole("block_count") - fields.whole("nextn_predict_layers", 0, minimum=0),
         hidden_size=hidden_size,
         intermediate_size=fields.whole("feed_forward_length"),
         num_heads=num_heads,
@@ -156,6 +158,11 @@ def _checked(spec: ModelSpec, source: str) -> ModelSpec:
     if (moe := spec.moe) is not None:
         if moe.top_k > moe.num_experts:
             raise BrokenModel(f"{source}: a token takes {moe.top_k} experts; expected at most {moe.num_experts}.")
+        if moe.num_experts % moe.num_groups or moe.top_groups * moe.num_experts < moe.top_k * moe.num_groups:
+            raise BrokenModel(
+                f"{source}: {moe.num_experts} experts are in {moe.num_groups} groups, of which a token takes "
+                f"{moe.top_groups}; expected groups of equal size that hold {moe.top_k} experts."
+            )
         if moe.num_experts * spec.num_layers > _MAX_EXPERTS:
             raise BrokenModel(
                 f"{source}: {spec.num_layers} layers have {moe.num_experts} experts each; "
@@ -176,12 +183,46 @@ def config_experts(config: Fields, *, num_experts: int, top_k: int, **others: ob
     )
 
 
-def gguf_experts(header: GgufHeader, *, renormalize: bool) -> MoeSpec:
+def config_router(config: Fields, **values: object) -> MoeSpec:
+    """
+    Read experts with the keys of DeepSeek-V3, whose scores are sigmoids and are chosen with biases.
+
+    `values` are fields of the family. The first layers are dense, or those that `mlp_layer_types` names.
+    """
+    expert_size = config.whole("moe_intermediate_size")
+    num_layers = min(config.whole("num_hidden_layers"), MAX_LAYERS)
+    first = config.whole("first_k_dense_replace", 0, minimum=0)
+    kinds = config.texts("mlp_layer_types") or tuple("dense" if i < first else "sparse" for i in range(num_layers))
+    if len(kinds) != num_layers or not {"dense", "sparse"}.issuperset(kinds):
+        raise BrokenModel(
+            f"{config.source}: mlp_layer_types is {list(kinds)!r:.200}; expected dense or sparse for each of the "
+            f"{num_layers} layers."
+        )
+    read = {
+        "num_experts": config.whole("n_routed_experts"),
+        "top_k": config.whole("num_experts_per_tok"),
+        "expert_size": expert_size,
+        "layers": tuple(kind == "sparse" for kind in kinds) if "dense" in kinds else (),
+        "scoring": "sigmoid",
+        "choice_bias": True,
+        "num_groups": config.whole("n_group", 1),
+        "top_groups": config.whole("topk_group", 1),
+        "renormalize": config.flag("norm_topk_prob", default=True),
+        "sum_floor": 1e-20,
+        "factor_scale": config.positive("routed_scaling_factor", 1.0),
+        "shared_size": expert_size * config.whole("n_shared_experts", 0, minimum=0),
+    }
+    return MoeSpec(**{**read, **values})  # type: ignore[arg-type]
+
+
+def gguf_experts(
+    header: GgufHeader, *, renormalize: bool, scoring: Scoring = "softmax", sum_floor: float = 0.0
+) -> MoeSpec:
     """Read the experts of GGUF metadata; they have the width of a dense MLP unless the file says otherwise."""
     fields = header.fields
-    fields.refuse("expert_group_count", "choosing experts by groups", unless=(0, 1))
-    fields.refuse("expert_weights_scale", "scaling the output of experts", unless=(0.0, 1.0))
-    fields.refuse("expert_gating_func", "experts chosen by anything but a softmax", unless=(0, 1))
+    gating = fields.whole("expert_gating_func", 0, minimum=0)
+    if gating >= len(_GATING):
+        fields.refuse("expert_gating_func", "another score of experts", unless=tuple(range(len(_GATING))))
     routed = tuple(
         f"blk.{layer}.{GGUF_TENSORS['router']}" in header.tensor_shapes
         for layer in range(min(fields.whole("block_count"), MAX_LAYERS))
@@ -193,7 +234,13 @@ def gguf_experts(header: GgufHeader, *, renormalize: bool) -> MoeSpec:
         top_k=fields.whole("expert_used_count"),
         expert_size=fields.whole("expert_feed_forward_length", fields.whole("feed_forward_length")),
         layers=() if all(routed) else routed,
-        renormalize=renormalize,
+        scoring=_GATING[gating] or scoring,
+        choice_bias=any(name.endswith(GGUF_TENSORS["choice_bias"]) for name in header.tensor_shapes),
+        num_groups=fields.whole("expert_group_count", 1, minimum=0) or 1,
+        top_groups=fields.whole("expert_group_used_count", 1, minimum=0) or 1,
+        renormalize=fields.flag("expert_weights_norm", default=renormalize),
+        sum_floor=sum_floor,
+        factor_scale=fields.number("expert_weights_scale", 1.0) or 1.0,
         shared_size=max(sizes, default=0),
         has_shared_router=any(name.endswith(GGUF_TENSORS["shared_router"]) for name in header.tensor_shapes),
     )

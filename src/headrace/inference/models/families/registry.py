@@ -4,27 +4,33 @@ from collections.abc import Mapping
 from typing import Final
 
 from headrace.core.errors import UnsupportedModel
+from headrace.inference.models.families.alibi import BLOOM, MPT
 from headrace.inference.models.families.arcee import ARCEE
 from headrace.inference.models.families.baichuan import BAICHUAN
 from headrace.inference.models.families.bert import BERT, ROBERTA
 from headrace.inference.models.families.chatglm import CHATGLM
 from headrace.inference.models.families.cohere import COHERE, COHERE2
-from headrace.inference.models.families.ernie import ERNIE4_5
+from headrace.inference.models.families.dots import DOTS1
+from headrace.inference.models.families.ernie import ERNIE4_5, ERNIE4_5_MOE
 from headrace.inference.models.families.exaone3 import EXAONE
 from headrace.inference.models.families.exaone4 import EXAONE4
+from headrace.inference.models.families.exaone_moe import EXAONE_MOE
 from headrace.inference.models.families.falcon import FALCON
 from headrace.inference.models.families.family import Family, GgufHeader
 from headrace.inference.models.families.gemma import GEMMA, GEMMA3
 from headrace.inference.models.families.gemma2 import GEMMA2, VAULTGEMMA
 from headrace.inference.models.families.glm import GLM, GLM4
+from headrace.inference.models.families.glm_moe import GLM4_MOE
 from headrace.inference.models.families.gpt2 import GPT2
 from headrace.inference.models.families.gpt_neox import GPT_NEOX
 from headrace.inference.models.families.gpt_oss import GPT_OSS
 from headrace.inference.models.families.gptj import GPTJ
 from headrace.inference.models.families.granite import GRANITE, GRANITE_HYBRID, GRANITE_MOE
+from headrace.inference.models.families.hunyuan import HUNYUAN, HUNYUAN_MOE, HY_V3
 from headrace.inference.models.families.internlm import INTERNLM2, INTERNLM3
 from headrace.inference.models.families.llama import LLAMA
 from headrace.inference.models.families.minicpm import MINICPM
+from headrace.inference.models.families.minimax import MINIMAX_M2
 from headrace.inference.models.families.mistral import MINISTRAL, MINISTRAL3, MISTRAL
 from headrace.inference.models.families.mistral_params import MISTRAL_PARAMS
 from headrace.inference.models.families.mixtral import MIXTRAL
@@ -53,8 +59,9 @@ FAMILIES: Final = (
     *(QWEN2_VL, QWEN3_VL, GRANITE_HYBRID, MINICPM, ERNIE4_5, SEED_OSS),
     *(INTERNLM2, INTERNLM3, QWEN, BAICHUAN, CHATGLM, EXAONE, ARCEE),
     *(PHI3, GRANITE, SMOLLM3, GLM, GLM4, GEMMA2, VAULTGEMMA, OLMO, OLMO2, OLMO3, EXAONE4),
-    *(COHERE, COHERE2, STABLELM, STARCODER2, PHI, NEMOTRON, FALCON, GPT_NEOX, GPT2, GPTJ, OPT),
+    *(COHERE, COHERE2, STABLELM, STARCODER2, PHI, NEMOTRON, FALCON, GPT_NEOX, GPT2, GPTJ, OPT, BLOOM, MPT),
     *(MIXTRAL, QWEN2_MOE, QWEN3_MOE, GRANITE_MOE, OLMOE, GPT_OSS, PHIMOE),
+    *(GLM4_MOE, ERNIE4_5_MOE, MINIMAX_M2, DOTS1, EXAONE_MOE, HUNYUAN, HUNYUAN_MOE, HY_V3),
     *(BERT, ROBERTA, MODERNBERT, NOMIC_BERT),
 )
 NESTED: Final = {
@@ -69,7 +76,6 @@ _SHARED_KEYS: Final = ("tie_word_embeddings", "quantization_config", "eos_token_
 """Keys beside `text_config` that also count for the text part."""
 _MISSING: Final = {
     **dict.fromkeys(("deepseek_v2", "deepseek_v3", "minicpm3", "kimi_k2"), "latent attention"),
-    **dict.fromkeys(("bloom", "mpt"), "positions as biases of the scores (alibi)"),
     "mllama": "cross-attention to images",
     "gemma3n": "several residual streams and embeddings for each layer",
     "t5": "an encoder",

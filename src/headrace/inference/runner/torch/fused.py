@@ -56,12 +56,13 @@ def rotate_and_store(
         from headrace.inference.runner.torch.kernels.elementwise import rotate_and_store as launch
 
         return launch(query, key, value, cos, sin, batch, key_cache, value_cache)
-    turns = (cos[batch.positions][:, None], sin[batch.positions][:, None])
-    store(_rotate(key, *turns), value, key_cache, value_cache, batch.slots)
-    return _rotate(query, *turns)
+    store(rotate(key, cos, sin, batch), value, key_cache, value_cache, batch.slots)
+    return rotate(query, cos, sin, batch)
 
 
-def _rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def rotate(heads: Tensor, cos: Tensor, sin: Tensor, batch: StepTensors) -> Tensor:
+    """Apply the rotary position embedding to heads (T, H, D), as `rotate_and_store` does."""
+    cos, sin = cos[batch.positions][:, None], sin[batch.positions][:, None]
     first, second = heads.float().chunk(2, -1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], -1).to(heads.dtype)
 

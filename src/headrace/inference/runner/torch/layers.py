@@ -209,12 +209,11 @@ class Experts:
     down: ExpertLinear
     shared: Mlp | None
     shared_router: Linear | None
+    choice_bias: Tensor | None = None
 
     def __call__(self, x: Tensor, _adapted: Sequence[Adapted] = ()) -> Tensor:
         """Return (T, hidden); with several ranks a part of the sum."""
-        scores = self.router(x.float())
-        chosen = choose_best(self.moe, scores)
-        factors = factors_of(self.moe, scores, chosen)
+        chosen, factors = choose_experts(self.moe, self.router(x.float()), self.choice_bias)
         routing = route(chosen, self.moe.num_experts)
         inner = gated(self.spec, self.gate_up(x[routing.places // self.moe.top_k], routing))
         rows = self.down(inner, routing)
@@ -235,17 +234,44 @@ def route(chosen: Tensor, num_experts: int) -> Routing:
     return Routing(experts, torch.searchsorted(experts, bounds, out_int32=True), places)
 
 
-def choose_best(moe: MoeSpec, scores: Tensor) -> Tensor:
-    """Return the experts (T, k) with the best scores (T, E); of equal scores the lower index wins."""
-    return torch.argsort(scores, dim=1, descending=True, stable=True)[:, : moe.top_k]
-
-
-def factors_of(moe: MoeSpec, scores: Tensor, chosen: Tensor) -> Tensor:
+def choose_experts(moe: MoeSpec, logits: Tensor, choice_bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return the experts (T, k) of each token, the best first, and their factors (T, k); see `MoeSpec`."""
+    if moe.logit_softcap:
+        logits = moe.logit_softcap * torch.tanh(logits / moe.logit_softcap)
     if moe.tolerance:
-        return _sparsemixer(moe.tolerance, scores, chosen)
-    if moe.renormalize:
-        return torch.softmax(scores.gather(1, chosen), dim=1)
-    return torch.softmax(scores, dim=1).gather(1, chosen)
+        chosen = _best(logits, moe.top_k)
+        return chosen, _sparsemixer(moe.tolerance, logits, chosen)
+    scores = _scores(moe, logits)
+    ranks = scores if choice_bias is None else scores + choice_bias
+    chosen = _best(logits if moe.chooses_by_logits else _in_best_groups(moe, ranks), moe.top_k)
+    factors = scores.gather(1, chosen)
+    if moe.renormalize and moe.chooses_by_logits:
+        factors = torch.softmax(logits.gather(1, chosen), dim=1)
+    elif moe.renormalize:
+        factors = factors / (factors.sum(dim=1, keepdim=True) + moe.sum_floor)
+    return chosen, factors * moe.factor_scale
+
+
+def _best(ranks: Tensor, count: int) -> Tensor:
+    """Return the indices (T, count) of the largest values, the largest first; of equal ones the lower index wins."""
+    return torch.argsort(ranks, dim=1, descending=True, stable=True)[:, :count]
+
+
+def _scores(moe: MoeSpec, logits: Tensor) -> Tensor:
+    if moe.scoring == "softmax":
+        return torch.softmax(logits, dim=1)
+    return torch.sigmoid(logits) if moe.scoring == "sigmoid" else F.softplus(logits).sqrt()
+
+
+def _in_best_groups(moe: MoeSpec, ranks: Tensor) -> Tensor:
+    """Return the ranks (T, E) with those outside of the best groups of a token at -inf."""
+    if moe.num_groups == 1:
+        return ranks
+    groups = ranks.unflatten(1, (moe.num_groups, -1))
+    best = groups.sort(dim=2).values[:, :, -(2 if moe.group_score == "best_two" else 1) :].sum(dim=2)
+    kept = torch.zeros_like(best, dtype=torch.bool).scatter_(1, _best(best, moe.top_groups), value=True)
+    ranks = groups.masked_fill(~kept[:, :, None], -torch.inf)
+    return ranks.flatten(1)
 
 
 def _sparsemixer(tolerance: float, scores: Tensor, chosen: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor
 from headrace.inference.models.spec import ModelSpec
 from headrace.inference.runner.torch.attention import attend
 from headrace.inference.runner.torch.batch import StepTensors
-from headrace.inference.runner.torch.fused import rotate_and_store
+from headrace.inference.runner.torch.fused import rotate, rotate_and_store
 from headrace.inference.runner.torch.kv_cache import KvCache, KvShape
 from headrace.inference.runner.torch.layers import (
     Adapted,
@@ -161,11 +161,17 @@ class Layer:
         spec = self._spec
         heads = self._qkv(x, batch.adapted).view(len(x), -1, spec.head_dim)
         query, key, value = heads.split([spec.num_heads, spec.num_kv_heads, spec.num_kv_heads], dim=1)
-        query, key = _apply(self._q_norm, query), _apply(self._k_norm, key)
+        is_normed_last = spec.qk_norm == "rotated"
+        if not is_normed_last:
+            query, key = _apply(self._q_norm, query), _apply(self._k_norm, key)
         if spec.qkv_clip:
             query, key, value = (part.clamp(-spec.qkv_clip, spec.qkv_clip) for part in (query, key, value))
         key_cache, value_cache = cache.layer(self._index)
-        if self._rotation is None:
+        if self._rotation is None or is_normed_last:
+            if self._rotation is not None:
+                query, key = (rotate(heads, *self._rotation, batch.step) for heads in (query, key))
+            if is_normed_last:
+                query, key = _apply(self._q_norm, query), _apply(self._k_norm, key)
             cache.store(key, value, self._index, batch.step.slots)
         else:
             query = rotate_and_store(query, key, value, *self._rotation, batch.step, key_cache, value_cache)
@@ -209,7 +215,7 @@ def _norm_of_heads(
     weight = weights.vector(name)
     if weight is None:
         return None
-    if spec.qk_norm == "head":
+    if spec.qk_norm in {"head", "rotated"}:
         return Norm(weight, None, is_rms=True, eps=spec.norm_eps)
     if spec.qk_norm == "layer":
         return LayerNormOfHeads(weight.view(-1, spec.head_dim), spec.norm_eps)
@@ -233,6 +239,7 @@ def _mlp(spec: ModelSpec, index: int, weights: RankWeights) -> Mlp | Experts:
         weights.experts(f"{prefix}experts.", moe.num_experts, "down"),
         _gated(spec, weights, f"{prefix}shared_") if moe.shared_size else None,
         weights.router(f"{prefix}shared_router") if moe.has_shared_router else None,
+        weights.vector(f"{prefix}choice_bias") if moe.choice_bias else None,
     )
 
 
