@@ -155,14 +155,14 @@ def numbers() -> Iterator[str]:
         f"{to_llama:.1f} times those of llama-server."
     )
     yield (
-        f"- **{1000 * ours_s:.0f} ms**: the longest stall of eight streams when a prompt of 4,000 tokens arrives "
+        f"- **{1000 * ours_s:.0f} ms**: eight running answers pause no longer while a prompt of 4,000 tokens arrives "
         f"(vLLM {vllm_s:.1f} s, llama-server {llama_s:.1f} s)."
     )
     yield (
-        f"- **{wake['all_requests_p50_s']:.2f} s** from a request to an endpoint scaled to zero to the first byte "
-        f"of its answer: the median of {wake['requests']} requests, {wake['lost'] or 'none'} lost."
+        f"- **{wake['all_requests_p50_s']:.2f} s**: an endpoint without workers starts one and sends its first byte "
+        f"(median of {wake['requests']} requests, {wake['lost'] or 'none'} lost)."
     )
-    formats = "Headrace `--dtype w4a8`, vLLM bf16, llama-server Q4_0"
+    formats = "Headrace with 4-bit weights (`--dtype w4a8`), vLLM in bf16, llama-server in Q4_0"
     yield f"\nSmolLM2-135M on {machine('cpu-serving')}; {formats} ([method](docs/performance.md)).\n"
 
 

@@ -12,7 +12,7 @@ TOP = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 DOCS = [*(ROOT / name for name in TOP), *sorted((ROOT / "docs").rglob("*.md"))]
 VENDOR = PACKAGE / "serving" / "http" / "web" / "vendor"
 MAX_LINES = 400
-MAX_README_WORDS = 650
+MAX_README_WORDS = 700
 FIRST_SCREEN_LINES = 40
 MAX_LINKS_ON = 15
 

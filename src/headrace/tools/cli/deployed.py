@@ -4,6 +4,7 @@ The resources of `headrace deploy`: an endpoint, a new model for one that serves
 A name that was deployed before is updated, replaced if it failed, or refused with the ways out.
 """
 
+import json
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ import click
 from headrace.tools.cli.endpoints import copies_of, notes_of, stage_of
 from headrace.tools.cli.group import Failed, UserFailed
 from headrace.tools.cli.platform_client import Platform
-from headrace.tools.cli.ready import prompt_for
+from headrace.tools.cli.ready import BEGINNING, prompt_for
 from headrace.tools.cli.removal import (
     TAG,
     is_ours,
@@ -167,21 +168,31 @@ def _ready_text(
     platform: Platform, name: str, took_s: float, models: Sequence[Mapping[str, Any]], host: str | None = None
 ) -> str:
     """Return how to use an endpoint, or the component of a `host`; the prompt suits the models that it lists."""
-    place, target, scale = "", f'EndpointName="{name}", ...', ""
+    prompt, place, target, scale = prompt_for(models), "", f'EndpointName="{name}"', ""
     if host is not None:
-        place, target = f" on {host}", f'\n        EndpointName="{host}", InferenceComponentName="{name}", ...'
+        place, target = f" on {host}", f'EndpointName="{host}", InferenceComponentName="{name}"'
         scale = f"  headrace scale {name} --min 0 --max 4 --idle-s 300{platform.option}\n"
     return f"""\
 {name} is in service{place} after {took_s:.1f} s.
 
-  headrace invoke {name} --stream "{prompt_for(models)}"{platform.option}
+  headrace invoke {name} --stream "{prompt}"{platform.option}
   headrace chat {name} --url {platform.url}
   OpenAI: {platform.url}/v1 with model "{name}"
   boto3, after eval "$(headrace env{platform.option})":
-    client("sagemaker-runtime").invoke_endpoint({target})
+    boto3.client("sagemaker-runtime").invoke_endpoint(
+      {target},
+      Body='{_body_of(prompt)}',
+    )["Body"].read()
 
 {scale}  headrace logs {name} -f{platform.option}
   headrace rm {name}{platform.option}"""
+
+
+def _body_of(prompt: str) -> str:
+    """Return the body of a request: a chat, or a text to continue."""
+    return json.dumps(
+        {"inputs": prompt} if prompt is BEGINNING else {"messages": [{"role": "user", "content": prompt}]}
+    )
 
 
 def code_ready_text(name: str, took_s: float, option: str) -> str:
@@ -194,7 +205,9 @@ Requests, depending on what the code reads:
   headrace invoke {name} --content-type text/csv "1,2,3"{option}
   headrace invoke {name} --content-type application/x-npy{option} - < rows.npy
   boto3, after eval "$(headrace env{option})":
-    client("sagemaker-runtime").invoke_endpoint(EndpointName="{name}", ...)
+    boto3.client("sagemaker-runtime").invoke_endpoint(
+      EndpointName="{name}", Body='{{"inputs": "Hello"}}', ContentType="application/json"
+    )["Body"].read()
 
   headrace logs {name} -f{option}
   headrace rm {name}{option}"""
