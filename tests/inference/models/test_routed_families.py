@@ -70,6 +70,8 @@ def test_the_alpha_of_hunyuan_raises_theta_for_every_context():
         ("hy_v3", {"mlp_layer_types": ["dense", "moe", "sparse", "sparse"]}, BrokenModel, "mlp_layer_types"),
         ("glm4_moe", {"n_group": 3}, BrokenModel, "128 experts are in 3 groups"),
         ("glm4_moe", {"n_group": 64, "topk_group": 2}, BrokenModel, "groups of equal size that hold 8 experts"),
+        ("glm4_moe", {"topk_group": 2}, BrokenModel, "2 of 1 groups"),
+        ("glm4_moe", {"n_group": 128, "topk_group": 128}, BrokenModel, "at most 64 groups"),
         ("hunyuan_v1_moe", {"num_experts": 8, "moe_topk": [1, 2, 1, 1]}, UnsupportedModel, "moe_topk differs"),
     ],
 )

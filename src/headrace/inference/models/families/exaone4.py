@@ -13,24 +13,24 @@ from headrace.inference.models.families.reading import (
     without_far_positions,
 )
 from headrace.inference.models.fields import Fields
-from headrace.inference.models.spec import ModelSpec
+from headrace.inference.models.spec import ModelSpec, MoeSpec
 
 PATTERN: Final = 4
 """Every fourth layer has no window, in all released models."""
 DEFAULT_WINDOW_TOKENS: Final = 4096
 
 
-def _from_config(family: Family, config: Fields) -> ModelSpec:
-    """Read an `exaone4` config; a `sliding_window` of null means that all layers are alike."""
-    spec = config_spec(family, config)
+def from_config(family: Family, config: Fields, moe: MoeSpec | None = None) -> ModelSpec:
+    """Read a config; a `sliding_window` of null means that all layers are alike."""
+    spec = config_spec(family, config, moe=moe)
     if is_null(config, "sliding_window"):
         return spec
     window = config.whole("sliding_window", DEFAULT_WINDOW_TOKENS)
     return without_far_positions(layer_windows(config, spec, window, sliding_layers(spec.num_layers, PATTERN)))
 
 
-def _from_gguf(family: Family, header: GgufHeader) -> ModelSpec:
-    spec = gguf_spec(family, header)
+def from_gguf(family: Family, header: GgufHeader, moe: MoeSpec | None = None) -> ModelSpec:
+    spec = gguf_spec(family, header, moe=moe)
     window = header.fields.whole("attention.sliding_window", 0, minimum=0)
     return without_far_positions(pattern_windows(spec, window, PATTERN)) if window else spec
 
@@ -42,8 +42,8 @@ EXAONE4: Final = Family(
     # Source: transformers `Exaone4Config`.
     defaults={"num_key_value_heads": 32, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5},
     parts={"norms": "post", "qk_norm": "head"},
-    spec_from_config=_from_config,
+    spec_from_config=from_config,
     gguf_architectures=("exaone4",),
-    spec_from_gguf=_from_gguf,
+    spec_from_gguf=from_gguf,
     tensors=POST_NORM_TENSORS,
 )

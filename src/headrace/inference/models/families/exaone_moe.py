@@ -2,38 +2,9 @@
 
 from typing import Final
 
-from headrace.inference.models.families.exaone4 import DEFAULT_WINDOW_TOKENS, PATTERN
-from headrace.inference.models.families.family import DEEPSEEK_EXPERT_TENSORS, Family, GgufHeader
-from headrace.inference.models.families.reading import (
-    config_router,
-    config_spec,
-    gguf_experts,
-    gguf_spec,
-    is_null,
-    layer_windows,
-    pattern_windows,
-    sliding_layers,
-    without_far_positions,
-)
-from headrace.inference.models.fields import Fields
-from headrace.inference.models.spec import ModelSpec
-
-
-def _from_config(family: Family, config: Fields) -> ModelSpec:
-    """Read a config; a `sliding_window` of null means that all layers are alike."""
-    spec = config_spec(family, config, moe=config_router(config))
-    if is_null(config, "sliding_window"):
-        return spec
-    window = config.whole("sliding_window", DEFAULT_WINDOW_TOKENS)
-    return without_far_positions(layer_windows(config, spec, window, sliding_layers(spec.num_layers, PATTERN)))
-
-
-def _from_gguf(family: Family, header: GgufHeader) -> ModelSpec:
-    moe = gguf_experts(header, renormalize=True, scoring="sigmoid", sum_floor=1e-20)
-    spec = gguf_spec(family, header, moe=moe)
-    window = header.fields.whole("attention.sliding_window", 0, minimum=0)
-    return without_far_positions(pattern_windows(spec, window, PATTERN)) if window else spec
-
+from headrace.inference.models.families import exaone4
+from headrace.inference.models.families.family import DEEPSEEK_EXPERT_TENSORS, Family
+from headrace.inference.models.families.reading import config_router, gguf_experts
 
 EXAONE_MOE: Final = Family(
     name="exaone_moe",
@@ -52,8 +23,10 @@ EXAONE_MOE: Final = Family(
     },
     keys={"n_routed_experts": "num_experts", "n_shared_experts": "num_shared_experts"},
     parts={"qk_norm": "head"},
-    spec_from_config=_from_config,
+    spec_from_config=lambda family, config: exaone4.from_config(family, config, config_router(config)),
     gguf_architectures=("exaone-moe",),
-    spec_from_gguf=_from_gguf,
+    spec_from_gguf=lambda family, header: exaone4.from_gguf(
+        family, header, gguf_experts(header, renormalize=True, scoring="sigmoid", sum_floor=1e-20)
+    ),
     tensors={**DEEPSEEK_EXPERT_TENSORS, "choice_bias": "mlp.e_score_correction_bias"},
 )

@@ -32,6 +32,8 @@ _MAX_SIZE: Final = 1 << 24
 """Largest size in a config.json: lists of this length are allocated before any tensor is checked."""
 _MAX_EXPERTS: Final = 65536
 """Maximum number of experts in all layers together."""
+_MAX_GROUPS: Final = 64
+"""Maximum number of groups of experts in the native runtime."""
 _FOREIGN_PARTS: Final = {
     "vision_config": ("an image encoder", ()),
     "audio_config": ("an audio encoder", ()),
@@ -139,6 +141,8 @@ def gguf_spec(family: Family, header: GgufHeader, *, moe: MoeSpec | None = None)
 
 
 def _checked(spec: ModelSpec, source: str) -> ModelSpec:
+    if spec.num_layers < 1:
+        raise BrokenModel(f"{source}: nextn_predict_layers leaves {spec.num_layers} layers; expected at least 1.")
     if spec.num_layers > MAX_LAYERS:
         raise BrokenModel(f"{source}: the network has {spec.num_layers} layers; expected at most {MAX_LAYERS}.")
     sizes = {
@@ -158,6 +162,11 @@ def _checked(spec: ModelSpec, source: str) -> ModelSpec:
     if (moe := spec.moe) is not None:
         if moe.top_k > moe.num_experts:
             raise BrokenModel(f"{source}: a token takes {moe.top_k} experts; expected at most {moe.num_experts}.")
+        if not 1 <= moe.top_groups <= moe.num_groups <= _MAX_GROUPS or moe.factor_scale <= 0:
+            raise BrokenModel(
+                f"{source}: a token takes {moe.top_groups} of {moe.num_groups} groups of experts, times "
+                f"{moe.factor_scale}; expected at most {_MAX_GROUPS} groups and a factor above 0."
+            )
         if moe.num_experts % moe.num_groups or moe.top_groups * moe.num_experts < moe.top_k * moe.num_groups:
             raise BrokenModel(
                 f"{source}: {moe.num_experts} experts are in {moe.num_groups} groups, of which a token takes "
