@@ -72,7 +72,12 @@ def test_the_alpha_of_hunyuan_raises_theta_for_every_context():
         ("glm4_moe", {"n_group": 64, "topk_group": 2}, BrokenModel, "groups of equal size that hold 8 experts"),
         ("glm4_moe", {"topk_group": 2}, BrokenModel, "2 of 1 groups"),
         ("glm4_moe", {"n_group": 128, "topk_group": 128}, BrokenModel, "at most 64 groups"),
-        ("hunyuan_v1_moe", {"num_experts": 8, "moe_topk": [1, 2, 1, 1]}, UnsupportedModel, "moe_topk differs"),
+        (
+            "hunyuan_v1_moe",
+            {"num_experts": 8, "moe_topk": [1, 2, 1, 1]},
+            UnsupportedModel,
+            "moe_topk is .1, 2, 1, 1.; .* one value for all layers",
+        ),
     ],
 )
 def test_a_router_that_cannot_be_is_refused_by_name(model_type, values, error, named):

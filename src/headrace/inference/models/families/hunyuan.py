@@ -41,7 +41,10 @@ def _same(config: Fields, key: str, default: int) -> int:
     value = config.values.get(key)
     if isinstance(value, list) and value:
         if any(item != value[0] for item in value):
-            raise UnsupportedModel(f"{config.source}: {key} differs between layers, which is not supported.")
+            raise UnsupportedModel(
+                f"{config.source}: {key} is {value!r:.200}; the native backend needs one value for all layers. "
+                "Use --backend transformers."
+            )
         config = Fields({**config.values, key: value[0]}, config.source)
     return config.whole(key, default)
 
