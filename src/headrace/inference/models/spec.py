@@ -41,12 +41,17 @@ A layer with experts (`moe`) has instead of gate, up and down:
     layers.{i}.shared_down                      (hidden, shared_size)   when `shared_size`
     layers.{i}.shared_router                    (1, hidden)             when `has_shared_router`
 
+A layer with another mixer than attention has the weights of `mixers.py` instead of q, k and v; its norms are called
+like those of attention. A layer without mixer, or without MLP, has neither their weights nor their norms.
+
 Norm weights are final: a family whose norm is `x * (1 + w)` returns `1 + w`.
 """
 
 import re
 from dataclasses import dataclass
 from typing import Final, Literal
+
+from headrace.inference.models.mixers import ConvSpec, Mixer, StateShape
 
 Scoring = Literal["softmax", "sigmoid", "sqrt_softplus"]
 Activation = Literal["silu", "gelu_tanh", "gelu_erf", "relu", "relu2", "clamped_swiglu"]
@@ -232,6 +237,13 @@ class ModelSpec:
     moe: MoeSpec | None = None
     """The experts of the layers that have some."""
 
+    mixers: tuple[Mixer, ...] = ()
+    """The mixer of each layer. Empty: attention everywhere."""
+    mlps: tuple[bool, ...] = ()
+    """False for layers without MLP (Nemotron-H). Empty: all layers have one."""
+    conv: ConvSpec | None = None
+    """The short convolution of the layers with mixer "conv"."""
+
     @property
     def group_size(self) -> int:
         """Number of query heads that share a KV head."""
@@ -254,6 +266,23 @@ class ModelSpec:
     def window(self, layer: int) -> int:
         """Return the sliding window of a layer in tokens; 0 for none."""
         return self.windows[layer] if self.windows else 0
+
+    def mixer(self, layer: int) -> Mixer:
+        return self.mixers[layer] if self.mixers else "attention"
+
+    def has_mlp(self, layer: int) -> bool:
+        return self.mlps[layer] if self.mlps else True
+
+    @property
+    def has_state(self) -> bool:
+        """True if a sequence has a state beside its KV cache."""
+        return any(self.state_shape(layer) for layer in range(self.num_layers))
+
+    def state_shape(self, layer: int) -> StateShape | None:
+        """Return the sizes of a layer's state; None if it keeps none."""
+        if self.mixer(layer) == "conv" and self.conv is not None:
+            return self.conv.state_shape(self.hidden_size)
+        return None
 
     def experts(self, layer: int) -> MoeSpec | None:
         """Return the experts of a layer; None if its MLP is dense."""

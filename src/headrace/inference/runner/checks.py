@@ -8,7 +8,7 @@ cache. Runners written in Python call this on every step.
 import numpy as np
 
 from headrace.core.errors import EngineFailed
-from headrace.inference.runner.step import Int32, RunnerLimits, StepInput
+from headrace.inference.runner.step import Int32, RunnerLimits, StateStep, StepInput
 
 
 def check_step(step: StepInput, limits: RunnerLimits, *, vocab_size: int, token_types: int = 0) -> None:
@@ -40,6 +40,9 @@ def check_step(step: StepInput, limits: RunnerLimits, *, vocab_size: int, token_
         )
     _at_most("tokens in a context", int((step.context_lens + chunk_lens).max()), limits.max_context_tokens)
     _check_blocks(step, limits)
+    _require((step.states is not None) == (limits.num_state_slots > 0), "states are for models with state layers only")
+    if step.states is not None:
+        _check_states(step.states, step.context_lens, chunk_lens, limits)
 
 
 def token_slots(block_table: Int32, num_tokens: int, block_tokens: int) -> Int32:
@@ -63,6 +66,39 @@ def _check_blocks(step: StepInput, limits: RunnerLimits) -> None:
         written.append(token_slots(table, total, limits.block_tokens)[context:])
     slots = np.concatenate(written)
     _require(len(np.unique(slots)) == len(slots), "two tokens of the step share a slot of the KV cache")
+
+
+def _check_states(states: StateStep, context_lens: Int32, chunk_lens: Int32, limits: RunnerLimits) -> None:
+    """Check that state slots exist, that none is written twice, and that none is read by one and written by another."""
+    by_sequence = (states.read, states.write, states.replayed, states.certain)
+    _require(
+        all(values.shape == context_lens.shape for values in by_sequence),
+        "the entries of states must have one value for each of context_lens",
+    )
+    _require(_within(states.read + 1, limits.num_state_slots + 1), "a sequence reads a state slot that does not exist")
+    _require(_within(states.write, limits.num_state_slots), "a sequence writes a state slot that does not exist")
+    _require(bool(((states.read < 0) == (context_lens == 0)).all()), "only new sequences start without a state")
+    _require(_within(states.certain - 1, limits.max_step_tokens), "every sequence needs a certain token")
+    drafts = chunk_lens - states.certain
+    _require(_within(drafts, limits.max_draft_tokens + 1), f"expected 0 to {limits.max_draft_tokens} draft tokens")
+    _require(_within(states.replayed, limits.max_draft_tokens + 1), "more draft tokens are replayed than a slot keeps")
+    _require(bool((states.replayed <= context_lens).all()), "more draft tokens are replayed than were computed")
+    _check_snapshots(states, limits)
+
+
+def _check_snapshots(states: StateStep, limits: RunnerLimits) -> None:
+    _require(states.snapshots.ndim == 2 and states.snapshots.shape[1] == 3, "snapshots must have the shape (C, 3)")
+    sequences, tokens, slots = states.snapshots.T
+    _require(_within(sequences, len(states.read)), "a snapshot is of a sequence that does not exist")
+    _require(_within(slots, limits.num_state_slots), "a snapshot has a state slot that does not exist")
+    known = (states.replayed + states.certain)[sequences]
+    _require(bool(((tokens > 0) & (tokens <= known)).all()), "a snapshot is not after a known token")
+    places = sequences.astype(np.int64) << 32 | tokens
+    _require(bool((np.diff(places) > 0).all()), "snapshots must be in ascending order")
+    written = np.concatenate([states.write, slots])
+    _require(len(np.unique(written)) == len(written), "a state slot is written twice")
+    elsewhere = states.read[states.read != states.write]
+    _require(not np.isin(elsewhere, written).any(), "a state slot is read by one sequence and written by another")
 
 
 def _within(values: Int32, stop: int) -> bool:

@@ -3,7 +3,7 @@ The interface between the engine and a runner: one step.
 
 A step is one forward pass over a mixed batch of prompt chunks and decode tokens. Letters in shapes:
 `T` tokens in the step, `S` sequences, `R` logit rows, `P` hidden rows, `H` hidden size, `N` blocks in a table,
-`K` alternatives.
+`K` alternatives, `C` snapshots of states.
 Plain numpy arrays, so that a native runner reads them without copying. No torch, no clock, no I/O here.
 """
 
@@ -72,6 +72,36 @@ class Mask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StateStep:
+    """
+    What a step does with the states of its sequences, for models with state layers (`mixers.py`).
+
+    A state slot holds the state of one sequence after one of its tokens, in all layers, and the inputs of the draft
+    tokens that follow it. The state goes on through the draft tokens of a sequence without being stored; the next step
+    first replays the accepted ones from their inputs. Every token is computed by the same operations in the same
+    order, so the state does not depend on chunks, drafts or the slots that it passed through.
+    """
+
+    read: Int32
+    """(S,) slot whose state the sequence continues; -1: a new sequence, which starts with zeros."""
+    write: Int32
+    """
+    (S,) slot that receives the state after the certain tokens and the inputs of the draft tokens: `read` itself, or
+    another one if the state in `read` is to stay. A slot that the step writes is read only by the sequence that
+    writes it in place.
+    """
+    replayed: Int32
+    """(S,) accepted draft tokens of the previous step, whose inputs are in `read`; they are not tokens of this step."""
+    certain: Int32
+    """(S,) tokens of the step that are known, at least one; those after them are draft tokens."""
+    snapshots: Int32 = field(default_factory=lambda: np.empty((0, 3), np.int32))
+    """
+    (C, 3) copies of the state to keep, in ascending order: index of the sequence, number of tokens after which the
+    state is stored, and slot. Tokens are counted from the first replayed one; none of them is a draft token.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepInput:
     """
     A batch of sequences; the tokens of a sequence are contiguous.
@@ -97,6 +127,8 @@ class StepInput:
     """(S,) slot of each sequence's adapter, -1 for none; None: no sequence has one."""
     token_types: Int32 | None = None
     """(T,) type of each token (BERT: 1 for the second text of a pair); None: all are 0."""
+    states: StateStep | None = None
+    """None for models without state layers."""
     histories: tuple[History, ...] = ()
     """At most one for each row; the same holds for biases and masks."""
     biases: tuple[Bias, ...] = ()
@@ -132,6 +164,10 @@ class RunnerLimits:
     max_adapters: int = 0
     """Slots for adapters."""
     max_adapter_rank: int = 0
+    num_state_slots: int = 0
+    """Slots for states; 0 for models without state layers."""
+    max_draft_tokens: int = 0
+    """Draft tokens of a sequence in a step, whose inputs a state slot keeps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
