@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from benchmarks.harness.steps import BLOCK, prompt_step
 
+from headrace.inference.models.decoding import decode
 from headrace.inference.models.model import Model
 from headrace.inference.models.spec import ModelSpec
 from headrace.inference.models.weights import WeightSource
-from headrace.inference.runner.decoding import decode
 from headrace.inference.runner.memory import MemoryBudget
 from headrace.inference.runner.native import NativeRunner, load_native_runner
 from headrace.inference.runner.packing import layer_formats_of

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 from benchmarks.fidelity.measure import Predictions, predict_torch, torch_model
 
+from headrace.inference.models.decoding import decode
 from headrace.inference.models.loading import load_model
 from headrace.inference.models.model import Model
 from headrace.inference.models.weights import Encoding, RawTensor, WeightSource
-from headrace.inference.runner.decoding import decode
 from tests.inference.runner.weights import round_to_w8
 from tests.parity.checkpoints import REFERENCES
 

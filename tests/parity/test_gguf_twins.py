@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from headrace.inference.models.decoding import decode
 from headrace.inference.models.gguf_file import open_gguf
 from headrace.inference.models.gguf_reader import GgufWeights, read_gguf_spec
 from headrace.inference.models.hf_checkpoint import read_hf_checkpoint
-from headrace.inference.runner.decoding import decode
 from tests.inference.models.model_files import gguf_metadata, write_gguf
 from tests.parity.checkpoints import write_checkpoint
 from tests.parity.test_layouts import write_layout

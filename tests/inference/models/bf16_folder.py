@@ -5,11 +5,11 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
+from headrace.inference.models.decoding import decode
 from headrace.inference.models.families.registry import family_of
 from headrace.inference.models.folder_export import export_files, new_folder
 from headrace.inference.models.loading import NEUTRAL, load_model
 from headrace.inference.models.places import stored_name
-from headrace.inference.runner.decoding import decode
 
 
 def write_bf16_folder(source: Path, target: Path) -> None:

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from headrace.core.errors import UnsupportedModel
 from headrace.inference.models import gguf_dequantize
+from headrace.inference.models.decoding import decode
 from headrace.inference.models.gguf_dequantize import TERNARY, dequantize, mxfp4_as_fp4, ternary_as_q4_1
 from headrace.inference.models.gguf_file import BLOCKS, open_gguf
 from headrace.inference.models.gguf_reader import RAW_TYPES, GgufWeights, read_gguf_spec
 from headrace.inference.models.places import gguf_name
 from headrace.inference.models.shapes import expected_shapes
 from headrace.inference.models.weights import Encoding, RawTensor
-from headrace.inference.runner.decoding import decode
 from tests.inference.models.model_files import gguf_metadata, random_weights, write_gguf
 from tests.inference.models.test_gguf_kquants import SPEC
 

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import _native
+from headrace.inference.models.decoding import decode
 from headrace.inference.models.gguf_dequantize import BLOCK_BYTES, q4_k_as_q4_1
 from headrace.inference.models.gguf_file import open_gguf
 from headrace.inference.models.gguf_reader import GgufWeights, read_gguf_spec
 from headrace.inference.models.places import gguf_name
 from headrace.inference.models.shapes import expected_shapes
 from headrace.inference.models.weights import Encoding, dominant_bits
-from headrace.inference.runner.decoding import decode
 from headrace.inference.runner.native_config import native_config
 from headrace.inference.runner.packing import layer_formats_of
 from headrace.inference.runner.reference import ReferenceRunner

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from headrace.core.errors import UnsupportedModel
+from headrace.inference.models.decoding import decode
 from headrace.inference.models.families.mistral_params import MISTRAL_PARAMS, config_of_params
 from headrace.inference.models.families.registry import from_config
 from headrace.inference.models.fields import Fields
 from headrace.inference.models.hf_checkpoint import read_hf_weights
 from headrace.inference.models.places import stored_name
 from headrace.inference.models.snapshots import choose_files
-from headrace.inference.runner.decoding import decode
 from tests.inference.models.model_files import random_weights
 
 PARAMS = {

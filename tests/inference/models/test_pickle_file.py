@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.core.errors import BrokenModel, UnsupportedModel
+from headrace.inference.models.decoding import decode
 from headrace.inference.models.families.llama import LLAMA
 from headrace.inference.models.families.registry import from_config
 from headrace.inference.models.fields import Fields
@@ -21,7 +22,6 @@ from headrace.inference.models.hf_checkpoint import read_hf_weights
 from headrace.inference.models.pickle_file import run_pickle
 from headrace.inference.models.places import stored_name
 from headrace.inference.models.weight_files import open_folder
-from headrace.inference.runner.decoding import decode
 from tests.inference.models.model_files import TINY_LLAMA, random_weights
 
 _, SPEC = from_config(Fields(TINY_LLAMA, "config.json"))

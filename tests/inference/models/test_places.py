@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.inference.models.decoding import decode
 from headrace.inference.models.families.llama import LLAMA
 from headrace.inference.models.families.registry import from_config
 from headrace.inference.models.fields import Fields
 from headrace.inference.models.places import folder_places, merge, rotary_order
 from headrace.inference.models.spec import RopeSpec
 from headrace.inference.models.weights import Encoding, RawTensor
-from headrace.inference.runner.decoding import decode
 from headrace.inference.runner.reference import Rotation
 from tests.inference.models.model_files import TINY_LLAMA
 

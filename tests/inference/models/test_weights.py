@@ -3,9 +3,9 @@ import pytest
 from gguf import GGMLQuantizationType, quants
 
 from headrace.core.errors import BrokenModel
+from headrace.inference.models.decoding import decode
 from headrace.inference.models.gguf_dequantize import mxfp4_as_fp4
 from headrace.inference.models.weights import Encoding, RawTensor, cut_tensor
-from headrace.inference.runner.decoding import decode
 
 VALUES = np.random.default_rng(0).standard_normal((6, 128)).astype(np.float32)
 

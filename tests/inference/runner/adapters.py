@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from headrace.inference.models.adapter import Adapter, LowRank, is_adaptable
+from headrace.inference.models.decoding import decode
 from headrace.inference.models.shapes import expected_shapes
 from headrace.inference.models.spec import ModelSpec
 from headrace.inference.models.weights import WeightSource
-from headrace.inference.runner.decoding import decode
 from headrace.inference.runner.step import Float32
 from tests.inference.runner.weights import ArrayWeights
 

@@ -5,8 +5,8 @@ import pytest
 
 from headrace import _native
 from headrace.core.errors import BrokenModel, SettingsError
+from headrace.inference.models.decoding import decode
 from headrace.inference.models.weights import Encoding, RawTensor
-from headrace.inference.runner.decoding import decode
 from headrace.inference.runner.native_config import native_config
 from headrace.inference.runner.packing import MATRICES, layer_formats_of, load_packed, packing_key
 from tests.inference.runner.native_models import BlockWeights, relative_error, small_spec

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from headrace.core.errors import UnsupportedModel
+from headrace.inference.models.decoding import decode
 from headrace.inference.models.families.registry import from_config
 from headrace.inference.models.fields import Fields
 from headrace.inference.models.loading import load_model
 from headrace.inference.models.places import folder_places, merge
 from headrace.inference.models.shapes import expected_shapes
-from headrace.inference.runner.decoding import decode
 from headrace.inference.runner.quantize import check_can_quantize, write_quantized
 from tests.inference.models.model_files import TINY_LLAMA, byte_level_tokenizer, random_weights, write_folder
 

@@ -3,9 +3,9 @@ import dataclasses
 import numpy as np
 import pytest
 
+from headrace.inference.models.decoding import decode
 from headrace.inference.models.spec import ModelSpec, RopeSpec
 from headrace.inference.models.weights import Encoding, RawTensor
-from headrace.inference.runner.decoding import decode
 from headrace.inference.runner.reference import ReferenceRunner, silu
 from headrace.inference.runner.step import RunnerLimits
 from tests.inference.runner.steps import make_step

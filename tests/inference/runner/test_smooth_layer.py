@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from headrace.core.errors import BrokenModel
+from headrace.inference.models.decoding import decode
 from headrace.inference.models.safetensors_writer import encode_floats
 from headrace.inference.models.weights import Encoding, as_float32
 from headrace.inference.runner.calibration import trace_layers
-from headrace.inference.runner.decoding import decode
 from headrace.inference.runner.reference import ReferenceRunner
 from headrace.inference.runner.smoothing import divided, smooth_layer
 from tests.inference.runner.native_models import LIMITS, small_spec

@@ -9,13 +9,13 @@ import sys
 import numpy as np
 import pytest
 
+from headrace.inference.models.decoding import decode
 from headrace.inference.models.families.registry import from_config
 from headrace.inference.models.fields import Fields
 from headrace.inference.models.loading import load_model
 from headrace.inference.models.places import folder_places, gguf_name
 from headrace.inference.models.shapes import expected_shapes
 from headrace.inference.models.weights import Encoding
-from headrace.inference.runner.decoding import decode
 from headrace.inference.runner.quantize import _KNOWN_PARTS, _REQUIRED_PARTS
 from headrace.inference.runner.reference import ReferenceRunner
 from tests.inference.models.model_files import (

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
+from headrace.inference.models.decoding import decode
 from headrace.inference.models.loading import load_model
 from headrace.inference.models.weights import Encoding
-from headrace.inference.runner.decoding import decode
 from tests.parity.checkpoints import write_checkpoint
 from tests.parity.networks import NETWORKS
 from tests.tools.cli.test_quantize import can_be_quantized, logits, quantize

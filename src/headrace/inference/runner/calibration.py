@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from headrace.core.errors import BrokenModel
+from headrace.inference.models.decoding import decode
 from headrace.inference.models.spec import ModelSpec
 from headrace.inference.models.weights import WeightSource
-from headrace.inference.runner.decoding import decode
 from headrace.inference.runner.reference import Layer, embedded
 from headrace.inference.runner.step import Float32, Int32, RunnerLimits
 

@@ -30,9 +30,9 @@ from headrace import _native
 from headrace.core.errors import BrokenModel, SettingsError
 from headrace.core.progress import Progress, no_progress
 from headrace.core.sizes import format_size
+from headrace.inference.models.decoding import decode
 from headrace.inference.models.spec import ModelSpec, MoeSpec
 from headrace.inference.models.weights import Encoding, WeightSource, cut_tensor
-from headrace.inference.runner.decoding import decode
 
 PACKING_VERSION: Final = 5
 """Increased when the layout of packed weights or their quantization changes."""

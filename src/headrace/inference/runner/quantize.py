@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from headrace.core.errors import BrokenModel, UnsupportedModel
 from headrace.core.progress import Progress, no_progress
+from headrace.inference.models.decoding import decode
 from headrace.inference.models.families.family import HEAD_INDEX, Family
 from headrace.inference.models.families.registry import family_of
 from headrace.inference.models.folder_export import export_files
@@ -22,7 +23,6 @@ from headrace.inference.models.weight_files import SINGLE
 from headrace.inference.models.weights import Encoding, as_float32, dominant_bits
 from headrace.inference.runner.calibration import trace_layers
 from headrace.inference.runner.cpu import default_threads
-from headrace.inference.runner.decoding import decode
 from headrace.inference.runner.folder_formats import Int4Groups, Int8Rows, MatrixFormat, output_error
 from headrace.inference.runner.smoothing import Joint, smooth_layer
 from headrace.inference.runner.step import Float32

@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.inference.models.adapter import Adapter, LowRank
+from headrace.inference.models.decoding import decode
 from headrace.inference.models.rope import Float64, inverse_frequencies
 from headrace.inference.models.spec import Activation, ModelSpec, RopeSpec
 from headrace.inference.models.weights import WeightSource
 from headrace.inference.runner.checks import check_step, token_slots
-from headrace.inference.runner.decoding import decode
 from headrace.inference.runner.reference_moe import Scoring, as_computed, mix_experts
 from headrace.inference.runner.sampling import sample_rows
 from headrace.inference.runner.step import Float32, Int32, RunnerInfo, RunnerLimits, StepInput, StepOutput

@@ -7,6 +7,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from headrace.core.errors import BrokenModel, UnsupportedModel
+from headrace.inference.models.decoding import decode
 from headrace.inference.models.families.llama import LLAMA
 from headrace.inference.models.families.registry import from_config
 from headrace.inference.models.fields import Fields
@@ -14,7 +15,6 @@ from headrace.inference.models.places import stored_name
 from headrace.inference.models.quantized.compressed_tensors import w8a8_config
 from headrace.inference.models.safetensors_reader import SafetensorsWeights
 from headrace.inference.models.weights import Encoding
-from headrace.inference.runner.decoding import decode
 from tests.inference.models.model_files import TINY_LLAMA, random_weights, write_folder
 
 _, SPEC = from_config(Fields(TINY_LLAMA, "config.json"))

@@ -8,11 +8,11 @@ from compressed_tensors.compressors.format import infer_module_format
 from compressed_tensors.quantization import preset_name_to_scheme
 from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
 
+from headrace.inference.models.decoding import decode
 from headrace.inference.models.fields import Fields
 from headrace.inference.models.quantized.registry import find_quantized
 from headrace.inference.models.stored_tensor import StoredTensor
 from headrace.inference.models.weights import Encoding
-from headrace.inference.runner.decoding import decode
 from tests.inference.models.quantized.test_formats import TORCH_NAMES
 
 ROWS, COLUMNS = 64, 256

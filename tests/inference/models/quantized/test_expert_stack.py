@@ -8,11 +8,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from headrace.core.errors import BrokenModel
+from headrace.inference.models.decoding import decode
 from headrace.inference.models.families.registry import from_config
 from headrace.inference.models.fields import Fields
 from headrace.inference.models.hf_checkpoint import read_hf_weights
 from headrace.inference.models.weights import Encoding
-from headrace.inference.runner.decoding import decode
 from headrace.inference.runner.packing import layer_formats_of
 from tests.inference.models.quantized import writers
 from tests.inference.runner.native_models import GuidedReference, load, relative_error

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from headrace.core.errors import BrokenModel, UnsupportedModel
+from headrace.inference.models.decoding import decode
 from headrace.inference.models.families.llama import LLAMA
 from headrace.inference.models.families.registry import from_config
 from headrace.inference.models.fields import Fields
@@ -19,7 +20,6 @@ from headrace.inference.models.quantized.fp4 import mxfp4_values
 from headrace.inference.models.quantized.registry import FORMATS, METHODS, find_quantized
 from headrace.inference.models.stored_tensor import ITEM_BYTES, StoredTensor
 from headrace.inference.models.weights import Encoding
-from headrace.inference.runner.decoding import decode
 from tests.inference.models.model_files import TINY_LLAMA, random_weights, write_folder
 from tests.inference.models.quantized import writers
 

@@ -3,8 +3,8 @@ import pytest
 import torch
 
 from headrace.core.errors import BrokenModel
+from headrace.inference.models.decoding import decode
 from headrace.inference.models.weights import Encoding, RawTensor
-from headrace.inference.runner.decoding import decode
 from headrace.inference.runner.torch.matmul import (
     dequantize,
     grouped_linear,

@@ -5,10 +5,10 @@ from typing import Final, Literal, cast
 
 from headrace.core.errors import SettingsError
 from headrace.core.generation import PoolingInfo, PoolingMethod
+from headrace.inference.models.decoding import decode
 from headrace.inference.models.model import Model
 from headrace.inference.models.pooling import DenseLayer, Pooler
 from headrace.inference.models.weights import cut_tensor
-from headrace.inference.runner.decoding import decode
 
 _QWEN3_PAIR: Final = (
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "

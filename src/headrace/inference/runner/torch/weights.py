@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from headrace.core.progress import Progress, no_progress
+from headrace.inference.models.decoding import decode
 from headrace.inference.models.shapes import expected_shapes
 from headrace.inference.models.spec import ModelSpec
 from headrace.inference.models.weights import Encoding, RawTensor, WeightSource, cut_tensor
-from headrace.inference.runner.decoding import decode
 from headrace.inference.runner.torch.layers import ExpertLinear, Head, Linear
 from headrace.inference.runner.torch.matmul import (
     Int4Weight,

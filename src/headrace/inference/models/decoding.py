@@ -5,7 +5,8 @@ import numpy.typing as npt
 
 from headrace.inference.models.float8 import E2M1
 from headrace.inference.models.weights import Encoding, RawTensor, as_float32
-from headrace.inference.runner.step import Float32
+
+Float32 = npt.NDArray[np.float32]
 
 BLOCK = 32
 """Numbers that share a scale in the quantized encodings."""
