@@ -1,11 +1,11 @@
 """
 Write a model with the shapes of a known one, fewer layers and random weights: for speed only, its text is noise.
 
-    python benchmarks/synthetic/make.py qwen3-30b-a3b /tmp/q3moe.gguf --layers 4
+    python -m benchmarks.synthetic.make qwen3-30b-a3b /tmp/q3moe.gguf --layers 4
     python benchmarks/native_step/run.py /tmp/q3moe.gguf --formats w4a8/int8
 
 A name that ends in `.gguf` becomes a GGUF file, whose layers are Q4_0 and whose embedding and LM head are Q8_0; any
-other name a Hugging Face folder in bf16. Routers choose all experts equally often.
+other name a Hugging Face folder in bf16 (transformers only). Routers choose all experts equally often.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import numpy.typing as npt
+from benchmarks.synthetic.today import BARE, BYTES, FLOATS, TODAY, VOCAB, Dims, GgufShape, Value, attention, mlp
 from gguf import GGMLQuantizationType as Type
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
@@ -30,7 +31,7 @@ from headrace.inference.models.weights import Encoding
 
 BLOCK = 32
 SCALES = {Type.Q4_0: 2.0**-9, Type.Q8_0: 2.0**-11}
-BYTES = {Type.Q4_0: 16, Type.Q8_0: 32}
+BYTES_OF_BLOCK = {Type.Q4_0: 16, Type.Q8_0: 32}
 CONTEXT = 32768
 EPSILON = 1e-6
 END = "<end>"
@@ -79,6 +80,51 @@ SHAPES = {
 }  # fmt: skip
 
 
+def file_of(shape: Shape) -> GgufShape:
+    """Return the keys and tensors of a transformer's GGUF file."""
+    hidden, queries, keys_width = shape.hidden, shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+
+    def keys(_count: int) -> dict[str, Value]:
+        dims: dict[str, Value] = {
+            "attention.head_count": shape.heads,
+            "attention.head_count_kv": shape.kv_heads,
+            "attention.key_length": shape.head_dim,
+            "attention.value_length": shape.head_dim,
+            "feed_forward_length": shape.intermediate,
+            "rope.freq_base": shape.theta,
+        }
+        moe: dict[str, Value] = {
+            "expert_count": shape.experts,
+            "expert_used_count": shape.top_k,
+            "expert_feed_forward_length": shape.intermediate,
+        }
+        return dims | moe if shape.experts else dims
+
+    def layer(_index: int, _count: int) -> dict[str, Dims]:
+        dims: dict[str, Dims] = {"attn_norm": (hidden,), "ffn_norm": (hidden,)}
+        dims |= attention(hidden, queries, keys_width, norm=shape.head_dim if shape.qk_norm else 0)
+        if not shape.experts:
+            return dims | mlp(hidden, shape.intermediate)
+        return (
+            dims | {"ffn_gate_inp": (shape.experts, hidden)} | mlp(hidden, shape.intermediate, "_exps", shape.experts)
+        )
+
+    def outer(_count: int) -> dict[str, Dims]:
+        return {"token_embd": (VOCAB, hidden), "output_norm": (hidden,), "output": (VOCAB, hidden)}
+
+    return GgufShape(
+        architecture=shape.architecture,
+        layers=shape.layers,
+        hidden=hidden,
+        vocab=shape.vocab,
+        keys=keys,
+        layer=layer,
+        outer=outer,
+        experts=shape.experts,
+        top_k=shape.top_k,
+    )
+
+
 @dataclass(frozen=True)
 class Tensor:
     """A tensor of the file; `dims` from the outermost, a norm has one."""
@@ -88,45 +134,35 @@ class Tensor:
     kind: Type
 
 
-def tensors_of(shape: Shape) -> Iterator[Tensor]:
+def tensors_of(shape: GgufShape) -> Iterator[Tensor]:
     """Yield all tensors in the order of the file."""
-    yield Tensor("token_embd.weight", (shape.vocab, shape.hidden), Type.Q8_0)
-    yield Tensor("output_norm.weight", (shape.hidden,), Type.F32)
-    yield Tensor("output.weight", (shape.vocab, shape.hidden), Type.Q8_0)
+    for name, dims in shape.outer(shape.layers).items():
+        yield _tensor("", name, tuple(shape.vocab if size == VOCAB else size for size in dims))
     for layer in range(shape.layers):
-        for name, dims in layer_dims(shape).items():
-            kind = Type.F32 if len(dims) == 1 or name == "ffn_gate_inp" else Type.Q4_0
-            yield Tensor(f"blk.{layer}.{name}.weight", dims, kind)
+        for name, dims in shape.layer(layer, shape.layers).items():
+            yield _tensor(f"blk.{layer}.", name, dims)
 
 
-def layer_dims(shape: Shape) -> dict[str, tuple[int, ...]]:
-    """Return the dimensions of the tensors of a layer."""
-    hidden, inner = shape.hidden, shape.intermediate
-    queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    dims: dict[str, tuple[int, ...]] = {
-        "attn_norm": (hidden,),
-        "attn_q": (queries, hidden),
-        "attn_k": (keys, hidden),
-        "attn_v": (keys, hidden),
-        "attn_output": (hidden, queries),
-        "ffn_norm": (hidden,),
-    }
-    if shape.qk_norm:
-        dims |= {"attn_q_norm": (shape.head_dim,), "attn_k_norm": (shape.head_dim,)}
-    stack = (shape.experts,) if shape.experts else ()
-    suffix = "_exps" if shape.experts else ""
-    if shape.experts:
-        dims["ffn_gate_inp"] = (shape.experts, hidden)
-    for part, pair in {"gate": (inner, hidden), "up": (inner, hidden), "down": (hidden, inner)}.items():
-        dims[f"ffn_{part}{suffix}"] = (*stack, *pair)
-    return dims
+def _tensor(prefix: str, name: str, dims: Dims) -> Tensor:
+    kind = Type.F32 if len(dims) == 1 or name in FLOATS else Type.Q8_0 if name in BYTES else Type.Q4_0
+    has_suffix = name in BARE or name.endswith((".bias", ".scale"))
+    return Tensor(prefix + (name if has_suffix else f"{name}.weight"), dims, kind)
 
 
-def write_gguf(shape: Shape, path: Path) -> None:
+def write_gguf(shape: GgufShape, path: Path) -> None:
     """Write a GGUF file; a tensor is in memory only while it is written."""
+    tensors = list(tensors_of(shape))
+    writer = start_gguf(shape, path, tensors)
+    rng = np.random.default_rng(0)
+    for tensor in tensors:
+        writer.write_tensor_data(blocks_of(tensor, rng, rows=int(np.prod(tensor.dims[:-1], dtype=np.int64))))
+    writer.close()
+
+
+def start_gguf(shape: GgufShape, path: Path, tensors: list[Tensor]) -> gguf.GGUFWriter:
+    """Write everything that lies before the data of the tensors."""
     writer = gguf.GGUFWriter(path, shape.architecture)
     add_metadata(writer, shape)
-    tensors = list(tensors_of(shape))
     for tensor in tensors:
         values = blocks_of(tensor, np.random.default_rng(0), rows=1)
         dims = (*tensor.dims[:-1], values.shape[-1])
@@ -136,42 +172,32 @@ def write_gguf(shape: Shape, path: Path) -> None:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
-    rng = np.random.default_rng(0)
-    for tensor in tensors:
-        writer.write_tensor_data(blocks_of(tensor, rng, rows=int(np.prod(tensor.dims[:-1], dtype=np.int64))))
-    writer.close()
+    return writer
 
 
 def blocks_of(tensor: Tensor, rng: np.random.Generator, *, rows: int) -> npt.NDArray[np.generic]:
     """Return random rows of a tensor: blocks with one scale, or floats."""
     columns = tensor.dims[-1]
     if tensor.kind is Type.F32:
-        if len(tensor.dims) == 1:
-            return np.ones(columns, np.float32)
+        if len(tensor.dims) == 1 or columns == 1:
+            # States fade: the factors of their decay are negative.
+            return np.full((*tensor.dims[:-1], columns), -1 if tensor.name.endswith("ssm_a") else 1, np.float32)
         return rng.standard_normal((rows, columns), dtype=np.float32)
-    blocks = np.empty((rows, columns // BLOCK, 2 + BYTES[tensor.kind]), np.uint8)
+    blocks = np.empty((rows, columns // BLOCK, 2 + BYTES_OF_BLOCK[tensor.kind]), np.uint8)
     blocks[:, :, :2] = np.array([SCALES[tensor.kind]], np.float16).view(np.uint8)
     blocks[:, :, 2:] = np.frombuffer(rng.bytes(blocks[:, :, 2:].size), np.uint8).reshape(blocks[:, :, 2:].shape)
     return blocks.reshape(rows, -1)
 
 
-def add_metadata(writer: gguf.GGUFWriter, shape: Shape) -> None:
+def add_metadata(writer: gguf.GGUFWriter, shape: GgufShape) -> None:
     """Add the dimensions, and a vocabulary of bytes and made-up words."""
     writer.add_block_count(shape.layers)
     writer.add_context_length(CONTEXT)
     writer.add_embedding_length(shape.hidden)
-    writer.add_feed_forward_length(shape.intermediate)
-    writer.add_head_count(shape.heads)
-    writer.add_head_count_kv(shape.kv_heads)
-    writer.add_key_length(shape.head_dim)
-    writer.add_value_length(shape.head_dim)
     writer.add_layer_norm_rms_eps(EPSILON)
-    writer.add_rope_freq_base(shape.theta)
-    if shape.experts:
-        writer.add_expert_count(shape.experts)
-        writer.add_expert_used_count(shape.top_k)
-        writer.add_expert_feed_forward_length(shape.intermediate)
-    tokens = vocabulary(shape)
+    for key, value in shape.keys(shape.layers).items():
+        _add_key(writer, f"{shape.architecture}.{key}", value)
+    tokens = vocabulary(shape.vocab)
     end = tokens.index(END)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
@@ -181,12 +207,23 @@ def add_metadata(writer: gguf.GGUFWriter, shape: Shape) -> None:
     writer.add_eos_token_id(end)
 
 
-def vocabulary(shape: Shape) -> list[str]:
+def _add_key(writer: gguf.GGUFWriter, key: str, value: Value) -> None:
+    if isinstance(value, list):
+        writer.add_array(key, value)
+    elif isinstance(value, bool):
+        writer.add_bool(key, value)
+    elif isinstance(value, int):
+        writer.add_uint32(key, value)
+    else:
+        writer.add_float32(key, value)
+
+
+def vocabulary(size: int) -> list[str]:
     """Return the byte alphabet of GPT-2, the end, the product of the only merge, and made-up words."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     alphabet = [chr(byte) for byte in printable] + [chr(256 + index) for index in range(256 - len(printable))]
     known = [*alphabet, END, alphabet[0] + alphabet[1]]
-    return known + [f"<word{index}>" for index in range(shape.vocab - len(known))]
+    return known + [f"<word{index}>" for index in range(size - len(known))]
 
 
 def write_folder(shape: Shape, folder: Path) -> None:
@@ -231,7 +268,7 @@ def config_of(shape: Shape) -> dict[str, object]:
         "rope_theta": shape.theta,
         "hidden_act": "silu",
         "tie_word_embeddings": False,
-        "eos_token_id": vocabulary(shape).index(END),
+        "eos_token_id": vocabulary(shape.vocab).index(END),
     }
     if not shape.experts:
         return config
@@ -245,7 +282,7 @@ def config_of(shape: Shape) -> dict[str, object]:
 
 def tokenizer_of(shape: Shape) -> Tokenizer:
     """Return a tokenizer of bytes with one merge."""
-    tokens = vocabulary(shape)
+    tokens = vocabulary(shape.vocab)
     tokenizer = Tokenizer(models.BPE({token: index for index, token in enumerate(tokens)}, [(tokens[0], tokens[1])]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -255,13 +292,23 @@ def tokenizer_of(shape: Shape) -> Tokenizer:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("shape", choices=SHAPES)
+    parser.add_argument("shape", choices=[*SHAPES, *TODAY])
     parser.add_argument("path", type=Path, help="the new file, or the new folder")
     parser.add_argument("--layers", type=int, help="fewer than the model has, where memory or patience is short")
     arguments = parser.parse_args()
-    shape = SHAPES[arguments.shape]
-    write = write_gguf if arguments.path.suffix == ".gguf" else write_folder
-    write(replace(shape, layers=arguments.layers or shape.layers), arguments.path)
+    if arguments.path.suffix == ".gguf":
+        file = gguf_shape(arguments.shape)
+        write_gguf(replace(file, layers=arguments.layers or file.layers), arguments.path)
+    elif arguments.shape in SHAPES:
+        shape = SHAPES[arguments.shape]
+        write_folder(replace(shape, layers=arguments.layers or shape.layers), arguments.path)
+    else:
+        parser.error(f"{arguments.shape} can be a GGUF file only: give a path that ends in .gguf")
+
+
+def gguf_shape(name: str) -> GgufShape:
+    """Return the file of a known model."""
+    return TODAY[name] if name in TODAY else file_of(SHAPES[name])
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import time
 from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from math import prod
 from pathlib import Path
 
 from benchmarks.harness import results
@@ -25,14 +26,19 @@ from benchmarks.harness.machine import describe_machine, physical_cores
 from benchmarks.harness.proc import foreign_cores, read_usage
 from benchmarks.harness.turns import in_turns
 from benchmarks.peers.manifest import DEFAULT_ROOT, read_manifest
-from benchmarks.synthetic.make import SHAPES, Shape, write_gguf
+from benchmarks.synthetic.make import gguf_shape, tensors_of, write_gguf
+from benchmarks.synthetic.today import FLOATS, GgufShape
 
 from headrace import _native
 from headrace.inference.models.loading import load_model
 from headrace.inference.runner.decode_speed import decode_bytes, measure_bandwidth
 from headrace.inference.runner.packing import layer_formats_of
 
-LAYERS = {"llama-3.2-1b": 16, "llama-3.1-8b": 32, "qwen3-30b-a3b": 8, "mixtral-8x7b": 4}
+LAYERS = {
+    "llama-3.2-1b": 16, "llama-3.1-8b": 32, "qwen3-30b-a3b": 8, "mixtral-8x7b": 4, "lfm2-1.2b": 16, "qwen3.5-4b": 32,
+    "qwen3.5-9b": 32, "qwen3.6-35b-a3b": 8, "gemma-4-e2b": 35, "gemma-4-26b-a4b": 12, "granite-4-h-tiny": 40,
+    "glm-4.7-flash": 8,
+}  # fmt: skip
 """Layers of the file, by model."""
 CELLS = ("decode 1", "decode 8", "prefill 512")
 PROMPT, STEPS = 128, 32
@@ -73,11 +79,11 @@ class Work:
 
     decode_bytes: int
     """Bytes of the weights that one token reads."""
-    operations: int
+    operations: float
     """Of one prompt token in the layers' products with weights; a multiplication and an addition are two."""
 
 
-def work_of(shape: Shape, path: Path, dtype: str) -> Work:
+def work_of(shape: GgufShape, path: Path, dtype: str) -> Work:
     model = load_model(str(path))
     read = decode_bytes(
         model.spec,
@@ -86,9 +92,15 @@ def work_of(shape: Shape, path: Path, dtype: str) -> Work:
         max_model_len=1024,
         layer_formats=layer_formats_of(model.spec, model.weights),
     )
-    heads = (shape.heads * 2 + shape.kv_heads * 2) * shape.head_dim
-    mlp = 3 * shape.intermediate * (shape.top_k or 1)
-    return Work(decode_bytes=read.weights, operations=2 * shape.layers * shape.hidden * (heads + mlp))
+    return Work(decode_bytes=read.weights, operations=2 * sum(_products_of(shape)))
+
+
+def _products_of(shape: GgufShape) -> Iterator[float]:
+    """Yield the products of each of the layers' matrices with a token; of experts only with those that it chooses."""
+    for tensor in tensors_of(shape):
+        part = tensor.name.removesuffix(".weight").split(".", 2)[-1]
+        if tensor.name.startswith("blk.") and len(tensor.dims) > 1 and part not in FLOATS:
+            yield prod(tensor.dims) * (shape.top_k / shape.experts if part.endswith("_exps") else 1)
 
 
 def run_headrace(engine: Engine, path: Path, packed: Path) -> tuple[dict[str, float], dict[str, float]]:
@@ -185,7 +197,7 @@ def table(name: str, work: Work, turns: list[Turn]) -> str:
             shares["prefill 512"] = speeds["prefill 512"] * work.operations / peak
         rows.append([engine, *(_cell(cell, speeds, shares, {} if engine in peers else peers) for cell in CELLS)])
     head = (
-        f"## {name}, {LAYERS[name]} of {SHAPES[name].layers} layers\n\n"
+        f"## {name}, {LAYERS[name]} of {gguf_shape(name).layers} layers\n\n"
         f"A token reads {work.decode_bytes / 1e9:.2f} GB and takes "
         f"{work.operations / 1e9:.2f} G operations in layers.\n"
         f"The roof is {read / 1e9:.0f} GB/s and {peak / 1e9:.0f} G int8 operations/s.\n"
@@ -219,7 +231,7 @@ def engines_of(arguments: Namespace) -> list[Engine]:
 
 def measure(name: str, engines: list[Engine], arguments: Namespace) -> tuple[Work, list[Turn]]:
     """Measure one model; its file is made if it does not exist."""
-    shape = replace(SHAPES[name], layers=LAYERS[name])
+    shape = replace(gguf_shape(name), layers=LAYERS[name])
     folder = arguments.folder.expanduser()
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}-{shape.layers}.gguf"

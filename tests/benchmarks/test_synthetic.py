@@ -1,10 +1,11 @@
 """Synthetic models load, as a folder and as a file, and have the same network."""
 
 from dataclasses import replace
+from math import prod
 
 import pytest
-from benchmarks.synthetic.make import SHAPES, write_folder, write_gguf
-from benchmarks.synthetic.run import batched_rows, work_of
+from benchmarks.synthetic.make import SHAPES, file_of, gguf_shape, tensors_of, write_folder, write_gguf
+from benchmarks.synthetic.run import LAYERS, batched_rows, work_of
 
 from headrace.inference.models.loading import load_model
 
@@ -15,7 +16,7 @@ SMALL = {"layers": 2, "hidden": 64, "intermediate": 96, "heads": 4, "kv_heads": 
 def test_the_folder_and_the_file_of_a_shape_hold_the_same_network(name, tmp_path):
     shape = replace(SHAPES[name], **SMALL)
     write_folder(shape, tmp_path / "folder")
-    write_gguf(shape, tmp_path / "file.gguf")
+    write_gguf(file_of(shape), tmp_path / "file.gguf")
     folder, file = load_model(str(tmp_path / "folder")), load_model(str(tmp_path / "file.gguf"))
     assert replace(folder.spec, norm_eps=0, moe=None) == replace(file.spec, norm_eps=0, moe=None)
     for model in (folder, file):
@@ -42,11 +43,23 @@ def test_the_rows_of_a_table_of_llama_batched_bench_are_read():
 @pytest.mark.parametrize("name", SHAPES)
 def test_the_work_of_a_token_counts_the_chosen_experts_only(name, tmp_path):
     shape = replace(SHAPES[name], **SMALL | {"intermediate": 128})
-    write_gguf(shape, tmp_path / "file.gguf")
+    write_gguf(file_of(shape), tmp_path / "file.gguf")
     model = load_model(str(tmp_path / "file.gguf"))
-    work = work_of(shape, tmp_path / "file.gguf", "bf16")
+    work = work_of(file_of(shape), tmp_path / "file.gguf", "bf16")
     inactive = shape.layers * 3 * shape.hidden * shape.intermediate * max(0, shape.experts - shape.top_k)
     layers = model.spec.num_parameters - inactive - 2 * shape.vocab * shape.hidden
     assert work.operations == pytest.approx(2 * layers, rel=0.01)
     routers_bytes = 4 * shape.layers * shape.hidden * shape.experts
     assert work.decode_bytes == pytest.approx(2 * (layers + shape.vocab * shape.hidden) + routers_bytes, rel=0.05)
+
+
+def test_the_shapes_of_today_have_as_many_parameters_as_their_names_say():
+    billions = {
+        "llama-3.2-1b": 1.5, "llama-3.1-8b": 8.0, "qwen3-30b-a3b": 30.5, "mixtral-8x7b": 46.7, "qwen3.5-4b": 4.2,
+        "qwen3.5-9b": 9.0, "qwen3.6-35b-a3b": 34.7, "gemma-4-e2b": 4.6, "gemma-4-26b-a4b": 25.2, "lfm2-1.2b": 1.17,
+        "granite-4-h-tiny": 6.9, "glm-4.7-flash": 29.9,
+    }  # fmt: skip
+    for name in LAYERS:
+        total = sum(prod(tensor.dims) for tensor in tensors_of(gguf_shape(name)))
+        assert total / 1e9 == pytest.approx(billions.pop(name), rel=0.02), name
+    assert not billions
