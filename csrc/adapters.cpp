@@ -23,7 +23,7 @@ int32_t padded_rank(int32_t rank) { return static_cast<int32_t>(round_up(static_
 void list_shapes(const ModelConfig& config, AdaptedShape* shapes) {
   const Model model = make_dimensions(config);
   const int32_t outputs = static_cast<int32_t>(round_up(config.hidden_size, kPanel));
-  shapes[kAdaptedQkv] = {3, model.hidden_padded, model.qkv_padded};
+  shapes[kAdaptedQkv] = {model.num_gates ? 4 : 3, model.hidden_padded, model.qkv_padded};
   shapes[kAdaptedOutput] = {1, model.attention_padded, outputs};
   const int32_t halves = config.gated_mlp ? 2 : 1;
   shapes[kAdaptedGateUp] = {halves, model.hidden_padded, halves * model.intermediate_padded};
@@ -46,7 +46,9 @@ std::vector<uint8_t> part_of_outputs(const ModelConfig& config, int32_t matrix, 
   for (size_t i = 0; i < parts.size(); i++) {
     const int32_t output = static_cast<int32_t>(i) * kHalf;
     if (matrix == kAdaptedGateUp && config.gated_mlp) parts[i] = i % 2;
-    if (matrix == kAdaptedQkv) parts[i] = output < queries ? 0 : output < queries + keys ? 1 : 2;
+    if (matrix == kAdaptedQkv && output >= queries) {
+      parts[i] = output < queries + keys ? 1 : output < queries + 2 * keys || !config.num_gates() ? 2 : 3;
+    }
   }
   return parts;
 }

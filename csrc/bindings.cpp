@@ -63,6 +63,8 @@ void bind_config(nb::module_& m) {
       .def_rw("logit_softcap", &ModelConfig::logit_softcap)
       .def_rw("qkv_clip", &ModelConfig::qkv_clip)
       .def_rw("swiglu_limit", &ModelConfig::swiglu_limit)
+      .def_rw("attention_gate", &ModelConfig::attention_gate)
+      .def_rw("gate_activation", &ModelConfig::gate_activation)
       .def_rw("sinks", &ModelConfig::sinks)
       .def_rw("windows", &ModelConfig::windows)
       .def_rw("distance_slopes", &ModelConfig::distance_slopes)

@@ -161,6 +161,10 @@ void ModelConfig::check() const {
             slot + " is " + format + "; expected w8, w4_symmetric or fp4");
   require(parse_activation(activation) != Activation::kClampedSwiglu || (gated_mlp && swiglu_limit > 0),
           "clamped_swiglu needs a gate and a limit above 0");
+  require(attention_gate.empty() || attention_gate == "element" || attention_gate == "head",
+          "attention_gate is " + attention_gate + "; expected element or head");
+  require(gate_activation == "sigmoid" || gate_activation == "softplus",
+          "gate_activation is " + gate_activation + "; expected sigmoid or softplus");
   check_norms(*this);
   check_experts(*this);
 }
@@ -183,6 +187,10 @@ WeightKind ModelConfig::layer_kind(const std::string& slot) const {
 
 WeightKind ModelConfig::embed_kind() const {
   return main_kind() == WeightKind::kBf16 ? WeightKind::kBf16 : WeightKind::kW8;
+}
+
+int32_t ModelConfig::num_gates() const {
+  return attention_gate.empty() ? 0 : attention_gate == "head" ? num_heads : num_heads * head_dim;
 }
 
 bool ModelConfig::has_norms_before() const { return norms == "pre" || norms == "both"; }
@@ -250,7 +258,7 @@ Model make_dimensions(const ModelConfig& config) {
   model.group = config.num_heads / config.num_kv_heads;
   model.head_dim = config.head_dim;
   model.attention_padded = static_cast<int32_t>(round_up(size_t{1} * config.num_heads * config.head_dim, kDepth));
-  model.qkv_padded = static_cast<int32_t>(round_up(size_t{1} * heads * config.head_dim, kPanel));
+  model.qkv_padded = static_cast<int32_t>(round_up(size_t{1} * heads * config.head_dim + config.num_gates(), kPanel));
   model.vocab = config.vocab_size;
   model.vocab_padded = static_cast<int32_t>(round_up(config.vocab_size, kPanel));
   model.activation = parse_activation(config.activation);
@@ -259,6 +267,8 @@ Model make_dimensions(const ModelConfig& config) {
   model.norms_stream = config.norms == "stream";
   model.parallel = config.parallel;
   model.has_gate = config.gated_mlp;
+  model.num_gates = config.num_gates();
+  model.has_softplus_gates = config.gate_activation == "softplus";
   model.norms_by_head = config.qk_norm == "layer";
   model.norms_rotated = config.qk_norm == "rotated";
   if (config.num_experts > 0) {

@@ -30,6 +30,8 @@ struct ModelConfig {
   float norm_eps = 1e-5f, embedding_scale = 1.0f, attention_scale = 0.0f;
   float attention_softcap = 0.0f, logit_softcap = 0.0f, qkv_clip = 0.0f;  // 0: none
   float swiglu_limit = 0.0f;              // of the clamped swiglu
+  std::string attention_gate;              // of the output of attention: element or head; empty: none
+  std::string gate_activation = "sigmoid";  // sigmoid or softplus
   bool sinks = false;                     // a score of each head that takes part in the softmax of attention
   std::vector<int32_t> windows;           // per layer
   std::vector<float> distance_slopes;     // per head, times the distance of a key to the query; empty: none
@@ -59,6 +61,7 @@ struct ModelConfig {
   WeightKind embed_kind() const;  // 4 bits cost too much quality in the embedding and the LM head
   KvKind kv_kind() const;
   int32_t kv_layers() const;      // layers whose keys and values are kept
+  int32_t num_gates() const;      // of the output of attention, for one row
   bool has_norms_before() const;
   bool has_attn_norm(int32_t layer) const;
 };

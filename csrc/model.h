@@ -155,6 +155,8 @@ struct Model {
   bool norms_stream;       // the norms after attention and MLP apply to the stream, after the residual was added
   bool parallel;           // attention and MLP both read the input of the layer
   bool has_gate;           // of the MLP
+  int32_t num_gates;       // of the output of attention, behind q, k and v; 0: none, `num_heads`: one a head
+  bool has_softplus_gates;  // instead of sigmoids
   bool norms_by_head;      // `q_norms` and `k_norms` are layer norms of each head, not one RMS norm of all heads
   bool norms_rotated;      // `q_norm` and `k_norm` follow the rotary embedding
   Experts experts;

@@ -90,7 +90,7 @@ Workspace carve_workspace(const Model& model, const Limits& limits, int num_thre
   work.row_position = carver.take<int32_t>(tokens);
   if (limits.max_adapters > 0) {
     work.row_adapter = carver.take<int32_t>(tokens);
-    work.adapter_inner_pitch = 3 * static_cast<int32_t>(round_up(limits.max_adapter_rank, kRankBlock));
+    work.adapter_inner_pitch = (model.num_gates ? 4 : 3) * static_cast<int32_t>(round_up(limits.max_adapter_rank, kRankBlock));
     work.adapter_inner = carver.take<int16_t>(rows * work.adapter_inner_pitch);
     work.adapter_inner_scales = carver.take<float>(rows * work.adapter_inner_pitch / kRankBlock);
     const int32_t widest = std::max({model.hidden_padded, model.attention_padded, model.intermediate_padded});

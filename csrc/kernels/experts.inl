@@ -129,8 +129,7 @@ void StepRun::choose_by_softmax(float* scores, int32_t* chosen, float* shares) c
 
 INLINE float score_of(Scoring scoring, float logit) {
   if (scoring == Scoring::kSigmoid) return sigmoid_one(logit);
-  const float size = __builtin_fabsf(logit);
-  return __builtin_sqrtf((logit > 0 ? logit : 0.0f) + __builtin_log1pf(exp2_one(-size * kLog2E)));
+  return __builtin_sqrtf(softplus_one(logit));
 }
 
 // Sum of the best `count` (one or two) ranks of a group, a score and its bias each.

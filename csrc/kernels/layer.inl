@@ -219,6 +219,7 @@ class StepRun {
   void store_keys_share(int index, bool whole_heads) const;
   Share seen_by(int index, int token) const;
   Context context_of(int index, HeadRows rows) const;
+  void gate_head(int token, int head, float* out) const;
   void attend_range(int index, HeadRows rows, int scratch_offset, const Context& following) const;
   template <class Visit>
   void visit_share(bool whole_heads, const Visit& visit) const;
@@ -280,6 +281,15 @@ Context StepRun::context_of(int index, HeadRows rows) const {
           rows.kv_head, first.begin / kBlockTokens, (last.end - 1) / kBlockTokens};
 }
 
+// Multiplies the output of a head by its gates, which follow q, k and v.
+void StepRun::gate_head(int token, int head, float* out) const {
+  const float* gates = qkv(token) + (m.num_heads + 2 * m.num_kv_heads) * d;
+  float own[kMaxHeadDim];
+  for (int i = 0; i < d; i++) own[i] = m.num_gates == m.num_heads ? gates[head] : gates[head * d + i];
+  for (int i = 0; m.has_softplus_gates && i < d; i++) out[i] *= softplus_one(own[i]);
+  for (int i = 0; !m.has_softplus_gates && i < d; i += W) store_f(out + i, sigmoid_times(load_f(out + i), load_f(own + i)));
+}
+
 // Attention of a range of rows. The output of token t goes to row t + scratch_offset of `wide` (t counted from the
 // first token of the step) and, quantized, to the input row of the same number.
 void StepRun::attend_range(int index, HeadRows rows, int scratch_offset, const Context& following) const {
@@ -307,6 +317,7 @@ void StepRun::attend_range(int index, HeadRows rows, int scratch_offset, const C
     repeat_last_row(tile);
     if (kv.kind == KvKind::kInt8) attend<KvKind::kInt8>(tile, context, following, d);
     else attend<KvKind::kBf16>(tile, context, following, d);
+    for (int r = 0; m.num_gates > 0 && r < tile.num_rows; r++) gate_head(token_of(first + r), head_of(first + r), tile.out[r]);
     if (!quantizes_heads(layer)) continue;
     for (int r = 0; r < tile.num_rows; r++) {
       const int row = token_of(first + r) + scratch_offset;

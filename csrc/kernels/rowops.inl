@@ -46,6 +46,11 @@ INLINE vf gelu_erf(vf x) {
 }
 INLINE vf relu(vf x) { return max(zero_f(), x); }  // in this order NaN stays NaN
 
+INLINE float softplus_one(float x) {
+  const float size = __builtin_fabsf(x);
+  return (x > 0 ? x : 0.0f) + __builtin_log1pf(exp2_one(-size * kLog2E));
+}
+
 // cap * tanh(x / cap); NaN where x is not finite, so that it is noticed.
 INLINE vf softcap(vf x, float cap) {
   const vf e = exp2_v(min(mul(x, set_f(2 * kLog2E / cap)), set_f(126.0f)));

@@ -46,6 +46,8 @@ class ModelConfig:
     logit_softcap: float
     qkv_clip: float
     swiglu_limit: float
+    attention_gate: str
+    gate_activation: str
     sinks: bool
     windows: list[int]
     distance_slopes: list[float]

@@ -12,7 +12,7 @@ from headrace.inference.models.weights import WeightSource
 from headrace.inference.runner.step import Float32
 from tests.inference.runner.weights import ArrayWeights
 
-ALL = ("q", "k", "v", "o", "gate", "up", "down")
+ALL = ("q", "k", "v", "attn_gate", "o", "gate", "up", "down")
 
 
 def random_adapter(

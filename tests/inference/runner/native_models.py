@@ -129,6 +129,10 @@ SPECS: Mapping[str, ModelSpec] = {
             num_groups=2,
         )
     ),
+    "gates after attention, one a number": small_spec(attention_gate="element", qk_norm="head", head_dim=48),
+    "gates after attention, one a head": small_spec(
+        attention_gate="head", gate_activation="softplus", num_heads=5, num_kv_heads=1
+    ),
     "scores by distance": small_spec(
         rope_of_layer=(-1, -1), distance_slopes=(0.5, 0.25, 0.125, 0.0625, 0.03, 0.01), windows=(40, 0), norm="layer"
     ),
@@ -176,7 +180,11 @@ SPECS: Mapping[str, ModelSpec] = {
     "dynamic rope": small_spec(head_dim=96, ropes=(RopeSpec(kind="dynamic", factor=2.0, original_max_positions=128),)),
 }
 
-WITHOUT_TORCH = {"scores by distance"}
+WITHOUT_TORCH = {
+    "scores by distance",
+    "gates after attention, one a number",
+    "gates after attention, one a head",
+}
 """Networks that the torch backend refuses."""
 
 

@@ -45,6 +45,20 @@ def load_torch(
     return engine_on(runner, source, config, model, use, limits, format_reason=reason, observer=observer)
 
 
+def _refuse_missing_parts(model: Model) -> None:
+    """Raise `UnsupportedModel` if a network has a part that this backend does not compute."""
+    missing = {
+        "scores by distance (alibi)": bool(model.spec.distance_slopes),
+        "gates after attention": model.spec.num_gates > 0,
+    }
+    for part, is_there in missing.items():
+        if is_there:
+            raise UnsupportedModel(
+                f"{model.name} has {part}, which the torch backend does not compute. Use --backend native or "
+                "transformers."
+            )
+
+
 def plan_torch(config: EngineConfig, model: Model, limits: EngineLimits) -> tuple[TorchPlan, str]:
     """Return the plan of a runner and the reason for its format; raises `SettingsError` for what this backend lacks."""
     if config.batch_invariant and config.device != "cuda":
@@ -53,11 +67,7 @@ def plan_torch(config: EngineConfig, model: Model, limits: EngineLimits) -> tupl
             "device cuda. Leave it out, or use --backend native, which is batch-invariant.",
             name="batch_invariant",
         )
-    if model.spec.distance_slopes:
-        raise UnsupportedModel(
-            f"{model.name} has scores by distance (alibi), which the torch backend does not compute. Use --backend "
-            "native or transformers."
-        )
+    _refuse_missing_parts(model)
     if config.isa is not None:
         raise SettingsError(
             f"isa is {config.isa}, which selects kernels of the native backend. Leave it out, or use --backend native.",

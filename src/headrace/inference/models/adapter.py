@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 Float32 = npt.NDArray[np.float32]
 
-ADAPTED_PARTS: Final = frozenset({"q", "k", "v", "o", "gate", "up", "down"})
+ADAPTED_PARTS: Final = frozenset({"q", "k", "v", "attn_gate", "o", "gate", "up", "down"})
 """The matrices of a layer that an adapter may change; those of experts are not among them."""
 
 

@@ -133,12 +133,20 @@ def _places(spec: ModelSpec, name_of: Callable[[str], str], *, interleaved: bool
         shared.setdefault(name_of(name), []).append(name)
     places = {}
     for stored, names in shared.items():
-        groups = qkv_groups if names[0].rpartition(".")[2] in _QKV_PARTS else 1
+        groups = _groups_in(spec, names, qkv_groups)
         shape, slices = _fuse([shapes[name] for name in names], groups)
         for name, rows in zip(names, slices, strict=True):
             factor = spec.logit_scale if name in {"final_norm", "final_norm_bias"} else 1.0
             places[name] = Place(stored, shape, _rotary_rows(rows, spec, name, shapes[name], interleaved), factor)
     return {name: places[name] for name in shapes}
+
+
+def _groups_in(spec: ModelSpec, names: list[str], qkv_groups: int) -> int:
+    """Return how many times the parts of a tensor follow each other: q and gates do for each head (Qwen 3.5)."""
+    parts = {name.rpartition(".")[2] for name in names}
+    if {"q", "attn_gate"}.issubset(parts):
+        return spec.num_heads
+    return qkv_groups if parts.issubset(_QKV_PARTS) else 1
 
 
 def _fuse(shapes: list[Shape], groups: int) -> tuple[Shape, list[Rows | None]]:

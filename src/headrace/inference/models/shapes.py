@@ -88,6 +88,8 @@ def _attention_shapes(spec: ModelSpec) -> dict[str, Shape]:
         shapes |= {"q_bias": (1, query), "k_bias": (1, key), "v_bias": (1, key)}
     if spec.o_bias:
         shapes["o_bias"] = (1, hidden)
+    if spec.num_gates:
+        shapes["attn_gate"] = (spec.num_gates, hidden)
     if spec.sinks:
         shapes["sinks"] = (1, spec.num_heads)
     if spec.qk_norm:

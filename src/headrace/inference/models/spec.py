@@ -16,6 +16,8 @@ Canonical weights (rows = outputs, columns = inputs; rotary halves in the "NeoX"
     layers.{i}.q_bias | k_bias | v_bias             when `qkv_bias`
     layers.{i}.q_norm | k_norm  (head_dim,)         when `qk_norm` is "head" or "rotated"
                                 (heads * head_dim,) when `qk_norm` is "full" or "layer"
+    layers.{i}.attn_gate        (heads * head_dim, hidden)      when `attention_gate` is "element"
+                                (heads, hidden)                 when `attention_gate` is "head"
     layers.{i}.sinks            (heads,)            when `sinks`
     layers.{i}.o                (hidden, heads * head_dim)
     layers.{i}.o_bias           (hidden,)           when `o_bias`
@@ -217,6 +219,10 @@ class ModelSpec:
     """Factor of the logits. Readers multiply `final_norm` by it, so runners do not apply it (Granite)."""
     attention_scale: float = 0.0
     """Factor of the attention scores; 0 means head_dim ** -0.5."""
+    attention_gate: Literal["element", "head"] | None = None
+    """The output of attention is multiplied by gates that the layer computes of its input, one a number or a head."""
+    gate_activation: Literal["sigmoid", "softplus"] = "sigmoid"
+    """The activation of these gates."""
     sinks: bool = False
     """Each head has a score that takes part in the softmax of attention, without a value (gpt-oss)."""
     distance_slopes: tuple[float, ...] = ()
@@ -248,6 +254,11 @@ class ModelSpec:
     def group_size(self) -> int:
         """Number of query heads that share a KV head."""
         return self.num_heads // self.num_kv_heads
+
+    @property
+    def num_gates(self) -> int:
+        """Number of gates of the output of attention; 0 if there are none."""
+        return {None: 0, "head": self.num_heads, "element": self.num_heads * self.head_dim}[self.attention_gate]
 
     @property
     def scale(self) -> float:
@@ -291,7 +302,7 @@ class ModelSpec:
     @property
     def num_parameters(self) -> int:
         """Number of weights in the matrices, without norms and biases; of all experts."""
-        attention = self.hidden_size * self.head_dim * (2 * self.num_heads + 2 * self.num_kv_heads)
+        attention = self.hidden_size * (2 * self.head_dim * (self.num_heads + self.num_kv_heads) + self.num_gates)
         embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_embeddings else 2)
         moes = [self.experts(layer) for layer in range(self.num_layers)]
         mlps = sum(m.num_experts * m.expert_size + m.shared_size if m else self.intermediate_size for m in moes)

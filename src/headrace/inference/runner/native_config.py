@@ -15,7 +15,7 @@ _SPEC: Final = (
     *("num_layers", "hidden_size", "intermediate_size", "vocab_size", "num_heads", "num_kv_heads", "head_dim"),
     *("norm", "norms", "norm_bias", "norm_eps", "activation", "embedding_norm", "first_attn_norm", "tie_embeddings"),
     *("qkv_bias", "o_bias", "mlp_bias", "head_bias", "qkv_clip", "embedding_scale", "attention_softcap"),
-    *("logit_softcap", "swiglu_limit", "sinks"),
+    *("logit_softcap", "swiglu_limit", "sinks", "gate_activation"),
 )
 _EXPERTS: Final = (
     *("num_experts", "top_k", "expert_size", "num_shared_experts", "renormalize", "expert_bias", "router_bias"),
@@ -47,6 +47,7 @@ def native_config(
     _copy(_SPEC, spec, config)
     config.parallel, config.shared_norm = spec.parallel is not None, spec.parallel == "one"
     config.gated_mlp, config.qk_norm = spec.mlp == "gated", spec.qk_norm or ""
+    config.attention_gate = spec.attention_gate or ""
     config.num_positions, config.num_token_types = spec.learned_positions, spec.token_types
     config.causal, config.attention_scale = spec.is_causal, spec.scale
     if (moe := spec.moe) is not None:

@@ -163,6 +163,8 @@ def parts_of(spec: ModelSpec, slot_name: str) -> Iterator[Part]:
         yield Part(f"{prefix}q{suffix}")
         yield Part(f"{prefix}k{suffix}", first_row=queries)
         yield Part(f"{prefix}v{suffix}", first_row=queries + keys)
+        if spec.num_gates and not suffix:
+            yield Part(f"{prefix}attn_gate", first_row=queries + 2 * keys)
     elif name in {"gate_up", "gate_up_bias"}:
         suffix = name.removeprefix("gate_up")
         if spec.mlp == "gated":

@@ -173,7 +173,16 @@ class Layer:
         self.keys[new_slots], self.values[new_slots] = keys, values
         starts = np.cumsum([size for _, size in sequences])[:-1]
         chunks = zip(np.split(queries, starts), sequences, strict=True)
-        return self._linear(np.concatenate([self._attend(chunk, slots) for chunk, (slots, _) in chunks]), "o")
+        attended = np.concatenate([self._attend(chunk, slots) for chunk, (slots, _) in chunks])
+        return self._linear(self._gate_heads(attended, x), "o")
+
+    def _gate_heads(self, attended: Float32, x: Float32) -> Float32:
+        """Multiply the output of attention (T, H * D) by the gates that the layer computes of its input."""
+        if self._spec.attention_gate is None:
+            return attended
+        gates = GATES[self._spec.gate_activation](self._linear(x, "attn_gate"))
+        gated: Float32 = attended.reshape(len(x), gates.shape[1], -1) * gates[:, :, None]
+        return gated.reshape(attended.shape)
 
     def _attend(self, queries: Float32, slots: Int32) -> Float32:
         """Attend with the queries (C, H, D) of the last C positions of one sequence; return (C, H * D)."""
@@ -285,6 +294,17 @@ def silu(x: Float32) -> Float32:
     return activated
 
 
+def sigmoid(x: Float32) -> Float32:
+    """Apply the logistic function, written with tanh because it does not overflow."""
+    activated: Float32 = np.float32(0.5) * np.tanh(np.float32(0.5) * x) + np.float32(0.5)
+    return activated
+
+
+def softplus(x: Float32) -> Float32:
+    activated: Float32 = np.logaddexp(np.float32(0), x)
+    return activated
+
+
 def gelu_tanh(x: Float32) -> Float32:
     """Apply the tanh approximation of GELU (Hendrycks & Gimpel 2016)."""
     activated: Float32 = 0.5 * x * (1 + np.tanh(np.float32(np.sqrt(2 / np.pi)) * (x + np.float32(0.044715) * x**3)))
@@ -317,6 +337,9 @@ def clamped_swiglu(gate: Float32, up: Float32, limit: float) -> Float32:
 ACTIVATIONS: Final[Mapping[Activation, Callable[[Float32], Float32]]] = MappingProxyType(
     {"silu": silu, "gelu_tanh": gelu_tanh, "gelu_erf": gelu_erf, "relu": relu, "relu2": relu2}
 )
+
+GATES: Final[Mapping[str, Callable[[Float32], Float32]]] = MappingProxyType({"sigmoid": sigmoid, "softplus": softplus})
+"""The activations of gates of attention."""
 
 
 def _sequences(step: StepInput, limits: RunnerLimits) -> list[tuple[Int32, int]]:
