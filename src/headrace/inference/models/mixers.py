@@ -56,3 +56,7 @@ class ConvSpec:
 
     def state_shape(self, hidden_size: int) -> StateShape:
         return StateShape(channels=hidden_size, taps=self.taps)
+
+    def num_parameters(self, hidden_size: int) -> int:
+        """Return the number of weights in the matrices of a layer's mixer."""
+        return 4 * hidden_size * hidden_size

@@ -22,9 +22,10 @@ def expected_shapes(spec: ModelSpec) -> dict[str, Shape]:
         shapes["lm_head"] = (spec.vocab_size, spec.hidden_size)
     if spec.head_bias:
         shapes["lm_head_bias"] = (1, spec.vocab_size)
-    attention = _attention_shapes(spec)
     for index in range(spec.num_layers):
-        layer = attention | _mlp_shapes(spec, spec.experts(index))
+        layer = _mixer_shapes(spec, index) | _norms_of_layer(spec)
+        if spec.has_mlp(index):
+            layer |= _mlp_shapes(spec, spec.experts(index))
         if index == 0 and not spec.first_attn_norm:
             layer = {part: shape for part, shape in layer.items() if part not in {"attn_norm", "attn_norm_bias"}}
         shapes.update({f"layers.{index}.{part}": shape for part, shape in layer.items()})
@@ -68,6 +69,25 @@ def _bias_shapes(prefix: str, hidden: int, inner: int) -> dict[str, Shape]:
     return {f"{prefix}gate_bias": (1, inner), f"{prefix}up_bias": (1, inner), f"{prefix}down_bias": (1, hidden)}
 
 
+def _norms_of_layer(spec: ModelSpec) -> dict[str, Shape]:
+    shapes: dict[str, Shape] = {}
+    has_norms_before = spec.norms in {"pre", "both"}
+    if has_norms_before:
+        shapes |= _norm_shapes(spec, "attn_norm")
+    if has_norms_before and spec.parallel != "one":
+        shapes |= _norm_shapes(spec, "mlp_norm")
+    if spec.norms != "pre":
+        shapes |= _norm_shapes(spec, "post_attn_norm", "post_mlp_norm")
+    return shapes
+
+
+def _mixer_shapes(spec: ModelSpec, layer: int) -> dict[str, Shape]:
+    mixer, hidden = spec.mixer(layer), spec.hidden_size
+    if mixer == "conv" and spec.conv is not None:
+        return {"mix_in": (3 * hidden, hidden), "mix_conv": (hidden, spec.conv.taps), "o": (hidden, hidden)}
+    return _attention_shapes(spec) if mixer == "attention" else {}
+
+
 def _attention_shapes(spec: ModelSpec) -> dict[str, Shape]:
     hidden = spec.hidden_size
     query, key = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
@@ -77,13 +97,6 @@ def _attention_shapes(spec: ModelSpec) -> dict[str, Shape]:
         "v": (key, hidden),
         "o": (hidden, query),
     }
-    has_norms_before = spec.norms in {"pre", "both"}
-    if has_norms_before:
-        shapes |= _norm_shapes(spec, "attn_norm")
-    if has_norms_before and spec.parallel != "one":
-        shapes |= _norm_shapes(spec, "mlp_norm")
-    if spec.norms != "pre":
-        shapes |= _norm_shapes(spec, "post_attn_norm", "post_mlp_norm")
     if spec.qkv_bias:
         shapes |= {"q_bias": (1, query), "k_bias": (1, key), "v_bias": (1, key)}
     if spec.o_bias:

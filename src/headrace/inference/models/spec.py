@@ -302,8 +302,15 @@ class ModelSpec:
     @property
     def num_parameters(self) -> int:
         """Number of weights in the matrices, without norms and biases; of all experts."""
-        attention = self.hidden_size * (2 * self.head_dim * (self.num_heads + self.num_kv_heads) + self.num_gates)
         embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_embeddings else 2)
-        moes = [self.experts(layer) for layer in range(self.num_layers)]
+        mixers = sum(self._mixer_parameters(layer) for layer in range(self.num_layers))
+        moes = [self.experts(layer) for layer in range(self.num_layers) if self.has_mlp(layer)]
         mlps = sum(m.num_experts * m.expert_size + m.shared_size if m else self.intermediate_size for m in moes)
-        return self.num_layers * attention + (3 if self.mlp == "gated" else 2) * self.hidden_size * mlps + embeddings
+        return mixers + (3 if self.mlp == "gated" else 2) * self.hidden_size * mlps + embeddings
+
+    def _mixer_parameters(self, layer: int) -> int:
+        mixer = self.mixer(layer)
+        if mixer == "conv" and self.conv is not None:
+            return self.conv.num_parameters(self.hidden_size)
+        outputs = 2 * self.head_dim * (self.num_heads + self.num_kv_heads) + self.num_gates
+        return self.hidden_size * outputs if mixer == "attention" else 0

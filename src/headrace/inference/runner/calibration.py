@@ -14,7 +14,7 @@ from headrace.inference.models.decoding import decode
 from headrace.inference.models.spec import ModelSpec
 from headrace.inference.models.weights import WeightSource
 from headrace.inference.runner.reference import Layer, embedded
-from headrace.inference.runner.step import Float32, Int32, RunnerLimits
+from headrace.inference.runner.step import Float32, Int32, RunnerLimits, StateStep
 
 SEARCH_TOKENS = 512
 """Tokens, spread over the samples, whose activations are kept in full to evaluate scales on."""
@@ -51,6 +51,7 @@ def trace_layers(spec: ModelSpec, weights: WeightSource, samples: Sequence[Seque
         max_step_sequences=1,
         max_step_rows=1,
         max_context_tokens=num_tokens,
+        num_state_slots=1,
     )
     tables = {name: decode(weights.load(name)) for name in weights.names() if name in _TABLES}
     states = [embedded(spec, tables, np.array(ids, np.int32), np.arange(len(ids), dtype=np.int32)) for ids in samples]
@@ -64,7 +65,7 @@ def trace_layers(spec: ModelSpec, weights: WeightSource, samples: Sequence[Seque
             slots: Int32 = np.arange(length, dtype=np.int32)
             count = min(-(-SEARCH_TOKENS // len(samples)), length)  # evenly spaced
             layer.picked = np.unique(np.linspace(0, length - 1, count).astype(np.int32))
-            states[number] = layer.forward(state, slots, [(slots, length)])
+            states[number] = layer.forward(state, slots, [(slots, length)], states=_new_sequence(length))
         inputs = {name: recorded.joined() for name, recorded in layer.recorded.items()}
         _require_finite(index, states, inputs)
         parts = {name.removeprefix(prefix): values for name, values in loaded.items()}
@@ -104,6 +105,11 @@ class _WatchedLayer(Layer):
         if len(x) > self.picked.max(initial=-1):  # an expert sees only some of the tokens; its inputs are not smoothed
             recorded.tokens.append(x[self.picked])
         return super()._linear(x, name)
+
+
+def _new_sequence(length: int) -> StateStep:
+    first, new = np.zeros(1, np.int32), np.full(1, -1, np.int32)
+    return StateStep(read=new, write=first, replayed=first, certain=np.array([length], np.int32))
 
 
 def _require_finite(index: int, states: Sequence[Float32], inputs: dict[str, Inputs]) -> None:

@@ -22,8 +22,9 @@ from headrace.inference.models.spec import Activation, ModelSpec, RopeSpec
 from headrace.inference.models.weights import WeightSource
 from headrace.inference.runner.checks import check_step, token_slots
 from headrace.inference.runner.reference_moe import Scoring, as_computed, mix_experts
+from headrace.inference.runner.reference_state import StateSlots, state_mixer
 from headrace.inference.runner.sampling import sample_rows
-from headrace.inference.runner.step import Float32, Int32, RunnerInfo, RunnerLimits, StepInput, StepOutput
+from headrace.inference.runner.step import Float32, Int32, RunnerInfo, RunnerLimits, StateStep, StepInput, StepOutput
 
 Adapted = Sequence[tuple[npt.NDArray[np.intp], Mapping[str, LowRank]]]
 """Tokens of a step, and the additions to the matrices for them."""
@@ -55,6 +56,7 @@ class ReferenceRunner:
             weights_bytes=sum(weight.nbytes for weight in self._weights.values()),
             kv_cache_bytes=sum(layer.keys.nbytes + layer.values.nbytes for layer in self._layers),
             workspace_bytes=0,
+            state_bytes=sum(layer.states.nbytes for layer in self._layers if layer.states is not None),
         )
 
     def execute(self, step: StepInput) -> StepOutput:
@@ -74,7 +76,7 @@ class ReferenceRunner:
         x = embedded(self.spec, self._weights, step.token_ids, positions, token_types)
         adapted = self._adapted_tokens(step)
         for layer in self._layers:
-            x = layer.forward(x, positions, sequences, adapted)
+            x = layer.forward(x, positions, sequences, adapted, step.states)
         return x if self.spec.norms == "stream" else normed(self.spec, x, self._weights, "final_norm")
 
     def _logits(self, hidden: Float32, step: StepInput) -> Float32:
@@ -111,7 +113,7 @@ def embedded(
 
 
 class Layer:
-    """One transformer layer with its own KV cache: `keys` and `values` are (slots, K, D)."""
+    """One layer with its own KV cache, of which `keys` and `values` are (slots, K, D), or its own state slots."""
 
     def __init__(
         self,
@@ -131,12 +133,19 @@ class Layer:
         self._window = spec.window(index)
         rope = spec.rope(index)
         self._rotation = None if rope is None else Rotation(rope, spec.head_dim, limits.max_context_tokens)
-        slots = limits.num_blocks * limits.block_tokens
+        state = spec.state_shape(index)
+        self.states = StateSlots(state, state_mixer(spec, index), self._weights, limits) if state else None
+        slots = 0 if state else limits.num_blocks * limits.block_tokens
         self.keys = np.zeros((slots, spec.num_kv_heads, spec.head_dim), np.float32)
         self.values = np.zeros_like(self.keys)
 
     def forward(
-        self, x: Float32, positions: Int32, sequences: list[tuple[Int32, int]], adapted: Adapted = ()
+        self,
+        x: Float32,
+        positions: Int32,
+        sequences: list[tuple[Int32, int]],
+        adapted: Adapted = (),
+        states: StateStep | None = None,
     ) -> Float32:
         """
         Return `x` (T, hidden) after attention and MLP; `positions` (T,) are those of the tokens in their sequences.
@@ -144,7 +153,12 @@ class Layer:
         `sequences` are the slots of each sequence's tokens up to the end of this step, and the number of new ones.
         """
         self._adapted = adapted
-        attended = self._attention(self._norm_before(x, "attn_norm"), positions, sequences)
+        normed = self._norm_before(x, "attn_norm")
+        if self.states is None:
+            attended = self._attention(normed, positions, sequences)
+        else:
+            assert states is not None
+            attended = self._state_mixer(self.states, normed, sequences, states)
         if self._spec.parallel:
             return x + attended + self._mlp(self._norm(x, "attn_norm" if self._spec.parallel == "one" else "mlp_norm"))
         if self._spec.norms == "stream":
@@ -183,6 +197,13 @@ class Layer:
         gates = GATES[self._spec.gate_activation](self._linear(x, "attn_gate"))
         gated: Float32 = attended.reshape(len(x), gates.shape[1], -1) * gates[:, :, None]
         return gated.reshape(attended.shape)
+
+    def _state_mixer(
+        self, slots: StateSlots, x: Float32, sequences: list[tuple[Int32, int]], states: StateStep
+    ) -> Float32:
+        starts = np.cumsum([0, *(size for _, size in sequences)], dtype=np.int32)
+        gates = self._linear(x, "mix_small") if "mix_small" in self._weights else np.zeros((len(x), 0), np.float32)
+        return self._linear(slots.run(self._linear(x, "mix_in"), gates, starts, states), "o")
 
     def _attend(self, queries: Float32, slots: Int32) -> Float32:
         """Attend with the queries (C, H, D) of the last C positions of one sequence; return (C, H * D)."""

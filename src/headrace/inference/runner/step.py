@@ -74,7 +74,7 @@ class Mask:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateStep:
     """
-    What a step does with the states of its sequences, for models with state layers (`mixers.py`).
+    The moves of the states of the sequences of a step, for models with state layers (`mixers.py`).
 
     A state slot holds the state of one sequence after one of its tokens, in all layers, and the inputs of the draft
     tokens that follow it. The state goes on through the draft tokens of a sequence without being stored; the next step
@@ -182,6 +182,8 @@ class RunnerInfo:
     workspace_bytes: int
     adapter_bytes: int = 0
     """Memory of the slots for adapters; it is used as they are filled."""
+    state_bytes: int = 0
+    """Memory of the slots for states."""
     is_batch_invariant: bool = True
     """False if the other rows of a step may change the rounding of a row, and so a sampled token."""
     facts: dict[str, str] = field(default_factory=dict)
