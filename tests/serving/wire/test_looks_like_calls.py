@@ -34,6 +34,55 @@ AS_CALLS = [
     ('{"index": 0, "id": "c", "name": "f", "arguments": {"a": 1}}', [{"a": 1}]),
     ('{"type": "function", "function": {"name": "f", "arguments": "{\\"a\\": 1}"}}', [{"a": 1}]),
     ('[{"name": "f", "arguments": {"a": 1}}]]}', [{"a": 1}]),
+    ('<TOOLCALL>[{"name": "f", "arguments": {"a": 1}}, {"name": "f", "arguments": {}}]</TOOLCALL>', [{"a": 1}, {}]),
+    ('<|tool_call|>[{"name": "f", "arguments": {"a": 1}}]<|/tool_call|>', [{"a": 1}]),
+    ("<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>", [{"a": 1}]),
+    ("<function=f>\n<parameter=a>\nx </parameter> y\n</parameter>\n</function>", [{"a": "x </parameter> y"}]),
+    ("<tool_call>\n<function=f>\n</function>\n<function=get>\n</function>\n</tool_call>", [{}, {}]),
+    ("<tool_call><function=f></function>\n<tool_call><function=f></function></tool_call>", [{}, {}]),
+    (
+        "<tool_call>f<arg_key>a</arg_key>\n<arg_value>[1]</arg_value>\n</tool_call><tool_call>f</tool_call>",
+        [{"a": [1]}, {}],
+    ),
+    (
+        (
+            '<minimax:tool_call>\n<invoke name="f">\n<parameter name="a">1</parameter>\n</invoke>\n'
+            '<invoke name="get">\n</invoke>\n</minimax:tool_call>'
+        ),
+        [{"a": 1}, {}],
+    ),
+    (
+        (
+            "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>"
+            '{"a": "<|tool_call_end|>"}<|tool_call_end|><|tool_calls_section_end|>'
+        ),
+        [{"a": "<|tool_call_end|>"}],
+    ),
+    ('<|tool_call_begin|>f<|tool_call_argument_begin|>{"a": 1}<|tool_call_end|>', [{"a": 1}]),
+    (
+        "<|tool_call_start|>[f(a='it\\'s', b=-1.5), get(c={'d': [None, True]})]<|tool_call_end|>",
+        [{"a": "it's", "b": -1.5}, {"c": {"d": [None, True]}}],
+    ),
+    ('<|tool_call_start|>[f(a=\'it\'s so\', b="""x"y""")]<|tool_call_end|>', [{"a": "it's so", "b": 'x"y'}]),
+    ('<|tool_call_start|>[f(a="<|tool_call_end|>")]<|tool_call_end|>', [{"a": "<|tool_call_end|>"}]),
+    ('<|tool_call_start|>[{"name": "f", "arguments": {"a": 1}}]<|tool_call_end|>', [{"a": 1}]),
+    ('<function_calls>\nf(a="\\u00e9\\n")\nget()\n</function_calls>', [{"a": "é\n"}, {}]),
+    (
+        '<|tool_call>call:f{a:<|"|>x}<tool_call|>"<|"|>,b:{c:[true,null,1e3]}}<tool_call|><|tool_call>call:f{}<tool_call|>',
+        [{"a": 'x}<tool_call|>"', "b": {"c": [True, None, 1000.0]}}, {}],
+    ),
+    (
+        '<|tools_prefix|>[{"f": {"a": "<|tools_suffix|>"}}, {"get": {}}]<|tools_suffix|>',
+        [{"a": "<|tools_suffix|>"}, {}],
+    ),
+    (
+        (
+            "<tool_calls:opensource>\n<tool_call:opensource>f<tool_sep:opensource>\n<arg_key:opensource>a</arg_key:opensource>\n"
+            "<arg_value:opensource>1</arg_value:opensource>\n</tool_call:opensource>\n</tool_calls:opensource>"
+        ),
+        [{"a": 1}],
+    ),
+    ("<seed:tool_call>\n<function=f>\n<parameter=a>1</parameter>\n</function>\n</seed:tool_call>", [{"a": 1}]),
 ]
 AS_TEXT = [
     '{"name": "f", "age": 3}',
@@ -57,6 +106,28 @@ AS_TEXT = [
     '[TOOL_CALLS]other[ARGS]{"a": 1}',
     '[TOOL_CALLS][{"name": "f", "arguments": {}}], then',
     "[TOOL_CALLS] is a marker of Mistral's models.",
+    "<tool_call>f is the marker of a call",
+    "<tool_call>\n<function=other>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>",
+    "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</tool_call>",
+    "<tool_call>\n<function=f>\n<parameter=a>\n<tool_call><function=f></function></tool_call>",
+    "<tool_call><function=f>\n</function>\nso</tool_call>",
+    "<tool_call><function=f><parameter=a>1</parameter><parameter=a>2</parameter></function></tool_call>",
+    "<tool_call>f<arg_key>a</arg_key></tool_call>",
+    '<minimax:tool_call><invoke name="f"></invoke><invoke name="other"></invoke></minimax:tool_call>',
+    '<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"a": 1<|tool_call_end|>',
+    '<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>["a"]<|tool_call_end|>',
+    "<|tool_call_start|>[f(1)]<|tool_call_end|>",
+    "<|tool_call_start|>[f(a=1, a=2)]<|tool_call_end|>",
+    "<|tool_call_start|>[f(a=b)]<|tool_call_end|>",
+    "<|tool_call_start|>[f(a='x)]<|tool_call_end|>",
+    "<|tool_call_start|>[f(a='\\ud800')]<|tool_call_end|>",
+    "<|tool_call_start|>[]<|tool_call_end|>",
+    "<|tool_call_start|>[" + "[" * 5000 + "<|tool_call_end|>",
+    "<|tool_call>call:f{a:x}<tool_call|>",
+    "<|tool_call>call:f{a:1,a:2}<tool_call|>",
+    "<|tool_call>call:f[1]<tool_call|>",
+    '<|tools_prefix|>[{"f": {}, "get": {}}]<|tools_suffix|>',
+    '<|tools_prefix|>[{"f": 1}]<|tools_suffix|>',
 ]
 
 

@@ -99,6 +99,24 @@ fragments = st.sampled_from(
         *("<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "f[ARGS]{", "[T"),
         *("{", "}", '"', "name", ":", "f", "[", "]", ",", " ", "\n", "\\", "x", "<", "null", "}}"),
         *('"name":"f"', '"arguments":{', '"arguments":{"a":1}', '"note":"x"', '"parameters":{"x":"</tool_call>"}'),
+        *("<function=f>", "<parameter=a>", "</parameter>", "</function>", "<arg_key>", "</arg_key>", "<arg_value>"),
+        *("</arg_value>", '<invoke name="f">', "</invoke>", "<|tool_call_begin|>", "<|tool_call_argument_begin|>"),
+        *(
+            "<|tool_call_end|>",
+            "<|tool_call_start|>",
+            "f(a=",
+            "'",
+            ")",
+            "<|tool_call>",
+            "call:f{",
+            '<|"|>',
+            "<tool_call|>",
+        ),
+        *(
+            '<|tool_call_start|>[f(a="x")]<|tool_call_end|>',
+            "<tool_call>f</tool_call>",
+            "<|tool_call>call:f{}<tool_call|>",
+        ),
         *('"type":"function"', '"function":{', '{"name":"f","arguments":{"a":1}}', '{"name":"get"}', '"index":0'),
     ]
 )

@@ -17,16 +17,6 @@ CHANNEL: Final = "<|channel|>"
 CONSTRAIN: Final = "<|constrain|>"
 MESSAGE: Final = "<|message|>"
 MESSAGE_ENDS: Final = ("<|end|>", "<|return|>", "<|call|>")
-TOOL_CALL: Final = "<tool_call>"
-TOOL_CALL_END: Final = "</tool_call>"
-TOOL_CALLS: Final = "[TOOL_CALLS]"
-CALL_ID: Final = "[CALL_ID]"
-ARGUMENTS: Final = "[ARGS]"
-PYTHON_TAG: Final = "<|python_tag|>"
-CALL_STARTS: Final = (TOOL_CALL, TOOL_CALLS, PYTHON_TAG)
-"""`<tool_call>`: Hermes, Qwen, SmolLM. `[TOOL_CALLS]`: Mistral. `<|python_tag|>`: Llama 3."""
-CALL_MARKERS: Final = (*CALL_STARTS, TOOL_CALL_END, CALL_ID, ARGUMENTS)
-"""`[CALL_ID]` and `[ARGS]` separate the name, the id and the arguments in Mistral's newer format."""
 _ASSISTANT: Final = f"{START}assistant"
 
 
@@ -39,8 +29,12 @@ class AnswerFormat:
     """Begins the reasoning, unless the prompt ends with it."""
     end: str = ""
     """Ends the reasoning."""
+    label: str = ""
+    """A word after the start that is not part of the reasoning."""
     wrapper: tuple[str, str] | None = None
     """Tags around the content, which are left out."""
+    signs: tuple[str, ...] = ()
+    """The texts by which a chat template is recognised; empty: the end and the tags around the content."""
 
     @property
     def has_channels(self) -> bool:
@@ -60,8 +54,8 @@ class AnswerFormat:
             header = prompt.rpartition(_ASSISTANT)[2]
             return header if _ASSISTANT in prompt and not any(end in header for end in MESSAGE_ENDS) else ""
         tail = prompt.rstrip()
-        if tail.endswith(self.start):
-            return self.start
+        if tail.endswith(self.start + self.label):
+            return self.start + self.label
         return self.start + self.end if tail.endswith(self.end) else ""
 
 
@@ -69,7 +63,8 @@ _THINK: Final = ("<think>", "</think>")
 REASONING_TAGS: Final = AnswerFormat(name="think", start=_THINK[0], end=_THINK[1])
 
 FORMATS: Final = (
-    AnswerFormat(name="harmony"),
+    AnswerFormat(name="harmony", signs=(CHANNEL, MESSAGE, _ASSISTANT)),
+    AnswerFormat(name="minimax", start=_THINK[0], end=_THINK[1], signs=(_THINK[1], "<minimax:tool_call>")),
     AnswerFormat(name="think-response", start=_THINK[0], end=_THINK[1], wrapper=("<response>", "</response>")),
     AnswerFormat(name="think-answer", start=_THINK[0], end=_THINK[1], wrapper=("<answer>", "</answer>")),
     AnswerFormat(name="seed-think", start="<seed:think>", end="</seed:think>"),
@@ -80,12 +75,19 @@ FORMATS: Final = (
         end="<|END_THINKING|>",
         wrapper=("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
     ),
+    AnswerFormat(name="gemma", start="<|channel>", label="thought", end="<channel|>"),
+    AnswerFormat(name="apertus", start="<|inner_prefix|>", end="<|inner_suffix|>"),
+    AnswerFormat(
+        name="hy3", start="<think:opensource>", end="</think:opensource>", signs=("</think{}>", ":opensource")
+    ),
     REASONING_TAGS,
 )
 """
-harmony: gpt-oss. think-response: Granite 3.3, ERNIE 4.5. think-answer: Hunyuan. seed-think: Seed-OSS.
-mistral: Magistral, Ministral 3. cohere: Command A Reasoning.
-think: Qwen3, SmolLM3, DeepSeek-R1 and its distillations, GLM-4.5, OLMo 3.
+harmony: gpt-oss. minimax: MiniMax M2, whose template has `<response>` around the results of tools.
+think-response: Granite 3.3, ERNIE 4.5. think-answer: Hunyuan. seed-think: Seed-OSS. mistral: Magistral, Ministral 3.
+cohere: Command A Reasoning. gemma: Gemma 4. apertus: Apertus. hy3: Hunyuan 3, whose template adds the suffix.
+think: Qwen3 and later, SmolLM3, DeepSeek-R1 and its distillations, GLM-4.5 and later, OLMo 3, LFM2.5, Nemotron 3,
+Kimi K2 Thinking, Laguna.
 """
 
 
@@ -97,7 +99,7 @@ def find_format(templates: Iterable[str]) -> AnswerFormat | None:
     """
     texts = tuple(templates)
     for known in FORMATS:
-        signs = (CHANNEL, MESSAGE, _ASSISTANT) if known.has_channels else (known.end, *(known.wrapper or ()))
+        signs = known.signs or (known.end, *(known.wrapper or ()))
         if any(all(sign in text for sign in signs) for text in texts):
             return known
     return None

@@ -271,7 +271,7 @@ class TagParser:
         """See `AnswerParser`."""
         if self._step == self._at_start:
             return Section.UNDECIDED
-        return Section.REASONING if self._step == self._in_reasoning else Section.CONTENT
+        return Section.REASONING if self._step in {self._at_label, self._in_reasoning} else Section.CONTENT
 
     @property
     def reasoning_spans(self) -> tuple[tuple[int, int], ...]:
@@ -298,16 +298,24 @@ class TagParser:
             held = held.strip() if self._at_edge else held.rstrip()
         if not held:
             return []
-        return [ReasoningText(held) if self._step == self._in_reasoning else ContentText(held)]
+        return [ReasoningText(held) if self.section is Section.REASONING else ContentText(held)]
 
     def _at_start(self) -> Iterator[Part]:
         text = self._buffer.lstrip()
         if text.startswith(self._format.start):
             self._buffer = text[len(self._format.start) :]
             self._start = self._num_fed - len(self._buffer)
-            self._step = self._in_reasoning
+            self._step = self._at_label if self._format.label else self._in_reasoning
         elif text and not self._format.start.startswith(text):
             self._step = self._in_content
+        return iter(())
+
+    def _at_label(self) -> Iterator[Part]:
+        label = self._format.label
+        if self._buffer.startswith(label) or not label.startswith(self._buffer):
+            self._buffer = self._buffer.removeprefix(label)
+            self._start = self._num_fed - len(self._buffer)
+            self._step = self._in_reasoning
         return iter(())
 
     def _in_reasoning(self) -> Iterator[Part]:

@@ -24,9 +24,12 @@ from headrace.inference.models.chat_forms import (
     as_parts,
     find_content_forms,
     joined_chats,
+    shows_calls,
     shows_tools,
     uses_tools,
+    with_python_calls,
     with_tools_as_text,
+    writes_python_calls,
 )
 from headrace.inference.models.render_limits import FULL_LIMITS, RenderingTooLong, RenderLimits
 
@@ -57,6 +60,7 @@ class ChatTemplate:
         self._special_names = dict(special_names or {})
         self._tool_support: ToolSupport | None = None
         self._known_forms: dict[str, ContentForms] = {}
+        self._calls_shown: dict[str, bool] = {}
 
     def render(self, prompt: ChatPrompt, *, limits: RenderLimits = FULL_LIMITS) -> str:
         """
@@ -70,6 +74,10 @@ class ChatTemplate:
         if uses_tools(prompt) and self.tool_support == "generic":
             text = self._choose(None)
             prompt = with_tools_as_text(prompt, reads_system="system" in self._forms(text).shown)
+        elif any(message.get("tool_calls") for message in prompt.messages):
+            text = self._choose(prompt.tools)
+            if writes_python_calls(text) and not self._shows_calls(text):
+                prompt = with_python_calls(prompt)
         # 2. Content as text: the parts of a message joined. Templates that read parts get them back in `_render`.
         text = self._choose(prompt.tools)
         prompt = replace(prompt, messages=[_with_plain_content(message) for message in prompt.messages])
@@ -140,6 +148,11 @@ class ChatTemplate:
         if text not in self._known_forms:
             self._known_forms[text] = find_content_forms(partial(self._probe, text=text))
         return self._known_forms[text]
+
+    def _shows_calls(self, text: str) -> bool:
+        if text not in self._calls_shown:
+            self._calls_shown[text] = shows_calls(partial(self._probe, text=text))
+        return self._calls_shown[text]
 
     def _check_shown(self, text: str, prompt: ChatPrompt, rendered: str) -> None:
         """Refuse a prompt without the text of any message: the template reads content in an unknown form."""

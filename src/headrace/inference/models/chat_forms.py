@@ -16,7 +16,7 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import Final
 
-from headrace.core.answer_format.formats import TOOL_CALL, TOOL_CALL_END
+from headrace.core.answer_format.call_forms import PYTHON_CALLS, TOOL_CALL, TOOL_CALL_END
 from headrace.core.errors import InvalidRequest
 from headrace.core.generation import ChatPrompt
 from headrace.inference.models.render_limits import RenderingTooLong, RenderLimits
@@ -103,6 +103,15 @@ def shows_tools(render: Render) -> bool:
     return True  # it needs a chat of another kind, and may use tools there
 
 
+def shows_calls(render: Render) -> bool:
+    """Return whether a template shows the calls of earlier turns; those of LFM2 show the text beside them only."""
+    try:
+        shown = _rendered(render, _CHATS["tool"][:2], _TOOLS)
+    except RenderingTooLong:
+        return True
+    return shown is None or shown.count(_FUNCTION) > (_rendered(render, _CHATS["user"], _TOOLS) or "").count(_FUNCTION)
+
+
 def _rendered(render: Render, messages: Messages, tools: Messages | None) -> str | None:
     try:
         return render(messages, tools)
@@ -114,6 +123,8 @@ def _rendered(render: Render, messages: Messages, tools: Messages | None) -> str
 
 Message = Mapping[str, object]
 _JOINED: Final = ("system", "user", "assistant")
+_PYTHON_SIGNS: Final = (PYTHON_CALLS.start, "List of tools: ")
+"""Texts in the templates of models that write calls as Python does (LFM2)."""
 _RESULT_ROLES: Final = ("tool", "function")
 _INSTRUCTIONS: Final = f"""\
 You can call functions to answer the user. Their signatures are between these tags:
@@ -199,6 +210,16 @@ def with_tools_as_text(prompt: ChatPrompt, *, reads_system: bool) -> ChatPrompt:
     return replace(prompt, messages=messages, tools=None)
 
 
+def writes_python_calls(template: str) -> bool:
+    """Return whether a template is of a family whose models write calls as Python does."""
+    return any(sign in template for sign in _PYTHON_SIGNS)
+
+
+def with_python_calls(prompt: ChatPrompt) -> ChatPrompt:
+    """Return a chat whose calls are in the texts beside them, as Python writes them."""
+    return replace(prompt, messages=[_with_calls_as_text(message, _python_call) for message in prompt.messages])
+
+
 def uses_tools(prompt: ChatPrompt) -> bool:
     """Return whether a chat offers tools, or has calls or results of earlier ones."""
     return bool(prompt.tools) or any(
@@ -222,14 +243,33 @@ def _without_tool_roles(messages: Sequence[Message]) -> Iterator[Message]:
     yield from joined_turns(results)
 
 
-def _with_calls_as_text(message: Message) -> Message:
+def _json_call(function: object) -> str:
+    return f"{TOOL_CALL}\n{json.dumps(function, ensure_ascii=False)}\n{TOOL_CALL_END}"
+
+
+def _python_call(function: object) -> str:
+    if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), Mapping):
+        return _json_call(function)
+    values = ", ".join(f"{name}={_literal(value)}" for name, value in function["arguments"].items())
+    return f"{PYTHON_CALLS.start}[{function.get('name')}({values})]{PYTHON_CALLS.end}"
+
+
+def _literal(value: object) -> str:
+    """Return a JSON value as Python's literal, with JSON's strings, which mean the same."""
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{_literal(str(name))}: {_literal(item)}' for name, item in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_literal, value))}]"
+    return str(value) if value is None or isinstance(value, bool) else json.dumps(value, ensure_ascii=False)
+
+
+def _with_calls_as_text(message: Message, write: Callable[[object], str] = _json_call) -> Message:
     calls = message.get("tool_calls")
     if not isinstance(calls, Sequence):
         return message
     content = message.get("content")
     for call in calls:
-        function = call.get("function") if isinstance(call, Mapping) else call
-        content = joined_text(content, f"{TOOL_CALL}\n{json.dumps(function, ensure_ascii=False)}\n{TOOL_CALL_END}")
+        content = joined_text(content, write(call.get("function") if isinstance(call, Mapping) else call))
     return {**{key: value for key, value in message.items() if key != "tool_calls"}, "content": content}
 
 

@@ -15,7 +15,7 @@ from tests.inference.engine.support import ask, ask_all, make_engine, request, r
 EOS = 256
 TAGS = ("<think>", "</think>")
 HARMONY = ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|return|>", "<|call|>")
-CALLS = ("[TOOL_CALLS]", "[ARGS]")
+CALLS = ("[TOOL_CALLS]", "[ARGS]", "<|tool_call>", "<tool_call|>", '<|"|>')
 THINKS = "{{ messages[0].content }}{# <think> </think> #}"
 OPENED, CLOSED = f"{THINKS}<think>\n", f"{THINKS}<think>\n\n</think>\n"
 CHANNELS = "{{ messages[0].content }}{# <|channel|> <|message|> #}<|start|>assistant"
@@ -31,7 +31,7 @@ def tokenizer() -> Tokenizer:
     backend.decoder = tokenizers.decoders.ByteLevel()
     backend.add_special_tokens(["<eos>", *TAGS, *HARMONY, *CALLS])
     ends = [EOS, *(backend.token_to_id(name) for name in HARMONY[-2:])]
-    return Tokenizer(backend, vocab_size=272, eos_token_ids=ends)
+    return Tokenizer(backend, vocab_size=275, eos_token_ids=ends)
 
 
 def thinking(template: str, answer: str):

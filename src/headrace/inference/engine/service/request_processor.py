@@ -11,7 +11,7 @@ from itertools import count
 
 import numpy as np
 
-from headrace.core.answer_format.formats import CALL_MARKERS
+from headrace.core.answer_format.call_forms import CALL_MARKERS
 from headrace.core.answer_format.parser import make_parser
 from headrace.core.errors import InvalidRequest
 from headrace.core.generation import ChatPrompt, GenerationRequest, ModelInfo, PoolingMethod

@@ -5,20 +5,21 @@ The text of one choice of a chat, whole or streamed, as deltas: reasoning, conte
 message headers (gpt-oss) need no search in the text.
 
 Calls have three sources: the whole answer is the arguments of one named function; the whole answer is an array of
-calls; or the model mixes text and calls (`auto`), in the formats of open models: `<tool_call>{...}</tool_call>`
-(Hermes, Qwen, SmolLM), `[TOOL_CALLS][...]` and `[TOOL_CALLS]f[ARGS]{...}` (Mistral), or bare JSON at the start of the
-answer (Llama 3). A grammar enforces the first two, so their arguments are streamed. In `auto`, text that may become a
-call is held back until its block has ended, and then is either calls or text. The deltas do not depend on how the text
-was split into chunks.
+calls; or the model mixes text and calls (`auto`), in the forms of `core.answer_format.call_forms`, or as bare JSON at
+the start of the answer (Llama 3). A grammar enforces the first two, so their arguments are streamed. In `auto`, text
+that may become a call is held back until its block has ended, and then is either calls or text. The deltas do not
+depend on how the text was split into chunks.
 """
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from headrace.core.answer_format.formats import CALL_STARTS, AnswerFormat
+from headrace.core.answer_format.call_forms import CALL_STARTS
+from headrace.core.answer_format.formats import AnswerFormat
 from headrace.core.answer_format.parser import CallOpening, CallText, ContentText, Part, held_length, make_parser
 from headrace.core.generation import Token
+from headrace.serving.wire.openai.marked_calls import MarkedBlock, is_marked
 from headrace.serving.wire.openai.tool_calls import BlockState, Call, CallBlock, CallName, ForcedCalls, read_arguments
 from headrace.serving.wire.openai.tools import ToolPlan
 
@@ -66,7 +67,7 @@ class ToolStream:
         """Reads the answer in mode `required`."""
         self._buffer = ""
         """Text that may still become either text or a call."""
-        self._block: CallBlock | None = None
+        self._block: CallBlock | MarkedBlock | None = None
         self._is_at_start = True
         self._skips_space = False
         self._is_muted = False
@@ -137,7 +138,7 @@ class ToolStream:
 
     def _read(self, *, is_last: bool = False) -> Iterator[ChatDelta]:
         """Yield the deltas that the buffer already determines."""
-        before: tuple[CallBlock | None, str] | None = None
+        before: tuple[CallBlock | MarkedBlock | None, str] | None = None
         while before != (self._block, self._buffer):
             before = self._block, self._buffer
             if self._block is None:
@@ -164,7 +165,7 @@ class ToolStream:
                 return
             self._is_at_start = False
             if start[:1] == "{" or (start[:1] == "[" and start[1:].lstrip().startswith("{")):
-                self._open_block("")
+                self._block = CallBlock("", self._plan.names)
                 return
         if "<" not in self._buffer and "[" not in self._buffer:  # nearly all text
             yield from self._text(self._take(len(self._buffer)))
@@ -173,16 +174,23 @@ class ToolStream:
         if markers:
             place, marker = min(markers)
             yield from self._text(self._take(place))
-            self._open_block(self._take(len(marker)))
+            self._open_block(marker, is_last=is_last)
         else:
             held = 0 if is_last else held_length(self._buffer, CALL_STARTS)
             yield from self._text(self._take(len(self._buffer) - held))
 
-    def _open_block(self, start: str) -> None:
-        self._block = CallBlock(start, self._plan.names)
+    def _open_block(self, marker: str, *, is_last: bool) -> None:
+        """Begin a block at a marker, in the form that the next character tells."""
+        next_character = self._buffer[len(marker) :].lstrip()[:1]
+        if not (next_character or is_last):
+            return
+        if is_marked(marker, next_character):
+            self._block = MarkedBlock(marker, self._plan.names, self._plan.parameters)
+        else:
+            self._block = CallBlock(self._take(len(marker)), self._plan.names)
 
-    def _in_block(self, block: CallBlock, *, is_last: bool) -> Iterator[ChatDelta]:
-        self._take(block.feed(self._buffer, is_last=is_last))
+    def _in_block(self, block: CallBlock | MarkedBlock, *, is_last: bool) -> Iterator[ChatDelta]:
+        self._buffer = block.feed(self._buffer, is_last=is_last)
         if block.state is BlockState.OPEN:
             return
         self._block = None

@@ -9,6 +9,8 @@ accepted where no argument can be lost: a missing bracket at the end of a call, 
 Models write calls in a few forms, and data that looks like a call. A text is a call only if all its arguments are
 found, so that a tool never runs with fewer than the model wrote.
 
+Calls in other notations are read by `openai.marked_calls`.
+
 Forced calls are an array of `{"name": ..., "arguments": ...}` objects. The grammar guarantees the form, so arguments
 are passed on as they arrive. Only the end of an answer can cut them.
 """
@@ -22,7 +24,7 @@ from typing import Final
 
 import msgspec
 
-from headrace.core.answer_format import formats
+from headrace.core.answer_format.call_forms import ARGUMENTS, CALL_ID, CALL_STARTS, JSON_ENDS, TOOL_CALLS
 
 _OUTSIDE: Final = re.compile(r'["{}\[\]]|[^\w\s+\-.,:]')
 """A character outside of strings that opens or closes something, or that JSON does not have there."""
@@ -90,7 +92,7 @@ CALL_KEYS: Final = frozenset({*_ARGUMENT_KEYS, "name", "type", "id", "index", "f
 """Keys with which calls begin."""
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _string = msgspec.json.Decoder(str).decode
-_UNREADABLE: Final = (msgspec.DecodeError, ValueError, RecursionError)
+UNREADABLE: Final = (msgspec.DecodeError, ValueError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +110,14 @@ def read_call(text: str, *, needs_arguments: bool = False) -> Call | None:
     With `needs_arguments`, a call that only names its function is refused: more of it may be missing.
     """
     try:
-        _refuse_repeated_keys(text)
+        refuse_repeated_keys(text)
         members = _members(text)
         if "name" in members or "function" not in members:
             return _call(members, needs_arguments=needs_arguments)
         inner = _members(members["function"])  # OpenAI's form; with `parameters` it is the declaration of a function
         is_call = _ARGUMENT_KEYS.isdisjoint(members) and "arguments" in inner
         return _call(inner, needs_arguments=True) if is_call else None
-    except _UNREADABLE:
+    except UNREADABLE:
         return None
 
 
@@ -125,9 +127,9 @@ def read_arguments(text: str) -> str | None:
     if text in {"", "null"}:
         return NO_ARGUMENTS
     try:
-        _refuse_repeated_keys(text)
+        refuse_repeated_keys(text)
         return text if isinstance(msgspec.json.decode(text), dict) else None
-    except _UNREADABLE:
+    except UNREADABLE:
         return None
 
 
@@ -151,7 +153,7 @@ def _call(members: Mapping[str, msgspec.Raw], *, needs_arguments: bool) -> Call 
     return Call(_string(members["name"]), arguments)
 
 
-def _refuse_repeated_keys(text: str) -> None:
+def refuse_repeated_keys(text: str) -> None:
     """Raise `ValueError` if a key is repeated in an object: readers would drop one of the values."""
 
     def check(pairs: list[tuple[str, object]]) -> None:
@@ -166,7 +168,7 @@ _FILLING: Final = re.compile(r"(?:[ \t\r\n\],;]|\[(?=[^T]))*")
 """Characters that may separate two calls; `[T` may begin the next marker."""
 _FILLING_AFTER_CALL: Final = re.compile(r"(?:[ \t\r\n\],;}]|\[(?=[^T]))*")
 _HEADER: Final = re.compile(
-    rf"([a-zA-Z0-9_.-]+){_SPACE}(?:{re.escape(formats.CALL_ID)}[^\[\]]*)?(?:{re.escape(formats.ARGUMENTS)})?{_SPACE}"
+    rf"([a-zA-Z0-9_.-]+){_SPACE}(?:{re.escape(CALL_ID)}[^\[\]]*)?(?:{re.escape(ARGUMENTS)})?{_SPACE}"
 )
 """The name in front of the arguments, in Mistral's newer format: `[TOOL_CALLS]f[CALL_ID]abc[ARGS]{...}`."""
 _MAX_HEADER: Final = 200
@@ -192,6 +194,7 @@ class CallBlock:
         self.state = BlockState.OPEN
         self.calls: list[Call] = []
         self._start = start
+        self._marker_after = JSON_ENDS.get(start, "")
         self._names = names
         self._raw = [start]
         self._scan: JsonScan | None = None
@@ -206,8 +209,8 @@ class CallBlock:
         """All text that the block has consumed."""
         return "".join(self._raw)
 
-    def feed(self, text: str, *, is_last: bool = False) -> int:
-        """Read as far as the text is determined; return the number of characters consumed."""
+    def feed(self, text: str, *, is_last: bool = False) -> str:
+        """Read as far as the text is determined; return the rest."""
         position, before = 0, (-1, False)
         while self.state is BlockState.OPEN and before != (position, self._scan is None):
             before = position, self._scan is None
@@ -222,14 +225,14 @@ class CallBlock:
         self._raw.append(text[:position])
         if is_last and self.state is BlockState.OPEN:
             self._end(text[position:])
-        return position
+        return text[position:]
 
     def _end(self, rest: str) -> None:
         """Decide at the end of the answer, in front of characters that are not consumed."""
         if self._scan is not None:
             self._complete(self._scan)
         if self.state is BlockState.OPEN:
-            is_over = bool(self.calls) and formats.TOOL_CALL_END.startswith(rest)
+            is_over = bool(self.calls) and (not rest or self._marker_after.startswith(rest))
             self.state = BlockState.CALLS if is_over else BlockState.TEXT
 
     def _between(self, text: str, position: int, *, is_last: bool) -> int:
@@ -237,16 +240,16 @@ class CallBlock:
         filling = (_FILLING_AFTER_CALL if self.calls else _FILLING).match(text, position)
         position = position if filling is None else filling.end()
         rest = text[position : position + _NUM_FIRST]
-        end = (formats.TOOL_CALL_END,) if self._start == formats.TOOL_CALL and self.calls else ()
-        marker = next((marker for marker in (*end, *formats.CALL_STARTS) if rest.startswith(marker)), None)
+        end = (self._marker_after,) if self._marker_after and self.calls else ()
+        marker = next((marker for marker in (*end, *CALL_STARTS) if rest.startswith(marker)), None)
         if marker is not None:
             self.state = BlockState.CALLS if self.calls else BlockState.TEXT
             return position + len(marker) if marker in end else position
-        if any(marker.startswith(rest) for marker in (*end, *formats.CALL_STARTS)):
+        if any(marker.startswith(rest) for marker in (*end, *CALL_STARTS)):
             return position
         if rest[0] == "{":
             return self._open(rest, position, is_last=is_last)
-        if self._start == formats.TOOL_CALLS and not self.calls and self._name is None:
+        if self._start == TOOL_CALLS and not self.calls and self._name is None:
             return self._read_header(rest, position)
         self.state = BlockState.TEXT
         return position

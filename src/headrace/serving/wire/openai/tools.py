@@ -72,6 +72,8 @@ class ToolPlan:
 
     mode: Mode
     names: frozenset[str] = frozenset()
+    parameters: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    """The schemas of the arguments by function, in mode `auto`: some models write values without their type."""
     named: str = ""
     """The function that must be called, in mode `named`."""
     max_calls: int | None = None
@@ -116,7 +118,10 @@ def plan_tools(tools: Sequence[Tool] | None, choice: str | ToolChoice | None, *,
         grammar = _schema_grammar(_calls_schema(offered.values(), bound), param="tools")
         grammar = replace(grammar, arguments=tuple(arguments.items()))
         return ToolPlan(mode="required", names=allowed, max_calls=max_calls, grammar=grammar)
-    return NO_TOOLS if mode == "none" else ToolPlan(mode="auto", names=allowed, max_calls=max_calls)
+    if mode == "none":
+        return NO_TOOLS
+    schemas = {function.name: _parameters(function) for function in offered.values()}
+    return ToolPlan(mode="auto", names=allowed, parameters=schemas, max_calls=max_calls)
 
 
 def _parse_tool_choice(choice: str | ToolChoice | None) -> tuple[Mode, tuple[str, ...] | None]:

@@ -1,0 +1,171 @@
+"""
+A family's template writes earlier calls as its model does, so what it writes is read as the same calls and reasoning.
+
+The templates are short ones with the markers of the families' own.
+"""
+
+import json
+from itertools import accumulate, pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.core.generation import ChatPrompt
+from headrace.inference.models.chat import ChatTemplate
+from headrace.serving.wire.openai.answer_stream import (
+    AnswerPlan,
+    AnswerStream,
+    ArgumentsDelta,
+    CallStart,
+    ReasoningDelta,
+    TextDelta,
+)
+from headrace.serving.wire.openai.tools import ToolPlan
+
+SCHEMAS = {
+    "look_up": {
+        "type": "object",
+        "properties": {
+            "city": {"type": "string"},
+            "days": {"type": "integer"},
+            "full": {"type": "boolean"},
+            "units": {"type": "array"},
+            "place": {"type": "object"},
+        },
+    },
+    "now": {"type": "object", "properties": {}},
+}
+TOOLS = [
+    {"type": "function", "function": {"name": name, "description": "Look.", "parameters": schema}}
+    for name, schema in SCHEMAS.items()
+]
+ARGUMENTS = {
+    "city": 'Zürich\n"x" <b>\\n',
+    "days": 3,
+    "full": True,
+    "units": ["C", None, 0.5],
+    "place": {"a b": [-1]},
+}
+CALLS = [
+    {"id": f"call{index}", "type": "function", "function": {"name": name, "arguments": arguments}}
+    for index, (name, arguments) in enumerate([("look_up", ARGUMENTS), ("now", {})])
+]
+REASONING = "I must look."
+CHAT = [
+    {"role": "user", "content": "Hi"},
+    {
+        "role": "assistant",
+        "content": "Sure.",
+        "tool_calls": CALLS,
+        **dict.fromkeys(("reasoning", "reasoning_content", "thinking"), REASONING),
+    },
+    {"role": "tool", "content": "sunny", "tool_call_id": "call0", "name": "look_up"},
+]
+_THINKING = "{% if m.reasoning_content %}<think>\n{{ m.reasoning_content }}\n</think>\n\n{% endif %}{{ m.content }}"
+_XML = (
+    "<function={{ c.name }}>\n{% for k, v in c.arguments | items %}<parameter={{ k }}>\n"
+    "{{ v | tojson if v is mapping or (v is sequence and v is not string) else v }}\n</parameter>\n"
+    "{% endfor %}</function>"
+)
+_GEMMA_VALUE = (
+    '{% macro write(v, quoted) %}{% if v is string %}<|"|>{{ v }}<|"|>'
+    "{% elif v is boolean %}{{ 'true' if v else 'false' }}"
+    "{% elif v is mapping %}{ {%- for k, w in v | items %}{{ ',' if not loop.first }}"
+    "{{ '<|\"|>' ~ k ~ '<|\"|>' if quoted else k }}:{{ write(w, true) }}{% endfor -%} }"
+    "{% elif v is sequence %}[{% for w in v %}{{ ',' if not loop.first }}{{ write(w, true) }}{% endfor %}]"
+    "{% else %}{{ v }}{% endif %}{% endmacro %}"
+)
+TEMPLATES = {
+    # family: the assistant's turn, with `m` the message and `c` a call's function; what precedes the messages
+    "qwen3.5": (
+        _THINKING
+        + f"{{% for t in m.tool_calls %}}{{% set c = t.function %}}\n<tool_call>\n{_XML}\n</tool_call>{{% endfor %}}",
+        "",
+    ),
+    "glm": (
+        _THINKING + "{% for t in m.tool_calls %}{% set c = t.function %}\n<tool_call>{{ c.name }}"
+        "{% for k, v in c.arguments | items %}"
+        "<arg_key>{{ k }}</arg_key><arg_value>{{ v if v is string else v | tojson }}</arg_value>{% endfor %}"
+        "</tool_call>{% endfor %}",
+        "",
+    ),
+    "minimax": (
+        _THINKING + "\n<minimax:tool_call>\n{% for t in m.tool_calls %}{% set c = t.function %}"
+        '<invoke name="{{ c.name }}">{% for k, v in c.arguments | items %}<parameter name="{{ k }}">'
+        "{{ v if v is string else v | tojson }}</parameter>\n{% endfor %}</invoke>\n{% endfor %}</minimax:tool_call>",
+        "",
+    ),
+    "kimi": (
+        _THINKING + "<|tool_calls_section_begin|>{% for t in m.tool_calls %}{% set c = t.function %}<|tool_call_begin|>"
+        "functions.{{ c.name }}:{{ loop.index0 }}<|tool_call_argument_begin|>{{ c.arguments | tojson }}"
+        "<|tool_call_end|>{% endfor %}<|tool_calls_section_end|>",
+        "",
+    ),
+    "gemma4": (
+        (
+            "{% if m.reasoning %}<|channel>thought\n{{ m.reasoning }}\n<channel|>{% endif %}{{ m.content }}"
+            "{% for t in m.tool_calls %}"
+            "{% set c = t.function %}<|tool_call>"
+            "call:{{ c.name }}{{ write(c.arguments, false) }}<tool_call|>{% endfor %}"
+        ),
+        _GEMMA_VALUE,
+    ),
+    "apertus": (
+        (
+            "{% if m.reasoning %}<|inner_prefix|>{{ m.reasoning }}<|inner_suffix|>{% endif %}{{ m.content }}"
+            "<|tools_prefix|>["
+            "{% for t in m.tool_calls %}{{ ', ' if not loop.first }}"
+            '{"{{ t.function.name }}": {{ t.function.arguments | tojson }}}{% endfor %}]<|tools_suffix|>'
+        ),
+        "",
+    ),
+    "lfm2": (_THINKING.replace("\n", ""), "{% if tools %}List of tools: [{{ tools | tojson }}]{% endif %}"),
+}
+
+
+def template_of(family):
+    turn, before = TEMPLATES[family]
+    return (
+        f"{before}{{% for t in tools or [] %}}{{{{ t | tojson }}}}\n{{% endfor %}}{{% for m in messages %}}"
+        f"{{% if m.role == 'assistant' %}}@{turn}@{{% else %}}<|{{{{ m.role }}}}|>"
+        "{{ m.content }}{% endif %}{% endfor %}"
+    )
+
+
+def turn_of(family):
+    """Return the template, and the assistant's turn that it writes."""
+    template = ChatTemplate(template_of(family))
+    text = template.render(ChatPrompt(messages=CHAT, tools=TOOLS, add_generation_prompt=False))
+    _, turn, result = text.split("@")
+    assert result == "<|tool|>sunny"
+    return template, turn
+
+
+def read(template, pieces):
+    """Return reasoning, text and calls of an answer."""
+    tools = ToolPlan(mode="auto", names=frozenset(SCHEMAS), parameters=SCHEMAS)
+    stream = AnswerStream(AnswerPlan(tools=tools, format=template.answer_format), "")
+    deltas = [delta for piece in pieces for delta in stream.feed(piece)] + stream.finish()
+    reasoning, text = (
+        "".join(delta.text for delta in deltas if isinstance(delta, kind)) for kind in (ReasoningDelta, TextDelta)
+    )
+    names = [delta.name for delta in deltas if isinstance(delta, CallStart)]
+    written = [
+        "".join(d.text for d in deltas if isinstance(d, ArgumentsDelta) and d.index == i) for i in range(len(names))
+    ]
+    return reasoning, text.strip(), [(name, json.loads(item)) for name, item in zip(names, written, strict=True)]
+
+
+@pytest.mark.parametrize("family", TEMPLATES)
+@given(sizes=st.lists(st.integers(1, 30), max_size=30))
+def test_the_history_of_a_family_is_read_as_the_calls_that_it_shows(family, sizes):
+    template, turn = turn_of(family)
+    places = [0, *(place for place in accumulate(sizes) if place < len(turn)), len(turn)]
+    pieces = [turn[start:stop] for start, stop in pairwise(places)]
+    assert read(template, pieces) == (REASONING, "Sure.", [("look_up", ARGUMENTS), ("now", {})])
+
+
+def test_lfm2_calls_are_written_into_the_text_that_its_template_shows():
+    _, turn = turn_of("lfm2")
+    assert "<|tool_call_start|>[now()]<|tool_call_end|>" in turn
