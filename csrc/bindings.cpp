@@ -84,6 +84,8 @@ void bind_config(nb::module_& m) {
       .def_rw("router_softcap", &ModelConfig::router_softcap)
       .def_rw("sum_floor", &ModelConfig::sum_floor)
       .def_rw("factor_scale", &ModelConfig::factor_scale)
+      .def_rw("latent_size", &ModelConfig::latent_size)
+      .def_rw("shared_size", &ModelConfig::shared_size)
       .def_rw("shared_gate", &ModelConfig::shared_gate)
       .def_rw("expert_layers", &ModelConfig::expert_layers)
       .def_rw("layer_formats", &ModelConfig::layer_formats)

@@ -22,6 +22,7 @@ namespace {
 #include "kernels/products.inl"
 #include "kernels/adapters.inl"
 #include "kernels/experts.inl"
+#include "kernels/latent_experts.inl"
 #include "kernels/step.inl"
 #include "kernels/logits.inl"
 #include "kernels/probes.inl"

@@ -62,10 +62,18 @@ void add_layer(LayoutBuilder& builder, const ModelConfig& config, const Model& m
   if (routed && config.router_bias) builder.add_vector(prefix + "router_bias", experts.score_pitch());
   if (routed && config.choice_bias) builder.add_vector(prefix + "choice_bias", experts.score_pitch());
   const int32_t inputs_of_down = config.gated_mlp ? 2 * inner : inner;
-  add_matrix("gate_up", copies * inputs_of_down, hidden);
+  const bool latent = routed && experts.has_latent;
+  add_matrix("gate_up", copies * inputs_of_down, latent ? experts.io_padded : hidden);
   if (biased) builder.add_vector(prefix + "gate_up_bias", inputs_of_down, copies);
-  add_matrix("down", copies * outputs, inner);
+  add_matrix("down", copies * (latent ? experts.io_padded : outputs), inner);
   if (biased) builder.add_vector(prefix + "down_bias", hidden, copies);
+  if (latent) {
+    add_matrix("latent_down", experts.io_padded, hidden);
+    add_matrix("latent_up", outputs, experts.io_padded);
+    const auto shared = static_cast<int32_t>(round_up(config.shared_size, kDepth));
+    if (shared > 0) add_matrix("shared_gate_up", config.gated_mlp ? 2 * shared : shared, hidden);
+    if (shared > 0) add_matrix("shared_down", outputs, shared);
+  }
   if (config.norms != "pre") builder.add_norm(prefix + "post_mlp_norm", config, hidden);
 }
 
@@ -89,9 +97,13 @@ void check_experts(const ModelConfig& config) {
           "every dimension of the experts must be positive");
   require(int64_t{1} * (config.num_experts + config.num_shared_experts) * config.expert_size < (int64_t{1} << 28),
           "the experts of a layer are too large");
-  require(config.norms == "pre" && !config.parallel && config.gated_mlp && !config.mlp_bias,
-          "experts without a gate, beside attention or with a norm after them, and dense layers with biases beside them, "
-          "are not supported");
+  require(config.norms == "pre" && !config.parallel && !config.mlp_bias,
+          "experts beside attention or with a norm after them, and dense layers with biases beside them, are not supported");
+  require(config.latent_size >= 0 && config.shared_size >= 0 && config.latent_size <= (1 << 24) &&
+              config.shared_size <= (1 << 24) && (config.shared_size == 0 || config.latent_size > 0),
+          "the sizes of a latent input and of the shared MLP beside it must not be negative");
+  require(config.latent_size == 0 || (!config.expert_bias && !config.shared_gate && config.num_shared_experts == 0),
+          "experts with a latent input have no biases, and the shared MLP beside them no score");
   require(config.num_shared_experts == 0 || !config.expert_bias, "shared experts with biases are not supported");
   require(config.expert_tolerance >= 0 && (config.expert_tolerance == 0 || !config.renormalize),
           "expert_tolerance must not be negative, nor above 0 if factors are renormalized");
@@ -273,7 +285,9 @@ Model make_dimensions(const ModelConfig& config) {
   model.norms_rotated = config.qk_norm == "rotated";
   if (config.num_experts > 0) {
     model.experts = {config.num_experts, config.top_k, config.num_shared_experts,
-                     static_cast<int32_t>(round_up(config.expert_size, kDepth)), config.renormalize, config.shared_gate,
+                     static_cast<int32_t>(round_up(config.expert_size, kDepth)),
+                     static_cast<int32_t>(round_up(config.latent_size > 0 ? config.latent_size : config.hidden_size, kDepth)),
+                     config.latent_size > 0, config.renormalize, config.shared_gate,
                      config.expert_tolerance, parse_choice(config)};
   }
   model.norm_eps = config.norm_eps;

@@ -44,6 +44,8 @@ struct ModelConfig {
   int32_t num_groups = 1, top_groups = 1;
   bool choice_bias = false;               // added to the scores for the choice only
   float router_softcap = 0.0f, sum_floor = 0.0f, factor_scale = 1.0f;
+  int32_t latent_size = 0;                // input and output of the routed experts; 0: the hidden size
+  int32_t shared_size = 0;                // of the shared MLP beside experts with a latent input; 0: none
   std::vector<bool> expert_layers;        // per layer; empty: experts in all layers
   // Slots of layers that w4a8 and w4a16 store as w8, w4_symmetric or fp4 instead of w4.
   std::map<std::string, std::string> layer_formats;

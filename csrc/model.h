@@ -117,6 +117,8 @@ struct Layer {
   const float* choice_bias;                     // [score_pitch], of the choice only; null: there is none
   // gate and up alternate every 16 outputs (without a gate: up alone); with a router: of all experts
   Matrix qkv, o, gate_up, down;
+  // Of experts with a latent input: from the hidden state to it and back, and the shared MLP, without panels if there is none
+  Matrix latent_down, latent_up, shared_gate_up, shared_down;
   int32_t window;                               // 0: none
 };
 
@@ -136,6 +138,8 @@ struct ExpertChoice {
 // Experts of the layers with a router. The shared ones follow the others, and every row takes them.
 struct Experts {
   int32_t count, top_k, num_shared, size_padded;  // count 0: the model has none
+  int32_t io_padded;  // inputs and outputs of a routed expert
+  bool has_latent;    // they differ from the hidden state
   bool renormalize, has_shared_gate;
   float tolerance;  // sparsemixer: relative distance of scores that share the softmax of a choice; 0: one softmax
   ExpertChoice choice;
@@ -221,7 +225,8 @@ struct ExpertWorkspace {
   int32_t* active;        // [experts] those that have rows, most rows first
   int32_t* num_active;
   Activations inputs, gated_inputs;  // [T * slots] by place
-  float* outputs;         // [T][slots][hidden_padded]
+  float* outputs;         // [T][slots][io_padded]
+  float* latent;          // [T][io_padded] inputs of the routed experts, then their sum; null without a latent input
 };
 
 struct Workspace {

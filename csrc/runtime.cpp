@@ -56,7 +56,7 @@ ExpertWorkspace carve_experts(const Model& model, size_t tokens, size_t scratch_
   if (experts.count == 0) return work;
   const size_t places = tokens * experts.slots(), total = experts.total();
   work.normed = carver.take<float>(scratch_rows * model.hidden_padded);
-  work.rows = carve_activations(tokens, model.hidden_padded, format, carver);
+  work.rows = carve_activations(tokens, experts.io_padded, format, carver);
   work.scores = carver.take<float>(tokens * experts.score_pitch());
   work.chosen = carver.take<int32_t>(places);
   work.shares = carver.take<float>(places);
@@ -64,13 +64,16 @@ ExpertWorkspace carve_experts(const Model& model, size_t tokens, size_t scratch_
   work.places = carver.take<int32_t>(places);
   work.active = carver.take<int32_t>(total);
   work.num_active = carver.take<int32_t>(1);
-  work.inputs = carve_activations(places, model.hidden_padded, format, carver);
+  work.inputs = carve_activations(places, experts.io_padded, format, carver);
   work.gated_inputs = carve_activations(places, experts.size_padded, format, carver);
-  work.outputs = carver.take<float>(places * model.hidden_padded);
+  work.outputs = carver.take<float>(places * experts.io_padded);
+  work.latent = experts.has_latent ? carver.take<float>(tokens * experts.io_padded) : nullptr;
   return work;
 }
 
-Workspace carve_workspace(const Model& model, const Limits& limits, int num_threads, InputFormat format, Carver& carver) {
+Workspace carve_workspace(const ModelConfig& config, const Model& model, const Limits& limits, int num_threads,
+                          Carver& carver) {
+  const InputFormat format = input_format(config);
   Workspace work{};
   const size_t tokens = limits.max_step_tokens, rows = scratch_rows(limits, num_threads), threads = num_threads;
   const size_t logit_rows = std::min<size_t>(tokens, kLogitRows);
@@ -81,8 +84,9 @@ Workspace carve_workspace(const Model& model, const Limits& limits, int num_thre
   work.wide = carver.take<float>(rows * model.attention_padded);
   work.gated = carver.take<float>(threads * work.gated_rows * kDepth);
   work.projected = carver.take<float>(rows * model.hidden_padded);
-  work.inputs = carve_activations(rows, std::max(model.hidden_padded, model.attention_padded), format, carver);
-  work.gated_inputs = carve_activations(rows, model.intermediate_padded, format, carver);
+  const int32_t io = model.experts.io_padded, shared = static_cast<int32_t>(round_up(config.shared_size, kDepth));
+  work.inputs = carve_activations(rows, std::max({model.hidden_padded, model.attention_padded, io}), format, carver);
+  work.gated_inputs = carve_activations(rows, std::max(model.intermediate_padded, shared), format, carver);
   work.logits = carver.take<float>(logit_rows * model.vocab_padded);
   work.row_buffers = carver.take<float>(threads * model.hidden_padded);
   work.best = carver.take<BestLanes>(threads * kLogitRows);
@@ -123,7 +127,7 @@ size_t workspace_bytes(const ModelConfig& config, const Limits& limits, int num_
   check_limits(limits, num_threads);
   const Model model = make_dimensions(config);
   Carver counter(nullptr);
-  carve_workspace(model, limits, num_threads, input_format(config), counter);
+  carve_workspace(config, model, limits, num_threads, counter);
   carve_ropes(config, limits, counter);
   return counter.used() + static_cast<size_t>(num_threads) * SampleScratch::bytes(config.vocab_size);
 }
@@ -147,7 +151,7 @@ Runtime::Runtime(const ModelConfig& config, const Limits& limits, std::shared_pt
   kv_memory_ = Arena(kv_cache_bytes(config, limits));
   workspace_memory_ = Arena(workspace_bytes_ - scratch_bytes);
   Carver carver(workspace_memory_.data());
-  work_ = carve_workspace(model_, limits, num_threads, input_format(config), carver);
+  work_ = carve_workspace(config, model_, limits, num_threads, carver);
   ropes_ = carve_ropes(config, limits, carver);
   for (size_t i = 0; i < ropes_.size(); i++) fill_rope(ropes_[i], config.rope_frequencies[i], config.rope_factors[i]);
   kv_ = {kv_memory_.data(), config.kv_kind(), config.kv_layers(), config.num_kv_heads, kv_head_bytes(config)};
@@ -241,6 +245,12 @@ void Runtime::connect_layer(const Layout& layout, int index) {
   layer.o = matrix("o");
   layer.gate_up = matrix("gate_up");
   layer.down = matrix("down");
+  if (routed && config_.latent_size > 0) {
+    layer.latent_down = matrix("latent_down");
+    layer.latent_up = matrix("latent_up");
+    if (config_.shared_size > 0) layer.shared_gate_up = matrix("shared_gate_up");
+    if (config_.shared_size > 0) layer.shared_down = matrix("shared_down");
+  }
   layer.window = config_.windows.empty() ? 0 : config_.windows[index];
   layer.rope = ropes_[config_.rope_of_layer.empty() ? 0 : config_.rope_of_layer[index]];
 }

@@ -82,13 +82,19 @@ void StepRun::share_tasks(int count, const Body& body) {
   watch.end(Phase::kWait);
 }
 
-// Norms rows and quantizes them once for all experts; the router reads them unquantized.
-void StepRun::norm_for_experts(const Layer& layer, Rows rows) const {
+// Quantizes the input of a row's experts, once for all of them.
+void StepRun::quantize_for_experts(const Layer& layer, const float* row, int token) const {
   const WeightKind kind = layer.gate_up.kind;
+  quantize_row(kind, row, m.experts.io_padded, part_of(work.experts.rows, kind, token, 1), 0);
+}
+
+// Norms rows and quantizes them for the experts, or for the matrix before these; the router reads them unquantized.
+void StepRun::norm_for_experts(const Layer& layer, Rows rows) const {
   for (int i = 0; i < rows.count; i++) {
     float* row = normed(rows.scratch + i);
     norm_row(m, x(rows.token + i), layer.mlp_norm, m.hidden_padded, row);
-    quantize_row(kind, row, m.hidden_padded, part_of(work.experts.rows, kind, rows.token + i, 1), 0);
+    if (m.experts.has_latent) quantize_row(layer.latent_down.kind, row, m.hidden_padded, work.inputs, rows.scratch + i);
+    else quantize_for_experts(layer, row, rows.token + i);
   }
 }
 
@@ -260,7 +266,7 @@ void StepRun::gather_inputs(const Layer& layer, Share places) const {
     const Activations inputs = part_of(work.experts.inputs, kind, first, stop - first);
     for (int i = first > places.begin ? first : places.begin; i < stop && i < places.end; i++) {
       const int token = work.experts.places[i] / m.experts.slots();
-      copy_row(kind, m.hidden_padded, part_of(work.experts.rows, kind, token, 1), 0, inputs, i - first);
+      copy_row(kind, m.experts.io_padded, part_of(work.experts.rows, kind, token, 1), 0, inputs, i - first);
     }
   }
 }
@@ -298,11 +304,12 @@ void StepRun::run_down_task(const Layer& layer, int expert, Share panels) const 
   const int first = work.experts.starts[expert], count = work.experts.starts[expert + 1] - first;
   const Matrix matrix = expert_of(layer.down, expert);
   const Activations inputs = part_of(work.experts.gated_inputs, matrix.kind, first, count);
-  const float* bias = layer.down_bias ? layer.down_bias + static_cast<size_t>(expert) * m.hidden_padded : nullptr;
+  const int pitch = m.experts.io_padded;
+  const float* bias = layer.down_bias ? layer.down_bias + static_cast<size_t>(expert) * pitch : nullptr;
   gemm(matrix, inputs, 0, count, panels.begin, panels.end, [&](int row, int rows, int column, const float* tile) {
     for (int r = 0; r < rows; r++) {
       const size_t place = static_cast<size_t>(work.experts.places[first + row + r]);
-      float* out = work.experts.outputs + place * m.hidden_padded + column;
+      float* out = work.experts.outputs + place * pitch + column;
       for (int i = 0; i < kPanel; i += W) {
         const vf value = load_f(tile + r * kPanel + i);
         store_f(out + i, bias ? add(value, load_f(bias + column + i)) : value);
@@ -335,19 +342,28 @@ void StepRun::run_experts(const Layer& layer) {
             [&](const Layer& of, int expert, Share panels) { run_down_task(of, expert, panels); });
 }
 
-// Adds the outputs of the experts of each row to the residual stream, in the order of its choice.
-void StepRun::add_experts(Rows rows) const {
-  const int slots = m.experts.slots(), padded = static_cast<int>(round_up(m.hidden, kPanel));
-  for (int token = rows.token; token < rows.token + rows.count; token++) {
-    const float* shares = work.experts.shares + static_cast<size_t>(token) * slots;
-    const float* outputs = work.experts.outputs + static_cast<size_t>(token) * slots * m.hidden_padded;
-    for (int i = 0; i < padded; i += W) {
-      vf total = zero_f();
-      for (int slot = 0; slot < slots; slot++) {
-        total = fma(set_f(shares[slot]), load_f(outputs + static_cast<size_t>(slot) * m.hidden_padded + i), total);
-      }
-      store_f(x(token) + i, add(load_f(x(token) + i), total));
+// Sums `count` numbers of the outputs of a row's experts in the order of its choice; `store` takes the sums.
+template <class Store>
+INLINE void sum_experts(const Experts& experts, const ExpertWorkspace& work, int token, int count, const Store& store) {
+  const int slots = experts.slots();
+  const float* shares = work.shares + static_cast<size_t>(token) * slots;
+  const float* outputs = work.outputs + static_cast<size_t>(token) * slots * experts.io_padded;
+  for (int i = 0; i < count; i += W) {
+    vf total = zero_f();
+    for (int slot = 0; slot < slots; slot++) {
+      total = fma(set_f(shares[slot]), load_f(outputs + static_cast<size_t>(slot) * experts.io_padded + i), total);
     }
+    store(i, total);
+  }
+}
+
+// Adds the outputs of the experts of each row to the residual stream.
+void StepRun::add_experts(Rows rows) const {
+  const int padded = static_cast<int>(round_up(m.hidden, kPanel));
+  for (int token = rows.token; token < rows.token + rows.count; token++) {
+    float* stream = x(token);
+    sum_experts(m.experts, work.experts, token, padded,
+                [&](int i, vf total) { store_f(stream + i, add(load_f(stream + i), total)); });
   }
 }
 
@@ -362,7 +378,7 @@ void StepRun::run_expert_blocks() {
     share_tasks(num_blocks, [&](int block) {
       const Rows rows = rows_of(block);
       if (index == 0) embed({rows.token, rows.token + rows.count});
-      else if (m.layers[index - 1].router) add_experts(rows);
+      else if (m.layers[index - 1].router) finish_experts(m.layers[index - 1], rows);
       watch.end(index == 0 ? Phase::kEmbed : Phase::kDown);
       if (index < m.num_layers) begin_layer(index, rows);
     });
@@ -372,11 +388,7 @@ void StepRun::run_expert_blocks() {
       const Rows rows = rows_of(block);
       finish_attention(index, rows);
       if (!layer.router) return finish_mlp(layer, rows);
-      norm_for_experts(layer, rows);
-      watch.end(Phase::kNorm);
-      score_experts(layer, rows, {0, m.experts.num_scores()});
-      choose_experts(index, {rows.token, rows.token + rows.count});
-      watch.end(Phase::kRoute);
+      begin_experts(index, rows);
     });
     if (layer.router) run_experts(layer);
   }

@@ -145,6 +145,7 @@ class StepRun {
   template <class Body>
   void share_tasks(int count, const Body& body);
   float* normed(int row) const { return work.experts.normed + static_cast<size_t>(row) * m.hidden_padded; }
+  void quantize_for_experts(const Layer& layer, const float* row, int token) const;
   void norm_for_experts(const Layer& layer, Rows rows) const;
   void score_experts(const Layer& layer, Rows rows, Share experts) const;
   void choose_experts(int index, Share tokens) const;
@@ -158,6 +159,15 @@ class StepRun {
   void run_gate_up_task(const Layer& layer, int expert, Share groups) const;
   void run_down_task(const Layer& layer, int expert, Share panels) const;
   void add_experts(Rows rows) const;
+  void begin_experts(int index, Rows rows) const;
+  void finish_experts(const Layer& layer, Rows rows) const;
+
+  float* latent(int token) const { return work.experts.latent + static_cast<size_t>(token) * m.experts.io_padded; }
+  void project_latent(const Layer& layer, Rows rows, Share panels) const;
+  void quantize_shared_inputs(const Layer& layer, Rows rows) const;
+  void sum_latent(const Layer& layer, Rows rows) const;
+  void run_latent_columns(const Layer& layer);
+  void add_latent_columns(const Layer& layer);
 
   void norm_inputs(const Norm& norm, WeightKind kind, Rows rows) const {
     for (int i = 0; i < rows.count; i++) norm_input(norm, kind, rows.token + i, rows.input + i);
@@ -181,6 +191,10 @@ class StepRun {
     return {&layer.gate_up,     layer.down.kind, layer.gate_up_bias, &work.inputs,
             &work.gated_inputs, rows.input,      rows.scratch,       rows.count,
             adapted_of(layer, kAdaptedGateUp, rows)};
+  }
+  GateUp shared_gate_up_of(const Layer& layer, Rows rows) const {
+    return {&layer.shared_gate_up, layer.shared_down.kind, nullptr,      &work.inputs,
+            &work.gated_inputs,    rows.scratch,           rows.scratch, rows.count, {}};
   }
   bool finishes_qkv(const Layer& layer) const { return layer.q_norms || m.qkv_clip > 0; }
   void finish_qkv(const Layer& layer, Rows rows) const;

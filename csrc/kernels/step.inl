@@ -75,11 +75,12 @@ void StepRun::run_columns() {
       norm_for_experts(layer, split);
       barrier_after(Phase::kNorm);
       score_experts(layer, every, share_of(m.experts.num_scores(), thread, num_threads));
+      if (m.experts.has_latent) run_latent_columns(layer);
       barrier_after(Phase::kRoute);
       choose_experts(index, mine);
       barrier_after(Phase::kRoute);
       run_experts(layer);
-      add_experts(split);
+      m.experts.has_latent ? add_latent_columns(layer) : add_experts(split);
       barrier_before(next, panels(next).begin, Phase::kDown);
       continue;
     }

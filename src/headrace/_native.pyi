@@ -67,6 +67,8 @@ class ModelConfig:
     router_softcap: float
     sum_floor: float
     factor_scale: float
+    latent_size: int
+    shared_size: int
     shared_gate: bool
     expert_layers: list[bool]
     layer_formats: dict[str, str]

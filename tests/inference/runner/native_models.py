@@ -133,6 +133,21 @@ SPECS: Mapping[str, ModelSpec] = {
     "gates after attention, one a head": small_spec(
         attention_gate="head", gate_activation="softplus", num_heads=5, num_kv_heads=1
     ),
+    "plain experts": small_spec(
+        moe=MoeSpec(num_experts=9, top_k=3, expert_size=48, layers=(True, False), shared_size=80),
+        mlp="plain",
+        activation="relu2",
+    ),
+    "plain experts with a latent input": small_spec(
+        moe=MoeSpec(
+            num_experts=9, top_k=3, expert_size=48, latent_size=40, shared_size=80, scoring="sigmoid", choice_bias=True
+        ),
+        mlp="plain",
+        activation="relu2",
+    ),
+    "experts with a latent input, nothing shared": small_spec(
+        moe=MoeSpec(num_experts=6, top_k=2, expert_size=32, latent_size=72, renormalize=True, layers=(False, True))
+    ),
     "scores by distance": small_spec(
         rope_of_layer=(-1, -1), distance_slopes=(0.5, 0.25, 0.125, 0.0625, 0.03, 0.01), windows=(40, 0), norm="layer"
     ),

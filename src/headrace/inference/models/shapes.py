@@ -38,17 +38,24 @@ def _mlp_shapes(spec: ModelSpec, moe: MoeSpec | None) -> dict[str, Shape]:
         shapes = _gated_shapes("", hidden, spec.intermediate_size)
         if spec.mlp_bias:
             shapes |= _bias_shapes("", hidden, spec.intermediate_size)
-        is_gated = spec.mlp == "gated"
-        return {name: shape for name, shape in shapes.items() if is_gated or not name.startswith("gate")}
+    else:
+        shapes = _expert_shapes(moe, hidden)
+    gates = () if spec.mlp == "gated" else ("gate", "gate_bias", "shared_gate")
+    return {name: shape for name, shape in shapes.items() if name.rpartition(".")[2] not in gates}
+
+
+def _expert_shapes(moe: MoeSpec, hidden: int) -> dict[str, Shape]:
     shapes = {"router": (moe.num_experts, hidden)}
     if moe.router_bias:
         shapes["router_bias"] = (1, moe.num_experts)
     if moe.choice_bias:
         shapes["choice_bias"] = (1, moe.num_experts)
+    if moe.latent_size:
+        shapes |= {"latent_down": (moe.latent_size, hidden), "latent_up": (hidden, moe.latent_size)}
     for expert in range(moe.num_experts):
-        shapes |= _gated_shapes(f"experts.{expert}.", hidden, moe.expert_size)
+        shapes |= _gated_shapes(f"experts.{expert}.", moe.latent_size or hidden, moe.expert_size)
         if moe.expert_bias:
-            shapes |= _bias_shapes(f"experts.{expert}.", hidden, moe.expert_size)
+            shapes |= _bias_shapes(f"experts.{expert}.", moe.latent_size or hidden, moe.expert_size)
     if moe.shared_size:
         shapes |= _gated_shapes("shared_", hidden, moe.shared_size)
     if moe.has_shared_router:

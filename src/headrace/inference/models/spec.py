@@ -36,12 +36,16 @@ A layer with experts (`moe`) has instead of gate, up and down:
     layers.{i}.router                           (experts, hidden)
     layers.{i}.router_bias                      (experts,)              when `router_bias`
     layers.{i}.choice_bias                      (experts,)              when `choice_bias`
-    layers.{i}.experts.{e}.gate | up            (expert_size, hidden)
-    layers.{i}.experts.{e}.down                 (hidden, expert_size)
+    layers.{i}.latent_down                      (latent_size, hidden)   when `latent_size`
+    layers.{i}.latent_up                        (hidden, latent_size)   when `latent_size`
+    layers.{i}.experts.{e}.gate | up            (expert_size, hidden or latent_size)
+    layers.{i}.experts.{e}.down                 (hidden or latent_size, expert_size)
     layers.{i}.experts.{e}.gate_bias | up_bias | down_bias              when `expert_bias`
     layers.{i}.shared_gate | shared_up          (shared_size, hidden)   when `shared_size`
     layers.{i}.shared_down                      (hidden, shared_size)   when `shared_size`
     layers.{i}.shared_router                    (1, hidden)             when `has_shared_router`
+
+Experts and the shared MLP are of the kind that `mlp` names: without gates they have no `gate` and `shared_gate`.
 
 A layer with another mixer than attention has the weights of `mixers.py` instead of q, k and v; its norms are called
 like those of attention. A layer without mixer, or without MLP, has neither their weights nor their norms.
@@ -102,7 +106,7 @@ class RopeSpec:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoeSpec:
     """
-    A mixture of experts: gated MLPs of which a router chooses `top_k` for each token.
+    A mixture of experts: MLPs of which a router chooses `top_k` for each token.
 
     The router's logits become scores (`scoring`); the experts with the best scores are chosen, of equal ones the lower
     index. The output is the sum of the chosen experts, each multiplied by its factor: its score, or its share of the
@@ -141,6 +145,11 @@ class MoeSpec:
     """The logits have biases."""
     expert_bias: bool = False
     """Gate, up and down have biases."""
+    latent_size: int = 0
+    """
+    Size of the vectors that routed experts read and write, between a matrix before all of them and one after their sum.
+    The router and the shared MLP read the hidden state. 0: so do the experts.
+    """
     shared_size: int = 0
     """Width of the MLP that every token passes through in addition; 0 for none."""
     has_shared_router: bool = False
@@ -153,8 +162,12 @@ class MoeSpec:
 
     @property
     def num_shared_experts(self) -> int:
-        """Number of experts of `expert_size` that together are the shared MLP, the last one padded with zeros."""
-        return -(-self.shared_size // self.expert_size)
+        """
+        Number of experts of `expert_size` that together are the shared MLP, the last one padded with zeros.
+
+        Beside experts of another input (`latent_size`) the shared MLP stays one of its own.
+        """
+        return 0 if self.latent_size else -(-self.shared_size // self.expert_size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,10 +316,15 @@ class ModelSpec:
     def num_parameters(self) -> int:
         """Number of weights in the matrices, without norms and biases; of all experts."""
         embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_embeddings else 2)
-        mixers = sum(self._mixer_parameters(layer) for layer in range(self.num_layers))
-        moes = [self.experts(layer) for layer in range(self.num_layers) if self.has_mlp(layer)]
-        mlps = sum(m.num_experts * m.expert_size + m.shared_size if m else self.intermediate_size for m in moes)
-        return mixers + (3 if self.mlp == "gated" else 2) * self.hidden_size * mlps + embeddings
+        layers = range(self.num_layers)
+        mixers = sum(self._mixer_parameters(layer) for layer in layers)
+        mlps = sum(self._mlp_parameters(self.experts(layer)) for layer in layers if self.has_mlp(layer))
+        return mixers + mlps + embeddings
+
+    @property
+    def mlp_matrices(self) -> int:
+        """Number of matrices of an MLP or an expert."""
+        return 3 if self.mlp == "gated" else 2
 
     def _mixer_parameters(self, layer: int) -> int:
         mixer = self.mixer(layer)
@@ -314,3 +332,10 @@ class ModelSpec:
             return self.conv.num_parameters(self.hidden_size)
         outputs = 2 * self.head_dim * (self.num_heads + self.num_kv_heads) + self.num_gates
         return self.hidden_size * outputs if mixer == "attention" else 0
+
+    def _mlp_parameters(self, moe: MoeSpec | None) -> int:
+        if moe is None:
+            return self.mlp_matrices * self.hidden_size * self.intermediate_size
+        experts = moe.num_experts * moe.expert_size * (moe.latent_size or self.hidden_size)
+        around = 2 * self.hidden_size * moe.latent_size
+        return self.mlp_matrices * (experts + self.hidden_size * moe.shared_size) + around

@@ -20,6 +20,7 @@ _SPEC: Final = (
 _EXPERTS: Final = (
     *("num_experts", "top_k", "expert_size", "num_shared_experts", "renormalize", "expert_bias", "router_bias"),
     *("scoring", "group_score", "num_groups", "top_groups", "choice_bias", "sum_floor", "factor_scale"),
+    "latent_size",
 )
 _LIMITS: Final = (
     *("num_blocks", "max_step_tokens", "max_step_sequences", "max_step_rows", "max_context_tokens"),
@@ -54,6 +55,7 @@ def native_config(
         _copy(_EXPERTS, moe, config)
         config.shared_gate, config.expert_tolerance = moe.has_shared_router, moe.tolerance
         config.router_softcap = moe.logit_softcap
+        config.shared_size = moe.shared_size if moe.latent_size else 0
         config.expert_layers = list(moe.layers)
     config.layer_formats = dict(layer_formats)
     config.windows = list(spec.windows)

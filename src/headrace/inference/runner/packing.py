@@ -46,7 +46,10 @@ _W4_BITS: Final = 4
 _UNIFORM: Final = {Encoding.Q4_0: "w4_symmetric", Encoding.FP4: "fp4"}
 """The formats of matrices that consist of one encoding."""
 MATRICES: Final = ("qkv", "o", "gate_up", "down")
-"""The packed matrices of a layer."""
+"""The packed matrices of a layer that adapters may change."""
+_LATENT_MATRICES: Final = ("latent_down", "latent_up")
+_SHARED_MATRICES: Final = ("shared_gate_up", "shared_down")
+"""The packed shared MLP beside experts with a latent input."""
 _TASK: Final = "Packing weights"
 _Fill = Callable[[_native.Arena], None]
 """Packs a checkpoint into an arena."""
@@ -154,8 +157,9 @@ def parts_of(spec: ModelSpec, slot_name: str) -> Iterator[Part]:
     prefix, _, name = slot_name.rpartition(".")
     moe = spec.experts(int(prefix.removeprefix("layers."))) if prefix else None
     prefix = f"{prefix}." if prefix else ""
+    is_gated = spec.mlp == "gated"
     if moe is not None and name.removesuffix("_bias") in {"router", "choice", "gate_up", "down"}:
-        yield from _expert_parts(moe, prefix, name)
+        yield from _expert_parts(moe, prefix, name, is_gated=is_gated)
         return
     queries, keys = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
     if name in {"qkv", "qkv_bias"}:
@@ -165,16 +169,23 @@ def parts_of(spec: ModelSpec, slot_name: str) -> Iterator[Part]:
         yield Part(f"{prefix}v{suffix}", first_row=queries + keys)
         if spec.num_gates and not suffix:
             yield Part(f"{prefix}attn_gate", first_row=queries + 2 * keys)
-    elif name in {"gate_up", "gate_up_bias"}:
-        suffix = name.removeprefix("gate_up")
-        if spec.mlp == "gated":
-            yield Part(f"{prefix}gate{suffix}", interleaved=True)
-        yield Part(f"{prefix}up{suffix}", first_row=16 * (spec.mlp == "gated"), interleaved=spec.mlp == "gated")
+    elif name in {"gate_up", "gate_up_bias", "shared_gate_up"}:
+        prefix = f"{prefix}shared_" if name.startswith("shared_") else prefix
+        yield from _gate_up_parts(prefix, name.rpartition("gate_up")[2], is_gated=is_gated)
     else:
         yield Part(slot_name)
 
 
-def _expert_parts(moe: MoeSpec, prefix: str, name: str) -> Iterator[Part]:
+def _gate_up_parts(
+    prefix: str, suffix: str, *, is_gated: bool, expert: int = 0, rows: range | None = None
+) -> Iterator[Part]:
+    """Yield gate and up, which alternate every 16 rows, or up alone."""
+    if is_gated:
+        yield Part(f"{prefix}gate{suffix}", interleaved=True, expert=expert, rows=rows)
+    yield Part(f"{prefix}up{suffix}", first_row=16 * is_gated, interleaved=is_gated, expert=expert, rows=rows)
+
+
+def _expert_parts(moe: MoeSpec, prefix: str, name: str, *, is_gated: bool) -> Iterator[Part]:
     """Yield the parts of all experts; the shared MLP is cut into experts of the same size, which follow the others."""
     if name.startswith(("router", "choice")):
         yield Part(f"{prefix}{name}")
@@ -189,8 +200,15 @@ def _expert_parts(moe: MoeSpec, prefix: str, name: str) -> Iterator[Part]:
             yield Part(f"{tensors}{name}", expert=expert, columns=piece)
         else:
             suffix = name.removeprefix("gate_up")
-            yield Part(f"{tensors}gate{suffix}", interleaved=True, expert=expert, rows=piece)
-            yield Part(f"{tensors}up{suffix}", first_row=16, interleaved=True, expert=expert, rows=piece)
+            yield from _gate_up_parts(tensors, suffix, is_gated=is_gated, expert=expert, rows=piece)
+
+
+def matrices_of(spec: ModelSpec, layer: int) -> tuple[str, ...]:
+    """Return the packed matrices of a layer."""
+    moe = spec.experts(layer)
+    if moe is None or not moe.latent_size:
+        return MATRICES
+    return (*MATRICES, *_LATENT_MATRICES, *(_SHARED_MATRICES if moe.shared_size else ()))
 
 
 def layer_formats_of(spec: ModelSpec, weights: WeightSource) -> dict[str, str]:
@@ -201,7 +219,7 @@ def layer_formats_of(spec: ModelSpec, weights: WeightSource) -> dict[str, str]:
     mean 4 bits for all of them. "w4_symmetric" are those of which all tensors are Q4_0: without minima a layer takes
     4.5 bits a weight instead of 5. "fp4" are those in MXFP4, whose numbers are not evenly spaced.
     """
-    matrices = [f"layers.{layer}.{name}" for layer in range(spec.num_layers) for name in MATRICES]
+    matrices = [f"layers.{layer}.{name}" for layer in range(spec.num_layers) for name in matrices_of(spec, layer)]
     tensors = {matrix: [part.name for part in parts_of(spec, matrix)] for matrix in matrices}
     bits = {matrix: max(map(weights.stored_bits, names)) for matrix, names in tensors.items()}
     if min(bits.values()) > _W4_BITS:

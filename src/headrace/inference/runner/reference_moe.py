@@ -12,7 +12,7 @@ from headrace.inference.models.spec import MoeSpec
 from headrace.inference.runner.step import Float32, Int32
 
 Gated = Callable[[Float32, str], Float32]
-"""A gated MLP: its input and the prefix of its weights."""
+"""An MLP, gated or plain: its input and the prefix of its weights."""
 Scoring = Callable[[int, Float32], Float32]
 """The logits (T, E) that the router of a layer uses, given those that it computed."""
 
@@ -30,10 +30,13 @@ def mix_experts(
         logits = logits + weights["router_bias"]
     logits = rescore(logits)
     chosen, factors = choose_experts(moe, logits, weights.get("choice_bias"))
-    mixed = np.zeros_like(x)
+    inputs = x @ weights["latent_down"].T if moe.latent_size else x
+    mixed = np.zeros_like(inputs)
     for expert in np.unique(chosen):
         tokens, slots = np.nonzero(chosen == expert)
-        mixed[tokens] += factors[tokens, slots][:, None] * gated(x[tokens], f"experts.{expert}.")
+        mixed[tokens] += factors[tokens, slots][:, None] * gated(inputs[tokens], f"experts.{expert}.")
+    if moe.latent_size:
+        mixed = mixed @ weights["latent_up"].T
     if not moe.shared_size:
         return mixed
     shared = gated(x, "shared_")

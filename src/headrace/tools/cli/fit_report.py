@@ -203,8 +203,10 @@ def advise(
 def _active_parameters(spec: ModelSpec) -> int:
     """Return the weights in matrices that a token uses: all but those of the experts that it does not choose."""
     routed = [moe for layer in range(spec.num_layers) if (moe := spec.experts(layer)) is not None]
-    idle = sum((moe.num_experts - moe.top_k) * moe.expert_size for moe in routed)
-    return spec.num_parameters - 3 * spec.hidden_size * idle
+    idle = sum(
+        (moe.num_experts - moe.top_k) * moe.expert_size * (moe.latent_size or spec.hidden_size) for moe in routed
+    )
+    return spec.num_parameters - spec.mlp_matrices * idle
 
 
 def print_report(report: Report, advice: str) -> None:

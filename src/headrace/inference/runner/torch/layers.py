@@ -210,17 +210,22 @@ class Experts:
     shared: Mlp | None
     shared_router: Linear | None
     choice_bias: Tensor | None = None
+    latent: tuple[Linear, Linear] | None = None
+    """The matrices before and after the routed experts."""
 
     def __call__(self, x: Tensor, _adapted: Sequence[Adapted] = ()) -> Tensor:
         """Return (T, hidden); with several ranks a part of the sum."""
         chosen, factors = choose_experts(self.moe, self.router(x.float()), self.choice_bias)
         routing = route(chosen, self.moe.num_experts)
-        inner = gated(self.spec, self.gate_up(x[routing.places // self.moe.top_k], routing))
+        inputs = x if self.latent is None else self.latent[0](x)
+        inner = gated(self.spec, self.gate_up(inputs[routing.places // self.moe.top_k], routing))
         rows = self.down(inner, routing)
         outputs = torch.empty_like(rows).index_copy_(0, routing.places, rows).view(len(x), self.moe.top_k, -1)
-        mixed = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
+        mixed = torch.zeros(inputs.shape, dtype=torch.float32, device=x.device)
         for index in range(self.moe.top_k):  # in order: a sum over an axis has the order that its size suggests
             mixed = torch.addcmul(mixed, outputs[:, index].float(), factors[:, index, None])
+        if self.latent is not None:
+            mixed = self.latent[1](mixed.to(x.dtype)).float()
         if self.shared is not None:
             shared = self.shared(x).float()
             mixed += shared if self.shared_router is None else torch.sigmoid(self.shared_router(x.float())) * shared

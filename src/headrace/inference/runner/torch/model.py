@@ -227,21 +227,26 @@ def _norm_of_heads(
 def _mlp(spec: ModelSpec, index: int, weights: RankWeights) -> Mlp | Experts:
     prefix = f"layers.{index}."
     moe = spec.experts(index)
-    if moe is None and spec.mlp == "plain":
-        return Mlp(spec, weights.linear(f"{prefix}up"), weights.linear(f"{prefix}down"))
     if moe is None:
-        return _gated(spec, weights, prefix)
+        return _dense(spec, weights, prefix)
+    latent = (weights.linear(f"{prefix}latent_down"), weights.linear(f"{prefix}latent_up")) if moe.latent_size else None
     return Experts(
         spec,
         moe,
         weights.router(f"{prefix}router"),
-        weights.experts(f"{prefix}experts.", moe.num_experts, "gate", "up"),
+        weights.experts(f"{prefix}experts.", moe.num_experts, *_inner_parts(spec)),
         weights.experts(f"{prefix}experts.", moe.num_experts, "down"),
-        _gated(spec, weights, f"{prefix}shared_") if moe.shared_size else None,
+        _dense(spec, weights, f"{prefix}shared_") if moe.shared_size else None,
         weights.router(f"{prefix}shared_router") if moe.has_shared_router else None,
         weights.vector(f"{prefix}choice_bias") if moe.choice_bias else None,
+        latent,
     )
 
 
-def _gated(spec: ModelSpec, weights: RankWeights, prefix: str) -> Mlp:
-    return Mlp(spec, weights.linear(f"{prefix}gate", f"{prefix}up"), weights.linear(f"{prefix}down"))
+def _dense(spec: ModelSpec, weights: RankWeights, prefix: str) -> Mlp:
+    gate_up = weights.linear(*(f"{prefix}{part}" for part in _inner_parts(spec)))
+    return Mlp(spec, gate_up, weights.linear(f"{prefix}down"))
+
+
+def _inner_parts(spec: ModelSpec) -> tuple[str, ...]:
+    return ("gate", "up") if spec.mlp == "gated" else ("up",)
