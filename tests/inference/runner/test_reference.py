@@ -6,7 +6,8 @@ import pytest
 from headrace.inference.models.decoding import decode
 from headrace.inference.models.spec import ModelSpec, RopeSpec
 from headrace.inference.models.weights import Encoding, RawTensor
-from headrace.inference.runner.reference import ReferenceRunner, silu
+from headrace.inference.runner.reference import ReferenceRunner
+from headrace.inference.runner.reference_activations import silu
 from headrace.inference.runner.step import RunnerLimits
 from tests.inference.runner.steps import make_step
 from tests.inference.runner.weights import random_weights

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from headrace.core.errors import EngineFailed
-from headrace.inference.models.mixers import ConvSpec
+from headrace.inference.models.mixers import ConvSpec, DeltaSpec
 from headrace.inference.models.spec import ModelSpec
 from headrace.inference.runner.reference import ReferenceRunner
 from headrace.inference.runner.step import RunnerLimits
@@ -39,10 +39,19 @@ LIMITS = RunnerLimits(
 TABLES = ([*range(12)], [*range(12, 24)], [*range(24, 32)])
 
 
+DELTA = DeltaSpec(key_heads=2, value_heads=6, key_dim=12, value_dim=8, taps=4, norm_eps=1e-6, beta_scale=2.0)
+NETWORKS = {f"{taps} taps": dataclasses.replace(SPEC, conv=ConvSpec(taps=taps)) for taps in (2, 3, 7)} | {
+    f"delta, {order}": dataclasses.replace(
+        SPEC, mixers=("delta", "attention", "delta"), delta=dataclasses.replace(DELTA, is_tiled=order == "tiled")
+    )
+    for order in ("grouped", "tiled")
+}
+
+
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("taps", [2, 3, 7])
-def test_logits_do_not_depend_on_chunks_drafts_slots_or_checkpoints(taps, seed):
-    spec, rng = dataclasses.replace(SPEC, conv=ConvSpec(taps=taps)), np.random.default_rng(seed)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_logits_do_not_depend_on_chunks_drafts_slots_or_checkpoints(name, seed):
+    spec, rng = NETWORKS[name], np.random.default_rng(seed)
     runner = ReferenceRunner(spec, random_weights(spec), LIMITS)
     prompts = [rng.integers(1, spec.vocab_size, length).tolist() for length in (40, 33, 1)]
     pieces = [(tokens, 0, table) for tokens, table in zip(prompts, TABLES, strict=True)]

@@ -73,6 +73,8 @@ def _random(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> Floa
     values = rng.standard_normal(shape).astype(np.float32)
     if name.endswith("norm"):
         return 1 + 0.1 * values
+    if name.endswith("mix_decay"):
+        return -np.abs(values)
     if name.endswith("bias"):
         return 0.1 * values
     return values if name == "embed" else values * shape[-1] ** -0.5

@@ -17,7 +17,13 @@ Canonical weights, beside the norms and the MLP that any layer has (`spec.py`):
     layers.{i}.mix_norm         the norm of the scan's output
     layers.{i}.o                (hidden, outputs of the scan or the convolution)
 
-All but `mix_in` and `o` are float32 in every format.
+The gated delta rule has parts of `mix_in` and `mix_small` instead, which checkpoints store apart or in other orders:
+
+    layers.{i}.mix_q | mix_k    (key_heads * key_dim, hidden)
+    layers.{i}.mix_v | mix_z    (value_heads * value_dim, hidden)
+    layers.{i}.mix_beta | mix_dt                        (value_heads, hidden)
+
+All matrices but `mix_in` or its parts and `o` are float32 in every format.
 """
 
 from dataclasses import dataclass
@@ -60,3 +66,52 @@ class ConvSpec:
     def num_parameters(self, hidden_size: int) -> int:
         """Return the number of weights in the matrices of a layer's mixer."""
         return 4 * hidden_size * hidden_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaSpec:
+    """
+    The gated delta rule (Qwen3-Next): each value head keeps a matrix that maps keys to values.
+
+    A token's q, k and v pass through the convolution and SiLU, and q and k are scaled to the length 1 in each head, q
+    also by `key_dim ** -0.5`. With `decay = exp(mix_decay * softplus(dt + mix_dt_bias))`, which is a number a head:
+
+        S = decay * S
+        S = S + outer(k, beta_scale * sigmoid(beta) * (v - S.T @ k))
+        output = rms_norm(S.T @ q) * mix_norm * silu(z)
+
+    Channels of the convolution are q, k and v. Source: Yang et al. 2024, "Gated Delta Networks".
+    """
+
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    taps: int
+    norm_eps: float
+    beta_scale: float = 1.0
+    is_tiled: bool = False
+    """
+    Value head h reads key head `h % key_heads`, as llama.cpp orders the heads of Qwen 3.5; False: value heads that read
+    the same key head follow each other.
+    """
+
+    @property
+    def num_keys(self) -> int:
+        return self.key_heads * self.key_dim
+
+    @property
+    def num_values(self) -> int:
+        return self.value_heads * self.value_dim
+
+    def state_shape(self, _hidden_size: int) -> StateShape:
+        return StateShape(
+            channels=2 * self.num_keys + self.num_values,
+            taps=self.taps,
+            num_gates=2 * self.value_heads,
+            scan=(self.value_heads, self.key_dim, self.value_dim),
+        )
+
+    def num_parameters(self, hidden_size: int) -> int:
+        """Return the number of weights in the matrices of a layer's mixer."""
+        return hidden_size * (2 * self.num_keys + 3 * self.num_values + 2 * self.value_heads)

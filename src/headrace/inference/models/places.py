@@ -5,13 +5,14 @@ A stored tensor may hold several weights (fused q, k and v), and store the rows 
 concern whole rows, so every encoding that is stored by rows keeps its bits: a `Place` selects rows and decodes nothing.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from headrace.inference.models.families.family import EXPERT_INDEX, GGUF_SEPARATE_EXPERTS, GGUF_TENSORS, ONES, Family
+from headrace.inference.models.mixers import Mixer
 from headrace.inference.models.shapes import Shape, expected_shapes
 from headrace.inference.models.spec import ModelSpec, MoeSpec, RopeSpec, split_name
 from headrace.inference.models.weights import Encoding, RawTensor, as_float32
@@ -78,9 +79,7 @@ def merge(parts: Iterable[tuple[Place, Float32]]) -> Float32:
 
 def folder_places(family: Family, spec: ModelSpec) -> dict[str, Place]:
     groups = spec.num_kv_heads if family.qkv_by_kv_head else 1
-    places = _places(
-        spec, lambda name: stored_name(name, family.tensors), interleaved=family.interleaved_rope, qkv_groups=groups
-    )
+    places = _places(spec, family.tensors, interleaved=family.interleaved_rope, qkv_groups=groups)
     if family.transposed:
         is_turned = {name: bool(split_name(name)[0]) and place.is_matrix for name, place in places.items()}
         places = {name: replace(place, transposed=is_turned[name]) for name, place in places.items()}
@@ -109,7 +108,7 @@ def gguf_places(family: Family, spec: ModelSpec, stored: Collection[str]) -> dic
     tensors = family.gguf_tensors
     if gguf_name("layers.0.experts.0.gate", GGUF_SEPARATE_EXPERTS) in stored:
         tensors = {**tensors, **GGUF_SEPARATE_EXPERTS}
-    return _places(spec, lambda name: gguf_name(name, tensors), interleaved=family.interleaved_gguf_rope, qkv_groups=1)
+    return _places(spec, tensors, interleaved=family.interleaved_gguf_rope, qkv_groups=1)
 
 
 def stored_name(name: str, tensors: Mapping[str, str]) -> str:
@@ -126,8 +125,21 @@ def gguf_name(name: str, tensors: Mapping[str, str] = GGUF_TENSORS) -> str:
     return stored_name(name, tensors)
 
 
-def _places(spec: ModelSpec, name_of: Callable[[str], str], *, interleaved: bool, qkv_groups: int) -> dict[str, Place]:
+def tensors_of_mixer(tensors: Mapping[str, str], mixer: Mixer) -> Mapping[str, str]:
+    """Return the names in layers with a mixer: those that begin with its name win, such as `delta.o`."""
+    own = f"{mixer}."
+    return {**tensors, **{key.removeprefix(own): name for key, name in tensors.items() if key.startswith(own)}}
+
+
+def _places(spec: ModelSpec, tensors: Mapping[str, str], *, interleaved: bool, qkv_groups: int) -> dict[str, Place]:
     shapes = expected_shapes(spec)
+    by_mixer = {mixer: tensors_of_mixer(tensors, mixer) for mixer in {"attention", *spec.mixers}}
+
+    def name_of(name: str) -> str:
+        layer, _, _ = split_name(name)
+        mixer = spec.mixer(int(layer.removeprefix("layers."))) if layer else "attention"
+        return stored_name(name, by_mixer[mixer])
+
     shared: dict[str, list[str]] = {}
     for name in shapes:
         shared.setdefault(name_of(name), []).append(name)
@@ -142,10 +154,12 @@ def _places(spec: ModelSpec, name_of: Callable[[str], str], *, interleaved: bool
 
 
 def _groups_in(spec: ModelSpec, names: list[str], qkv_groups: int) -> int:
-    """Return how many times the parts of a tensor follow each other: q and gates do for each head (Qwen 3.5)."""
+    """Return how many times the parts of a tensor follow each other, for each head or each KV head."""
     parts = {name.rpartition(".")[2] for name in names}
     if {"q", "attn_gate"}.issubset(parts):
         return spec.num_heads
+    if spec.delta is not None and ({"mix_q", "mix_z"}.issubset(parts) or {"mix_beta", "mix_dt"}.issubset(parts)):
+        return spec.delta.key_heads
     return qkv_groups if parts.issubset(_QKV_PARTS) else 1
 
 

@@ -5,6 +5,7 @@ Experts may be stacked in one tensor: bf16 with the inputs as rows, or MXFP4 as 
 stack takes gigabytes in float32, so it is converted one expert at a time.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -48,6 +49,7 @@ The second and third are checkpoints of networks that also read images, as trans
 names of older families.
 """
 _MXFP4_BITS: Final = 4
+_EXPERT: Final = re.compile(r"(.+\.experts\.)(\d+)\.((?:gate|up|down)_proj)\.weight")
 _Part = tuple[int, slice]
 """An expert, and rows of its matrix."""
 _NORMS: Final = frozenset(
@@ -69,7 +71,7 @@ class SafetensorsWeights:
         self._shapes = expected_shapes(spec)
         self._places = folder_places(family, spec)
         stored = {name: _prefixed(place.stored, prefix, tensors) for name, place in self._places.items()}
-        tensors = tensors | _joined_heads(tensors, stored.values())
+        tensors = tensors | _joined_heads(tensors, stored.values()) | _cut_experts(tensors, stored.values())
         self._weights = {name: self._find(tensors, stored[name], place) for name, place in self._places.items()}
         _refuse_unknown_biases(tensors, set(stored.values()))
         # Matrices that lose precision beyond their format, by the reason.
@@ -109,6 +111,8 @@ class SafetensorsWeights:
         if self._norm_offset and name.rpartition(".")[2] in _NORMS:
             values = as_float32(tensor.data.ravel(), tensor.encoding) + np.float32(self._norm_offset)
             tensor = float_tensor(values.reshape(tensor.num_rows, -1))
+        if name.endswith(".mix_decay"):  # checkpoints store its logarithm
+            tensor = float_tensor(-np.exp(as_float32(tensor.data.ravel(), tensor.encoding)).reshape(1, -1))
         return place.select(tensor)
 
     def _find(self, tensors: TensorFiles, stored: str, place: Place) -> StoredWeight:
@@ -167,6 +171,25 @@ def _joined_heads(tensors: TensorFiles, names: Iterable[str]) -> dict[str, Store
             data = np.concatenate([part.data for part in parts])
             joined[name] = replace(parts[0], name=name, shape=(sum(prod(part.shape) for part in parts),), data=data)
     return joined
+
+
+def _cut_experts(tensors: TensorFiles, names: Iterable[str]) -> dict[str, StoredTensor]:
+    """Return the matrices of experts that are stacked in one tensor (Qwen 3.5), by the names that they have apart."""
+    cut: dict[str, StoredTensor] = {}
+    for name in names:
+        match = None if name in tensors else _EXPERT.fullmatch(name)
+        if match is None:
+            continue
+        prefix, expert, part = match[1], int(match[2]), match[3]
+        stack = tensors.get(prefix + ("down_proj" if part == "down_proj" else "gate_up_proj"))
+        if stack is None or len(stack.shape) != 3 or expert >= stack.shape[0]:
+            continue
+        data, rows = stack.data.reshape(stack.shape[0], -1)[expert], stack.shape[1]
+        if part != "down_proj":
+            halves, rows = data.reshape(2, -1), rows // 2
+            data = halves[int(part == "up_proj")]
+        cut[name] = replace(stack, name=name, shape=(rows, stack.shape[2]), data=data)
+    return cut
 
 
 def _refuse_unknown_biases(tensors: TensorFiles, known: set[str]) -> None:

@@ -1,5 +1,6 @@
 """The weights that a spec requires, and their shapes."""
 
+from headrace.inference.models.mixers import DeltaSpec
 from headrace.inference.models.spec import ModelSpec, MoeSpec
 
 Shape = tuple[int, int]
@@ -92,7 +93,21 @@ def _mixer_shapes(spec: ModelSpec, layer: int) -> dict[str, Shape]:
     mixer, hidden = spec.mixer(layer), spec.hidden_size
     if mixer == "conv" and spec.conv is not None:
         return {"mix_in": (3 * hidden, hidden), "mix_conv": (hidden, spec.conv.taps), "o": (hidden, hidden)}
+    if mixer == "delta" and spec.delta is not None:
+        return _delta_shapes(spec.delta, hidden)
     return _attention_shapes(spec) if mixer == "attention" else {}
+
+
+def _delta_shapes(delta: DeltaSpec, hidden: int) -> dict[str, Shape]:
+    return {
+        **dict.fromkeys(("mix_q", "mix_k"), (delta.num_keys, hidden)),
+        **dict.fromkeys(("mix_v", "mix_z"), (delta.num_values, hidden)),
+        **dict.fromkeys(("mix_beta", "mix_dt"), (delta.value_heads, hidden)),
+        "mix_conv": (2 * delta.num_keys + delta.num_values, delta.taps),
+        **dict.fromkeys(("mix_decay", "mix_dt_bias"), (1, delta.value_heads)),
+        "mix_norm": (1, delta.value_dim),
+        "o": (hidden, delta.num_values),
+    }
 
 
 def _attention_shapes(spec: ModelSpec) -> dict[str, Shape]:

@@ -57,7 +57,7 @@ import re
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from headrace.inference.models.mixers import ConvSpec, Mixer, StateShape
+from headrace.inference.models.mixers import ConvSpec, DeltaSpec, Mixer, StateShape
 
 Scoring = Literal["softmax", "sigmoid", "sqrt_softplus"]
 Activation = Literal["silu", "gelu_tanh", "gelu_erf", "relu", "relu2", "clamped_swiglu"]
@@ -262,6 +262,8 @@ class ModelSpec:
     """False for layers without MLP (Nemotron-H). Empty: all layers have one."""
     conv: ConvSpec | None = None
     """The short convolution of the layers with mixer "conv"."""
+    delta: DeltaSpec | None = None
+    """The gated delta rule of the layers with mixer "delta"."""
 
     @property
     def group_size(self) -> int:
@@ -304,9 +306,12 @@ class ModelSpec:
 
     def state_shape(self, layer: int) -> StateShape | None:
         """Return the sizes of a layer's state; None if it keeps none."""
-        if self.mixer(layer) == "conv" and self.conv is not None:
-            return self.conv.state_shape(self.hidden_size)
-        return None
+        mixer = self.state_mixer(layer)
+        return None if mixer is None else mixer.state_shape(self.hidden_size)
+
+    def state_mixer(self, layer: int) -> ConvSpec | DeltaSpec | None:
+        """Return the mixer of a layer that keeps a state; None for attention and layers without mixer."""
+        return {"conv": self.conv, "delta": self.delta}.get(self.mixer(layer))
 
     def experts(self, layer: int) -> MoeSpec | None:
         """Return the experts of a layer; None if its MLP is dense."""
@@ -327,11 +332,10 @@ class ModelSpec:
         return 3 if self.mlp == "gated" else 2
 
     def _mixer_parameters(self, layer: int) -> int:
-        mixer = self.mixer(layer)
-        if mixer == "conv" and self.conv is not None:
-            return self.conv.num_parameters(self.hidden_size)
+        if (state_mixer := self.state_mixer(layer)) is not None:
+            return state_mixer.num_parameters(self.hidden_size)
         outputs = 2 * self.head_dim * (self.num_heads + self.num_kv_heads) + self.num_gates
-        return self.hidden_size * outputs if mixer == "attention" else 0
+        return self.hidden_size * outputs if self.mixer(layer) == "attention" else 0
 
     def _mlp_parameters(self, moe: MoeSpec | None) -> int:
         if moe is None:

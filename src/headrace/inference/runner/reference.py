@@ -5,12 +5,9 @@ Letters in shapes: `T` tokens of the step, `C` tokens of one sequence in the ste
 `H` query heads, `K` KV heads, `G` query heads for each KV head, `D` head size, `V` vocabulary.
 """
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +15,12 @@ import numpy.typing as npt
 from headrace.inference.models.adapter import Adapter, LowRank
 from headrace.inference.models.decoding import decode
 from headrace.inference.models.rope import Float64, inverse_frequencies
-from headrace.inference.models.spec import Activation, ModelSpec, RopeSpec
+from headrace.inference.models.spec import ModelSpec, RopeSpec
 from headrace.inference.models.weights import WeightSource
 from headrace.inference.runner.checks import check_step, token_slots
+from headrace.inference.runner.reference_activations import ACTIVATIONS, GATES, clamped_swiglu
 from headrace.inference.runner.reference_moe import Scoring, as_computed, mix_experts
-from headrace.inference.runner.reference_state import StateSlots, state_mixer
+from headrace.inference.runner.reference_state import StateSlots, join_parts
 from headrace.inference.runner.sampling import sample_rows
 from headrace.inference.runner.step import Float32, Int32, RunnerInfo, RunnerLimits, StateStep, StepInput, StepOutput
 
@@ -127,6 +125,7 @@ class Layer:
         self._spec = spec
         self._rescore = partial(rescore, index)
         self._weights = {name.removeprefix(prefix): w for name, w in weights.items() if name.startswith(prefix)}
+        self._weights = join_parts(spec, index, self._weights)
         self._moe = spec.experts(index)
         self._prefix = prefix
         self._adapted: Adapted = []
@@ -134,7 +133,7 @@ class Layer:
         rope = spec.rope(index)
         self._rotation = None if rope is None else Rotation(rope, spec.head_dim, limits.max_context_tokens)
         state = spec.state_shape(index)
-        self.states = StateSlots(state, state_mixer(spec, index), self._weights, limits) if state else None
+        self.states = StateSlots.of_layer(spec, index, self._weights, limits) if state else None
         slots = 0 if state else limits.num_blocks * limits.block_tokens
         self.keys = np.zeros((slots, spec.num_kv_heads, spec.head_dim), np.float32)
         self.values = np.zeros_like(self.keys)
@@ -307,60 +306,6 @@ class Rotation:
         )
         first, second = np.split(heads, 2, axis=-1)
         return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
-
-
-def silu(x: Float32) -> Float32:
-    """Apply SiLU (Elfwing et al. 2017), written with tanh because it does not overflow."""
-    activated: Float32 = x * (0.5 * np.tanh(0.5 * x) + 0.5)
-    return activated
-
-
-def sigmoid(x: Float32) -> Float32:
-    """Apply the logistic function, written with tanh because it does not overflow."""
-    activated: Float32 = np.float32(0.5) * np.tanh(np.float32(0.5) * x) + np.float32(0.5)
-    return activated
-
-
-def softplus(x: Float32) -> Float32:
-    activated: Float32 = np.logaddexp(np.float32(0), x)
-    return activated
-
-
-def gelu_tanh(x: Float32) -> Float32:
-    """Apply the tanh approximation of GELU (Hendrycks & Gimpel 2016)."""
-    activated: Float32 = 0.5 * x * (1 + np.tanh(np.float32(np.sqrt(2 / np.pi)) * (x + np.float32(0.044715) * x**3)))
-    return activated
-
-
-def gelu_erf(x: Float32) -> Float32:
-    """Apply GELU with erf from the standard library, one number at a time."""
-    scaled = (x.ravel() * math.sqrt(0.5)).tolist()
-    activated: Float32 = 0.5 * x * (1 + np.fromiter(map(math.erf, scaled), np.float32, x.size).reshape(x.shape))
-    return activated
-
-
-def relu(x: Float32) -> Float32:
-    return np.maximum(x, np.float32(0))
-
-
-def relu2(x: Float32) -> Float32:
-    """Square positive numbers and replace negative ones by 0 (So et al. 2021)."""
-    return relu(x) ** 2
-
-
-def clamped_swiglu(gate: Float32, up: Float32, limit: float) -> Float32:
-    """Apply the gated activation of gpt-oss, whose gate is only bounded above."""
-    gate, up = gate.clip(None, limit), up.clip(-limit, limit)
-    activated: Float32 = (up + 1) * gate * (0.5 * np.tanh(0.5 * np.float32(1.702) * gate) + 0.5)
-    return activated
-
-
-ACTIVATIONS: Final[Mapping[Activation, Callable[[Float32], Float32]]] = MappingProxyType(
-    {"silu": silu, "gelu_tanh": gelu_tanh, "gelu_erf": gelu_erf, "relu": relu, "relu2": relu2}
-)
-
-GATES: Final[Mapping[str, Callable[[Float32], Float32]]] = MappingProxyType({"sigmoid": sigmoid, "softplus": softplus})
-"""The activations of gates of attention."""
 
 
 def _sequences(step: StepInput, limits: RunnerLimits) -> list[tuple[Int32, int]]:

@@ -6,13 +6,14 @@ Letters in shapes: `T` tokens of the step, `C` channels of the convolution, `G` 
 
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
 from headrace.core.errors import EngineFailed
-from headrace.inference.models.mixers import StateShape
+from headrace.inference.models.mixers import DeltaSpec, StateShape
 from headrace.inference.models.spec import ModelSpec
+from headrace.inference.runner.reference_activations import sigmoid, silu, softplus
 from headrace.inference.runner.step import Float32, Int32, RunnerLimits, StateStep
 
 
@@ -48,8 +49,61 @@ class ShortConv:
         return gated
 
 
-def state_mixer(spec: ModelSpec, layer: int) -> StateMixer:
+class DeltaRule:
+    """The gated delta rule; `DeltaSpec` has its formulas."""
+
+    def __init__(self, spec: DeltaSpec, weights: Mapping[str, Float32]) -> None:
+        self._spec = spec
+        self._decay, self._dt_bias = weights["mix_decay"].reshape(-1), weights["mix_dt_bias"].reshape(-1)
+        self._norm = weights["mix_norm"].reshape(-1)
+        heads = np.arange(spec.value_heads)
+        self._key_head = heads % spec.key_heads if spec.is_tiled else heads * spec.key_heads // spec.value_heads
+
+    def inputs(self, projected: Float32) -> Float32:
+        return projected[:, : -self._spec.num_values]
+
+    def scan(self, state: Float32, convolved: Float32, gates: Float32) -> Float32:
+        spec = self._spec
+        q, k, v = np.split(silu(convolved), (spec.num_keys, 2 * spec.num_keys))
+        q, k = (_unit_heads(heads.reshape(spec.key_heads, spec.key_dim))[self._key_head] for heads in (q, k))
+        beta, dt = np.split(gates, 2)
+        factor = sigmoid(beta) * np.float32(spec.beta_scale)
+        decay = np.exp(self._decay * softplus(dt + self._dt_bias))
+        state *= decay[:, None, None]
+        change = factor[:, None] * (v.reshape(spec.value_heads, -1) - np.einsum("hkv,hk->hv", state, k))
+        state += k[:, :, None] * change[:, None, :]
+        output: Float32 = np.einsum("hkv,hk->hv", state, q * np.float32(spec.key_dim**-0.5))
+        return output.reshape(-1)
+
+    def outputs(self, projected: Float32, scanned: Float32) -> Float32:
+        heads = scanned.reshape(len(scanned), self._spec.value_heads, self._spec.value_dim)
+        scale = np.sqrt(np.mean(heads * heads, axis=-1, keepdims=True) + np.float32(self._spec.norm_eps))
+        normed: Float32 = (heads / scale * self._norm).reshape(scanned.shape)
+        return normed * silu(projected[:, -self._spec.num_values :])
+
+
+_UNIT_EPS: Final = np.float32(1e-6)
+
+
+def _unit_heads(heads: Float32) -> Float32:
+    """Scale heads (heads, size) to the length 1. The floor is that of transformers, whatever the eps of norms."""
+    scaled: Float32 = heads / np.sqrt(np.sum(heads * heads, axis=1, keepdims=True) + _UNIT_EPS)
+    return scaled
+
+
+def join_parts(spec: ModelSpec, layer: int, weights: Mapping[str, Float32]) -> dict[str, Float32]:
+    """Return the weights of a layer with `mix_in` and `mix_small` joined from their parts."""
+    joined = dict(weights)
+    if spec.mixer(layer) == "delta":
+        joined["mix_in"] = np.concatenate([weights[f"mix_{part}"] for part in ("q", "k", "v", "z")])
+        joined["mix_small"] = np.concatenate([weights["mix_beta"], weights["mix_dt"]])
+    return joined
+
+
+def state_mixer(spec: ModelSpec, layer: int, weights: Mapping[str, Float32]) -> StateMixer:
     """Return the mixer of a state layer."""
+    if (delta := spec.state_mixer(layer)) is not None and isinstance(delta, DeltaSpec):
+        return DeltaRule(delta, weights)
     assert spec.mixer(layer) == "conv"
     return ShortConv()
 
@@ -70,6 +124,14 @@ class StateSlots:
         self._gates = np.zeros((slots, drafts, shape.num_gates), np.float32)
         self._scans = np.zeros((slots, *shape.scan), np.float32)
         self._num_drafts = np.zeros(slots, np.int32)
+
+    @classmethod
+    def of_layer(
+        cls, spec: ModelSpec, index: int, weights: Mapping[str, Float32], limits: RunnerLimits
+    ) -> "StateSlots":
+        shape = spec.state_shape(index)
+        assert shape is not None
+        return cls(shape, state_mixer(spec, index, weights), weights, limits)
 
     @property
     def nbytes(self) -> int:
