@@ -44,6 +44,12 @@ num_cached_blocks: Blocks that hold a cached prefix.
     headrace_kv_blocks_cached
 cache_usage: Share of the KV cache in use, 0 to 1.
     headrace_kv_cache_usage_ratio vllm:kv_cache_usage_perc vllm:gpu_cache_usage_perc
+num_state_slots: Slots for the states of models with state layers.
+    headrace_state_slots
+num_live_states: State slots of running sequences.
+    headrace_state_slots_live
+num_checkpoints: State slots that hold the checkpoint of a prefix.
+    headrace_state_checkpoints
 in_flight: Requests in flight.
     headrace_requests_in_flight
 """)
@@ -60,6 +66,10 @@ accepted_tokens_total: Draft tokens that were accepted.
     headrace_accepted_draft_tokens vllm:spec_decode_num_accepted_tokens
 preemptions_total: Sequences that were preempted to free KV blocks.
     headrace_preemptions vllm:num_preemptions
+checkpoint_hits_total: Sequences that went on from a checkpoint of a state.
+    headrace_checkpoint_hits
+recomputed_tokens_total: Tokens with cached KV that were computed again because no checkpoint was after them.
+    headrace_recomputed_tokens
 steps_total: Steps of the engine.
     headrace_steps
 step_seconds_total: Time spent in steps, seconds.

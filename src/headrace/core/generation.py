@@ -394,6 +394,14 @@ class EngineStats:
     accepted_tokens_total: int = 0
     """Draft tokens that were accepted."""
     preemptions_total: int = 0
+    num_state_slots: int = 0
+    """Slots for states of running sequences and their checkpoints; 0: the model has no state layers."""
+    num_live_states: int = 0
+    num_checkpoints: int = 0
+    checkpoint_hits_total: int = 0
+    """Sequences that went on from a checkpoint."""
+    recomputed_tokens_total: int = 0
+    """Tokens with cached KV that were computed again, since no checkpoint was after them."""
     steps_total: int = 0
     step_seconds_total: float = 0.0
     tokens_in_flight: int = 0

@@ -120,4 +120,7 @@ def fit_to_runner(limits: EngineLimits, runner: RunnerLimits) -> EngineLimits:
         max_prompt_tokens=min(limits.max_prompt_tokens, max_model_len - 1),
         max_num_seqs=min(limits.max_num_seqs, runner.max_step_sequences, runner.max_step_rows, runner.max_step_tokens),
         max_num_batched_tokens=min(limits.max_num_batched_tokens, runner.max_step_tokens),
+        max_draft_tokens=min(limits.max_draft_tokens, runner.max_draft_tokens)
+        if runner.num_state_slots
+        else limits.max_draft_tokens,
     )

@@ -14,7 +14,7 @@ every operation is O(1) per block and eviction is LRU.
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 
 HASH_BYTES = 16
@@ -33,8 +33,10 @@ def chain_hash(parent: bytes, token_bytes: bytes) -> bytes:
 class BlockPool:
     """Allocates blocks `0..num_blocks - 1`, counts references and finds cached blocks by hash."""
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, *, on_evict: Callable[[bytes], None] | None = None) -> None:
+        """Create a pool of blank blocks; `on_evict` is called with the hashes of cached blocks that are evicted."""
         self.num_blocks = num_blocks
+        self._on_evict = on_evict
         self._blank = list(range(num_blocks - 1, -1, -1))
         # Not a dict, which would skip the entries of evicted blocks at its front, one by one.
         self._cached: OrderedDict[int, None] = OrderedDict()
@@ -67,6 +69,8 @@ class BlockPool:
                 evicted, self._hashes[block] = self._hashes[block], None
                 if evicted is not None:
                     del self._by_hash[evicted]
+                    if self._on_evict is not None:
+                        self._on_evict(evicted)
             self._num_refs[block] = 1
             blocks.append(block)
         return blocks
@@ -91,8 +95,24 @@ class BlockPool:
             self._by_hash[block_hash] = block
             self._hashes[block] = block_hash
 
-    def free(self, blocks: Sequence[int]) -> None:
-        """Drop one reference to each block of a table; the tail is evicted before the head."""
+    def touch(self, block_hash: bytes) -> None:
+        """Evict the block with this hash, if any, after all that are cached now."""
+        block = self._by_hash.get(block_hash)
+        if block is not None and block in self._cached:
+            self._cached.move_to_end(block)
+
+    def forget(self, block_hash: bytes) -> None:
+        """Drop this hash, if a block has it; the block becomes blank unless it is used."""
+        block = self._by_hash.pop(block_hash, None)
+        if block is None:
+            return
+        self._hashes[block] = None
+        if block in self._cached:
+            del self._cached[block]
+            self._blank.append(block)
+
+    def free(self, blocks: Sequence[int], *, is_cold: bool = False) -> None:
+        """Drop one reference to each block of a table; the tail is evicted before the head, `is_cold` before all."""
         for block in reversed(blocks):
             self._num_refs[block] -= 1
             if self._num_refs[block] == 0:
@@ -100,3 +120,5 @@ class BlockPool:
                     self._blank.append(block)
                 else:
                     self._cached[block] = None
+                    if is_cold:
+                        self._cached.move_to_end(block, last=False)

@@ -27,6 +27,8 @@ _TOTALS = (
     "drafted_tokens_total",
     "accepted_tokens_total",
     "preemptions_total",
+    "checkpoint_hits_total",
+    "recomputed_tokens_total",
     "steps_total",
 )
 """Fields of `EngineStats` that count since the start of the service."""
@@ -116,6 +118,9 @@ class Engine:
             num_blocks=pool.num_blocks,
             num_free_blocks=pool.num_free,
             num_cached_blocks=pool.num_cached,
+            num_state_slots=self._runner.limits.num_state_slots,
+            num_live_states=scheduler.states.num_live,
+            num_checkpoints=scheduler.states.num_checkpoints,
             block_tokens=self._runner.limits.block_tokens,
             step_seconds_total=self._step_seconds_total,
             tokens_in_flight=sum([s.num_computed_tokens for s in list(scheduler.running)]),
@@ -130,6 +135,10 @@ class Engine:
                 choice.admitted_s = now_s
                 self._totals["prompt_tokens_total"] += sequence.num_prompt_tokens
                 self._totals["cached_tokens_total"] += sequence.num_cached_tokens
+            if self._runner.limits.num_state_slots:
+                found_tokens = sequence.num_found_blocks * self._runner.limits.block_tokens
+                self._totals["checkpoint_hits_total"] += sequence.num_computed_tokens > 0
+                self._totals["recomputed_tokens_total"] += found_tokens - sequence.num_computed_tokens
         self._totals["preemptions_total"] += len(plan.preempted)
 
     def _apply(self, plan: StepPlan, logit_rows: LogitRows, output: StepOutput, emitted: Emitted) -> None:

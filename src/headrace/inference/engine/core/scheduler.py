@@ -11,6 +11,8 @@ Guarantees:
   computing it again is mostly cache hits. After `MAX_PREEMPTIONS` it is admitted only when the worst case fits.
 - A sequence waits while another one computes the block that it needs next (`n` choices of one prompt, a burst of
   requests with one system prompt), and then finds that block in the cache.
+
+A model with state layers reuses a prefix up to a checkpoint of its state, which `states` decides.
 """
 
 from bisect import insort
@@ -19,9 +21,10 @@ from dataclasses import dataclass, field
 from headrace.inference.engine.config import EngineLimits
 from headrace.inference.engine.core.blocks import BlockPool
 from headrace.inference.engine.core.sequence import Sequence, SequencePhase
+from headrace.inference.engine.core.states import make_state_pool
 from headrace.inference.engine.core.step_time import StepTimeModel, attended_tokens
 from headrace.inference.engine.spec_decode.drafting import RowCostModel, draft, drafting_pays
-from headrace.inference.runner.step import RunnerLimits
+from headrace.inference.runner.step import RunnerLimits, StateStep
 
 MAX_PREEMPTIONS = 2
 MIN_CHUNK_TOKENS = 16
@@ -52,6 +55,12 @@ class StepPlan:
     """Tokens attended to, summed over the tokens of the step."""
     decode_attended: int = 0
     """The part of `attended` that belongs to decoding sequences."""
+    states: StateStep | None = None
+
+    @property
+    def known_counts(self) -> list[int]:
+        """The tokens of each sequence that are no draft tokens."""
+        return [1] * self.num_decodes + self.counts[self.num_decodes :]
 
     def add(self, sequence: Sequence, count: int) -> None:
         self.sequences.append(sequence)
@@ -83,7 +92,8 @@ class Scheduler:
     ) -> None:
         """Create a scheduler; without `has_chunks`, the network attends to whole sequences, each one in one step."""
         assert limits.max_num_batched_tokens >= limits.max_num_seqs <= runner.max_step_rows
-        self.pool = BlockPool(runner.num_blocks)
+        self.states = make_state_pool(runner, max_num_seqs=limits.max_num_seqs)
+        self.pool = BlockPool(runner.num_blocks, on_evict=self.states.forget)
         self.running: list[Sequence] = []
         self.waiting: list[Sequence] = []
         self._limits = limits
@@ -132,13 +142,14 @@ class Scheduler:
         # After a preemption there are no blocks for more; the preempted sequence is the first to wait.
         if not plan.preempted:
             self._admit_waiting(plan)
+        plan.states = self.states.plan_step(plan.sequences, plan.known_counts)
         return plan
 
     def commit(self, plan: StepPlan) -> None:
         """Mark the known tokens of the plan as computed, before drawn tokens are appended."""
-        known = [1] * plan.num_decodes + plan.counts[plan.num_decodes :]
-        for sequence, count in zip(plan.sequences, known, strict=True):
+        for sequence, count in zip(plan.sequences, plan.known_counts, strict=True):
             self._advance(sequence, sequence.num_computed_tokens + count)
+        self.states.commit(plan.sequences)
 
     def accept(self, sequence: Sequence) -> None:
         """Mark all appended tokens but the last as computed: they were draft tokens, whose KV exists already."""
@@ -250,11 +261,13 @@ class Scheduler:
             sequence = self.waiting[index]
             hits = self._cached_blocks(sequence)
             if hits is None:
-                index += 1  # another sequence is computing the block that this one needs
+                index += 1  # another sequence is computing what this one needs
                 continue
             least = 1 if self._has_chunks else sequence.num_tokens
             # Nothing younger is admitted before the oldest that does not fit: large prompts do not starve.
             if not self._fits(sequence, hits) or self._chunk_room(plan, sequence) < least:
+                return
+            if not self.states.has_room(sequence, len(hits)):
                 return
             del self.waiting[index]
             self._admit(sequence, hits)
@@ -262,7 +275,8 @@ class Scheduler:
             self._plan_chunk(plan, sequence)
 
     def _cached_blocks(self, sequence: Sequence) -> list[int] | None:
-        """Return the cached blocks of a sequence's prefix; None if its next block is being computed."""
+        """Return the cached blocks of a sequence's prefix; None if another one is computing what follows them."""
+        sequence.num_found_blocks = 0
         if not sequence.shares_blocks:
             return []
         # The last token is always computed, since its logits draw the next one; so are prompt tokens without a score.
@@ -272,9 +286,14 @@ class Scheduler:
         for block_hash in sequence.hash_blocks(count, self._block_tokens):
             block = self.pool.find(block_hash)
             if block is None:
-                return None if block_hash in self._computing else hits
+                leader = self._computing.get(block_hash)
+                if leader is not None:
+                    self.states.request(leader, sequence)
+                    return None
+                break
             hits.append(block)
-        return hits
+        sequence.num_found_blocks = len(hits)
+        return self.states.reusable(sequence, hits)
 
     def _fits(self, sequence: Sequence, hits: list[int]) -> bool:
         """Return whether a sequence fits into the pool, with the expected growth of all sequences and a watermark."""
@@ -305,6 +324,7 @@ class Scheduler:
         if sequence.num_preemptions == 0:
             sequence.num_cached_tokens = sequence.num_computed_tokens
         sequence.slot = self._free_slots.pop()
+        self.states.admit(sequence, len(hits))
         sequence.phase = SequencePhase.RUNNING
         self.running.append(sequence)
         if not sequence.shares_blocks:
@@ -331,6 +351,7 @@ class Scheduler:
         for block_hash in sequence.hashes[sequence.num_registered_blocks :]:
             if self._computing.get(block_hash) is sequence:
                 del self._computing[block_hash]
+        self.states.release(sequence)
         self.pool.free(sequence.blocks)
         sequence.blocks = []
         self._free_slots.append(sequence.slot)

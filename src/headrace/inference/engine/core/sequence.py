@@ -67,6 +67,8 @@ class Sequence:
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0
     """Prompt tokens found in the prefix cache at the first admission."""
+    num_found_blocks: int = 0
+    """Leading blocks whose KV was in the cache at the last look; a model with states may reuse fewer."""
     num_scored_tokens: int = 0
     """Rows `[0, num_scored_tokens)` of the prompt are scored (row `i` scores token `i + 1`)."""
     num_preemptions: int = 0

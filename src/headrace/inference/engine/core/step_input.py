@@ -121,12 +121,12 @@ class StepBuilder:
         # Without chunks and drafts, only tokens, lengths and positions differ from step to step.
         is_plain = plan.num_tokens == len(sequences) == plan.num_decodes
         if is_plain and self._cached is not None and self._cached.sequences == sequences:
-            return self._next_of(self._cached), self._cached.logit_rows
+            return self._next_of(self._cached, plan), self._cached.logit_rows
         step, logit_rows = self._gather(plan)
         self._cached = CachedStep(sequences=sequences, step=step, logit_rows=logit_rows) if is_plain else None
         return step, logit_rows
 
-    def _next_of(self, cached: CachedStep) -> StepInput:
+    def _next_of(self, cached: CachedStep, plan: StepPlan) -> StepInput:
         step = cached.step
         sampling = step.sampling.copy()
         sampling["position"] = [s.num_tokens for s in cached.sequences]
@@ -137,6 +137,7 @@ class StepBuilder:
             context_lens=_context_lens(cached.sequences),
             block_tables=step.block_tables,
             adapters=step.adapters,
+            states=plan.states,
             rows=step.rows,
             sampling=sampling,
             histories=histories,
@@ -161,6 +162,7 @@ class StepBuilder:
             block_tables=np.ascontiguousarray(self._tables[slots, :most_blocks]),
             adapters=np.array(adapters, np.int32) if max(adapters) >= 0 else None,
             token_types=_token_types(sequences, starts),
+            states=plan.states,
             rows=rows,
             hidden_rows=hidden_rows,
             sampling=sampling,

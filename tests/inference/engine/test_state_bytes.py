@@ -1,0 +1,181 @@
+"""
+Batch invariance of models with state layers: no answer depends on the slots and checkpoints that its state came from.
+
+The fake runner compares every state with the tokens before it; `test_lfm2_bytes` is the same on the kernels.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from headrace.inference.engine.config import EngineLimits
+from headrace.inference.engine.core.states import StatePool
+from headrace.inference.engine.service.async_engine import AsyncEngine
+from headrace.inference.runner.step import RunnerLimits
+from tests.inference.engine.fake_states import FakeStateRunner
+from tests.inference.engine.spec_decode.test_drafted_bytes import FEW_LETTERS, babble
+from tests.inference.engine.spec_decode.test_drafted_bytes import mixed_requests as drafted_requests
+from tests.inference.engine.support import (
+    LIMITS,
+    Answer,
+    FreeRows,
+    ask,
+    ask_all,
+    ask_together,
+    core_of,
+    make_engine,
+    request,
+    runner_limits,
+    running,
+)
+from tests.inference.engine.test_same_bytes import mixed_requests
+
+DRAFTS = 6
+
+
+def room(num_state_slots: int, num_blocks: int = 512) -> RunnerLimits:
+    return runner_limits(num_blocks, num_state_slots=num_state_slots, max_draft_tokens=DRAFTS)
+
+
+def state_engine(room_: RunnerLimits, *, limits: EngineLimits = LIMITS, **options: object) -> AsyncEngine:
+    engine = make_engine(limits=limits, room=room_, runner_type=FakeStateRunner, **options)
+    scheduler = core_of(engine).scheduler
+    scheduler._row_costs = FreeRows()
+    scheduler._expected_output_tokens = 1.0
+    return engine
+
+
+def uses_of(engine: AsyncEngine) -> dict[str, int]:
+    runner = core_of(engine)._runner
+    assert isinstance(runner, FakeStateRunner)
+    return runner.uses.counts
+
+
+def states_of(engine: AsyncEngine) -> StatePool:
+    states = core_of(engine).scheduler.states
+    assert isinstance(states, StatePool)
+    return states
+
+
+def essence(answer: Answer) -> tuple[object, ...]:
+    return answer.text, answer.tokens, answer.prompt, replace(answer.finish, cached_tokens=0)
+
+
+CASES = {
+    "many slots": (LIMITS, 200, 512),
+    "a slot to spare": (replace(LIMITS, max_num_seqs=16), 17, 512),
+    "one sequence": (replace(LIMITS, max_num_seqs=1), 2, 512),
+    "not cached": (replace(LIMITS, enable_prefix_caching=False), 80, 512),
+    "small chunks": (replace(LIMITS, max_num_seqs=48, max_num_batched_tokens=64), 70, 512),
+    "tiny pool": (replace(LIMITS, max_num_seqs=32), 40, 28),
+}
+"""Limits, slots and blocks."""
+
+
+@pytest.mark.parametrize("case", list(CASES))
+async def test_concurrent_answers_equal_those_of_each_request_alone(case: str) -> None:
+    limits, num_slots, num_blocks = CASES[case]
+    wanted = mixed_requests()
+    async with running(make_engine(limits=replace(LIMITS, enable_prefix_caching=False))) as engine:
+        expected = [essence(await ask(engine, sent)) for sent in wanted]
+    async with running(state_engine(room(num_slots, num_blocks), limits=limits)) as engine:
+        answers = await ask_together(engine, wanted)
+        assert [essence(answer) for answer in answers] == expected
+        uses, stats = uses_of(engine), engine.stats()
+    assert uses["snapshots"] > 0
+    assert uses["checkpoints"] > 0 or case in ("not cached", "one sequence")
+    assert stats.preemptions_total > 0 or case != "tiny pool"
+
+
+TEXTS = {"letters": {"bias": FEW_LETTERS}, "babble": {"bias": FEW_LETTERS, "script": babble}}
+DRAFTED = {
+    "many slots": (LIMITS, 100, 512),
+    "a slot to spare": (replace(LIMITS, max_num_seqs=8), 9, 512),
+    "small steps": (replace(LIMITS, max_num_seqs=16, max_num_batched_tokens=64), 24, 512),
+    "tiny pool": (replace(LIMITS, max_num_seqs=16), 24, 20),
+}
+
+
+@pytest.mark.parametrize("text", TEXTS)
+async def test_drafts_are_replayed_and_change_no_answer(text: str) -> None:
+    wanted = drafted_requests()
+    async with running(make_engine(limits=replace(LIMITS, enable_prefix_caching=False), **TEXTS[text])) as engine:
+        expected = [essence(await ask(engine, sent)) for sent in wanted]
+    for case, (limits, num_slots, num_blocks) in DRAFTED.items():
+        drafting = replace(limits, max_draft_tokens=40)  # more than a slot keeps the inputs of
+        async with running(state_engine(room(num_slots, num_blocks), limits=drafting, **TEXTS[text])) as engine:
+            answers = await ask_together(engine, wanted)
+            uses, stats = uses_of(engine), engine.stats()
+        assert [essence(answer) for answer in answers] == expected, case
+        assert 0 < stats.accepted_tokens_total < stats.drafted_tokens_total, case
+        assert 0 < uses["replayed"] <= stats.accepted_tokens_total, case
+        assert stats.preemptions_total > 0 or case != "tiny pool"
+
+
+def letters(count: int, seed: int = 0) -> str:
+    return "".join("abcdefgh"[(index * index * 7 + index * seed + seed) % 8] for index in range(count))
+
+
+START = letters(100)
+LONG = letters(300, 5)
+
+
+@pytest.mark.parametrize(
+    ("earlier", "last", "cached"),
+    [
+        pytest.param([START], START, 80, id="the end of a prompt, but for the tokens that open the answer"),
+        pytest.param([START + "-x", START + "-y"], START + "-z", 96, id="a branch that was taken before"),
+        pytest.param([START + letters(60, 1), START + letters(60, 2)], START + letters(60, 3), 96, id="a deep branch"),
+        pytest.param([LONG], LONG[:200] + "xyz" * 20, 192, id="a checkpoint at a regular distance"),
+    ],
+)
+async def test_a_prefix_is_reused_up_to_a_checkpoint(earlier: list[str], last: str, cached: int) -> None:
+    limits = replace(room(64 + 8), num_blocks=32)  # one checkpoint in four blocks
+    wanted = request(last, max_new_tokens=20, ignore_eos=True)
+    async with running(state_engine(limits)) as engine:
+        for prompt in earlier:
+            await ask(engine, request(prompt, max_new_tokens=3))
+        answer = await ask(engine, wanted)
+        assert answer.finish.cached_tokens == cached
+        slots = states_of(engine).slots
+        slots.free(slots.allocate(slots.num_free))
+        assert states_of(engine).num_checkpoints == 0
+        again = await ask(engine, wanted)
+        assert (again.finish.cached_tokens, essence(again)) == (0, essence(answer))
+
+
+async def test_the_next_turn_of_a_chat_goes_on_from_the_last_full_block_of_the_answer() -> None:
+    async with running(state_engine(room(80))) as engine:
+        first = await ask(engine, request(START, max_new_tokens=90, ignore_eos=True))
+        turn = tuple(START.encode()) + tuple(first.ids) + tuple(b"and now?")
+        second = await ask(engine, request(turn, max_new_tokens=20))
+        assert second.finish.cached_tokens == (100 + 90 - 1) // 16 * 16
+        # Its prompt, its answer, and the checkpoint that the second turn left.
+        assert states_of(engine).num_checkpoints <= 4
+
+
+async def test_a_sequence_that_waits_for_a_shared_beginning_finds_a_checkpoint_there() -> None:
+    limits = replace(LIMITS, max_num_batched_tokens=64)
+    async with running(state_engine(room(80), limits=limits)) as engine:
+        wanted = [request(START + letters(40, seed), f"r{seed}", max_new_tokens=4) for seed in range(1, 5)]
+        answers = await ask_together(engine, wanted)
+        assert sorted(answer.finish.cached_tokens for answer in answers) == [0, 96, 96, 96]
+        stats = engine.stats()
+    assert (stats.checkpoint_hits_total, stats.recomputed_tokens_total) == (3, 0)
+
+
+async def test_the_choices_of_a_request_read_one_checkpoint() -> None:
+    async with running(state_engine(room(80))) as engine:
+        answers = await ask_all(engine, request(START, n=4, temperature=1.0, seed=1, max_new_tokens=40))
+        assert len({answer.text for answer in answers}) == 4
+        stats = engine.stats()
+        assert (stats.checkpoint_hits_total, stats.cached_tokens_total) == (3, 3 * 96)
+
+
+async def test_a_branch_costs_the_tokens_since_the_last_checkpoint_once() -> None:
+    async with running(state_engine(room(66))) as engine:
+        prompts = [START + letters(60, seed) for seed in range(1, 4)]
+        answers = [await ask(engine, request(prompt, max_new_tokens=2)) for prompt in prompts]
+        stats = engine.stats()
+    assert [answer.finish.cached_tokens for answer in answers] == [0, 0, 96]
+    assert stats.recomputed_tokens_total == 96
