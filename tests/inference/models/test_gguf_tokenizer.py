@@ -226,6 +226,48 @@ def test_sentencepiece_texts_start_with_bos_and_a_space_unless_the_file_says_oth
     assert [plain.token_bytes(index) for index in plain.encode("the")] == [b"t", b"h", b"e"]
 
 
+def character_level(**changes) -> GgufFile:
+    """A vocabulary of Gemma 4: merges over characters, with a mark for spaces, and bytes for the others."""
+    merges = ["\u2581 t", "h e", "\u2581t he", "\n \n", "\n\n \n", "\u2581 \u2581", "a n", "an d"]
+    merged = [merge.replace(" ", "") for merge in merges]
+    special = ["<pad>", "<eos>", "<bos>", "<unk>", "<|tool_call>", "<|tool_response>", "<turn|>"]
+    tokens = [*special, *(f"<0x{byte:02X}>" for byte in range(256)), *"\u2581\nabcdehnt.é", *merged]
+    values = {
+        "model": "gemma4",
+        "tokens": tokens,
+        "merges": merges,
+        "scores": [-1000.0] * len(tokens),
+        "token_type": [3, 3, 3, 2, 4, 4, 3] + [6] * 256 + [1] * (len(tokens) - 263),
+        "bos_token_id": 2,
+        "eos_token_id": 1,
+        "unknown_token_id": 3,
+        "add_space_prefix": False,
+        "add_bos_token": True,
+    }
+    return gguf_with(**(values | changes))
+
+
+@settings(deadline=None)
+@given(st.text(st.sampled_from("the and\n\n  .é日🦊"), max_size=40))
+def test_gemma_4_vocabularies_give_the_tokens_of_transformers(text):
+    from transformers.models.gemma.tokenization_gemma import GemmaTokenizer
+
+    file = character_level()
+    tokens = [token.decode() for token in file.metadata["tokenizer.ggml.tokens"]]
+    merges = [tuple(merge.decode().split(" ")) for merge in file.metadata["tokenizer.ggml.merges"]]
+    theirs = GemmaTokenizer(vocab={token: index for index, token in enumerate(tokens)}, merges=merges, mask_token=None)
+    tokenizer = read_gguf_tokenizer(file, len(tokens))
+
+    assert tokenizer.encode(text) == [2, *theirs.encode(text, add_special_tokens=False)]
+    assert tokenizer.decode(tokenizer.encode(text)[1:]) == text
+    assert tokenizer.encode("<|tool_call>\n<turn|>") == [2, 4, tokens.index("\n"), 6]
+
+
+def test_a_call_of_gemma_4_ends_an_answer_though_its_end_is_no_control_token():
+    assert read_gguf_tokenizer(character_level(), 300).eos_token_ids == {1, 5, 6}
+    assert read_gguf_tokenizer(character_level(model="gpt2"), 300).eos_token_ids == {1, 6}
+
+
 TOKENS, _ = vocabulary(BACKEND)
 WITH_TEMPLATE = {"tokens": ["a:b", *TOKENS[1:]]}
 

@@ -61,7 +61,9 @@ def test_only_the_groups_that_say_so_use_whole_words_add_bos_and_compose():
     assert {name for name, rule in rules if rule.ignore_merges and not rule.add_bos} == {
         *("glm4", "glm5", "minicpm5", "youtu", "granite-embed-multi-97m"),
     }
-    assert {name for name, rule in rules if rule.compose} == {"qwen2", "deepseek-r1-qwen", "megrez", "kormo", "f2llmv2"}
+    assert {name for name, rule in rules if rule.compose} == {
+        *("qwen2", "deepseek-r1-qwen", "megrez", "kormo", "f2llmv2", "qwen35", "mpt", "olmo", "command-r"),
+    }
 
 
 @pytest.mark.parametrize(

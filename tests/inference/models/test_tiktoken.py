@@ -21,6 +21,14 @@ CL100K = (
 )
 QWEN = CL100K.replace("{1,3}", "")
 TEKKEN = r"[^\r\n\p{L}\p{N}]?\p{Lu}*\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+KIMI = (
+    r"[\p{Han}]+"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 SPECIAL = ["<|begin_of_text|>", "<|end_of_text|>"]
 
 
@@ -51,16 +59,23 @@ def tekken(tokens, *, special=None, extra=0):
     return json.dumps(values if special is None else values | {"special_tokens": special}).encode()
 
 
-def read(folder, name, content, model_type="llama"):
+def read(folder, name, content, model_type="llama", names=()):
     (folder / name).write_bytes(content)
     nothing = Fields({}, "")
+    listed = {str(index): {"content": text, "special": True} for index, text in names}
+    settings = Fields({"added_tokens_decoder": listed} if listed else {}, "")
     config = Fields({"model_type": model_type}, "")
-    return read_hf_tokenizer(folder, settings=nothing, config=config, generation=nothing, vocab_size=2000)
+    return read_hf_tokenizer(folder, settings=settings, config=config, generation=nothing, vocab_size=2000)
 
 
 @pytest.mark.parametrize(
     ("name", "model_type", "pattern"),
-    [("tokenizer.model", "llama", CL100K), ("qwen.tiktoken", "qwen2", QWEN), ("tekken.json", "mistral", TEKKEN)],
+    [
+        ("tokenizer.model", "llama", CL100K),
+        ("qwen.tiktoken", "qwen2", QWEN),
+        ("tiktoken.model", "kimi_linear", KIMI),
+        ("tekken.json", "mistral", TEKKEN),
+    ],
 )
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(words=st.lists(st.sampled_from([*" ".join(CORPUS).split(), *TEXTS])))
@@ -86,6 +101,16 @@ def test_special_tokens_of_llama_3_follow_its_ranks(tmp_path):
     assert tokenizer.eos_token_ids == {len(RANKS) + 1}
 
 
+def test_reserved_tokens_of_kimi_have_the_names_that_the_settings_list(tmp_path):
+    first = len(RANKS)
+    named = [(first + 2, "<|im_end|>"), (first + 250, "[PAD]")]
+    tokenizer = read(tmp_path, "tiktoken.model", lines(RANKS), "kimi_k2", named)
+    text = f"a<|im_end|>[PAD]<|reserved_token_{first + 3}|>"
+    assert tokenizer.encode(text)[1:] == [first + 2, first + 250, first + 3]
+    with pytest.raises(BrokenModel, match="two tokens alike"):
+        read(tmp_path, "tiktoken.model", lines(RANKS), "kimi_k2", [*named, (first + 3, "[PAD]")])
+
+
 def test_special_tokens_of_tekken_come_first(tmp_path):
     listed = [{"rank": 0, "token_str": "<unk>"}, {"rank": 1, "token_str": "<s>"}, {"rank": 2, "token_str": "</s>"}]
     tokenizer = read(tmp_path, "tekken.json", tekken(RANKS, special=[*listed, {"rank": 3, "token_str": "[X]"}]))
@@ -94,7 +119,7 @@ def test_special_tokens_of_tekken_come_first(tmp_path):
 
 
 def test_an_unknown_family_is_named(tmp_path):
-    with pytest.raises(UnsupportedModel, match="model_type 'glm'; expected one of llama"):
+    with pytest.raises(UnsupportedModel, match="model_type 'glm'; expected one of kimi_k2"):
         read(tmp_path, "glm.tiktoken", lines(RANKS), "glm")
 
 

@@ -65,6 +65,7 @@ AS_CALLS = [
     ),
     ('<|tool_call_start|>[f(a=\'it\'s so\', b="""x"y""")]<|tool_call_end|>', [{"a": "it's so", "b": 'x"y'}]),
     ('<|tool_call_start|>[f(a="<|tool_call_end|>")]<|tool_call_end|>', [{"a": "<|tool_call_end|>"}]),
+    ("<|tool_call_start|>[f(a=1)]", [{"a": 1}]),
     ('<|tool_call_start|>[{"name": "f", "arguments": {"a": 1}}]<|tool_call_end|>', [{"a": 1}]),
     ('<function_calls>\nf(a="\\u00e9\\n")\nget()\n</function_calls>', [{"a": "é\n"}, {}]),
     (

@@ -30,6 +30,7 @@ _COPIED: Final = (
     "special_tokens_map.json",
     "added_tokens.json",
     "*.tiktoken",
+    "tiktoken.model",
     "tekken.json",
     "vocab.json",
     "merges.txt",

@@ -1,8 +1,8 @@
 """
 Build a tokenizer from the vocabulary of a GGUF file.
 
-Three kinds of vocabulary: `gpt2` (byte-level BPE with a list of merges), `llama` (SentencePiece BPE with scores), and
-`bert` (WordPiece).
+Four kinds of vocabulary: `gpt2` (byte-level BPE with a list of merges), `gemma4` (BPE of characters with a list of
+merges), `llama` (SentencePiece BPE with scores), and `bert` (WordPiece).
 Source: llama.cpp `src/llama-vocab.cpp`, `conversion/bert.py`, and the tokenizer.json files of the same models.
 """
 
@@ -20,14 +20,17 @@ from headrace.inference.models.tokenizer import SPACE_MARK, Tokenizer
 
 if TYPE_CHECKING:
     import tokenizers
+    from tokenizers import models
 
 
 _PREFIX: Final = "tokenizer.ggml."
 _ENDS: Final = (
     *("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>"),
-    *("<|end|>", "<|return|>", "<|call|>"),
+    *("<|end|>", "<|return|>", "<|call|>", "<turn|>", "[EOT]", "[e~[", "<end_of_utterance>"),
 )
 """Control tokens that end an answer: the metadata often names only one of several."""
+_ENDS_OF_CALLS: Final = ("<|tool_response>",)
+"""Tokens after a call, in whose place the result comes; files show them to chat clients, as tokens of the user."""
 _ENDS_A_MESSAGE: Final = "<|end|>"
 """Ends an answer, but only one of its messages in vocabularies with `<|return|>` (Harmony, the format of gpt-oss)."""
 _WORDPIECE_ENDS: Final = (
@@ -83,6 +86,10 @@ def _backend(fields: Fields, tokens: list[str], types: list[float]) -> "tokenize
     with broken_if_refused(f"{fields.source}: the vocabulary is inconsistent"):
         if model == "gpt2":
             return _byte_level_bpe(fields, tokens)
+        if model == "gemma4":
+            backend = Backend(_character_bpe(fields, tokens, unknown))
+            set_spaces(backend, adds_space=False)
+            return backend
         if model == "llama":
             scores = _numbers(fields, "scores", len(tokens), default=0.0)
             backend = Backend(bpe_model(Pieces(tokens, scores, types), unknown=unknown))
@@ -91,7 +98,7 @@ def _backend(fields: Fields, tokens: list[str], types: list[float]) -> "tokenize
         if model == "bert":
             return wordpiece(tokens, types, "[UNK]" if unknown is None else unknown)
     raise UnsupportedModel(
-        f"{fields.source}: the vocabulary has type {model!r}; expected gpt2, llama or bert.", tokenizer=model
+        f"{fields.source}: the vocabulary has type {model!r}; expected gpt2, gemma4, llama or bert.", tokenizer=model
     )
 
 
@@ -107,15 +114,26 @@ def _byte_level_bpe(fields: Fields, tokens: list[str]) -> "tokenizers.Tokenizer"
             tokenizer=pre,
         )
     rules = PRE_TOKENIZERS[pre]
-    try:
-        merges = [(left, right) for left, right in (merge.split(" ") for merge in _strings(fields, "merges"))]
-    except ValueError as exc:
-        raise BrokenModel(f"{fields.source}: merges has an entry that is not two pieces separated by a space.") from exc
     vocab = {token: index for index, token in enumerate(tokens)}
-    backend = Backend(models.BPE(vocab=vocab, merges=merges, ignore_merges=rules.ignore_merges))
+    backend = Backend(models.BPE(vocab=vocab, merges=_merges(fields), ignore_merges=rules.ignore_merges))
     backend.normalizer, backend.pre_tokenizer = byte_level_parts(rules)
     backend.decoder = decoders.ByteLevel()
     return backend
+
+
+def _character_bpe(fields: Fields, tokens: list[str], unknown: str | None) -> "models.BPE":
+    """Return the model of Gemma 4: merges of characters over whole texts, and bytes for unknown characters."""
+    from tokenizers import models
+
+    vocab = {token: index for index, token in enumerate(tokens)}
+    return models.BPE(vocab=vocab, merges=_merges(fields), unk_token=unknown, fuse_unk=True, byte_fallback=True)
+
+
+def _merges(fields: Fields) -> list[tuple[str, str]]:
+    try:
+        return [(left, right) for left, right in (merge.split(" ") for merge in _strings(fields, "merges"))]
+    except ValueError as exc:
+        raise BrokenModel(f"{fields.source}: merges has an entry that is not two pieces separated by a space.") from exc
 
 
 def _set_ends(
@@ -127,8 +145,8 @@ def _set_ends(
         cls, sep = (_end_of_wordpieces(fields, tokens, *keys) for keys in _WORDPIECE_ENDS)
         backend.post_processor = processors.BertProcessing((tokens[sep], sep), (tokens[cls], cls))
         return
-    sentencepiece = fields.text("model") == "llama"
-    by_default = sentencepiece or PRE_TOKENIZERS[fields.text("pre", "default")].add_bos
+    has_marks = fields.text("model") in {"llama", "gemma4"}
+    by_default = has_marks or PRE_TOKENIZERS[fields.text("pre", "default")].add_bos
     first = [bos] if bos is not None and fields.flag("add_bos_token", default=by_default) else []
     end = next(iter(eos), None)
     last = [end] if end is not None and fields.flag("add_eos_token", default=False) else []
@@ -140,7 +158,7 @@ def _set_ends(
         except ValueError as exc:  # the text of a token is a template itself
             added = " and ".join(f"{text!r:.50}" for text, _ in special)
             raise BrokenModel(f"{fields.source}: {added} cannot be added to texts: {exc}.") from exc
-    elif not sentencepiece:
+    elif not has_marks:
         backend.post_processor = processors.ByteLevel(trim_offsets=False)
 
 
@@ -156,6 +174,8 @@ def _eos_ids(fields: Fields, tokens: list[str], types: list[float]) -> list[int]
     named = [_token_id(fields, key, len(tokens)) for key in ("eos_token_id", "eot_token_id", "eom_token_id")]
     ids = {token: index for index, token in enumerate(tokens) if types[index] == CONTROL}
     ends = [ids.get(name) for name in _ENDS if name != _ENDS_A_MESSAGE or "<|return|>" not in ids]
+    if fields.text("model") == "gemma4":
+        ends += [tokens.index(name) for name in _ENDS_OF_CALLS if name in tokens]
     return list(dict.fromkeys(index for index in named + ends if index is not None))
 
 

@@ -2,8 +2,8 @@
 Build a tokenizer from the files of a Hugging Face folder.
 
 `tokenizer.json` is complete. Without it the folder has the vocabulary of another library: `tokenizer.model` of
-SentencePiece or tiktoken, `*.tiktoken`, or `tekken.json`; or that of an older transformers: `vocab.json` with
-`merges.txt`, or `vocab.txt`. `tokenizer_config.json` adds special tokens.
+SentencePiece or tiktoken, `*.tiktoken`, `tiktoken.model` or `tekken.json`; or that of an older transformers:
+`vocab.json` with `merges.txt`, or `vocab.txt`. `tokenizer_config.json` adds special tokens.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
 
 TOKENIZER: Final = "tokenizer.json"
-_VOCABULARIES: Final = ("tokenizer.model", "tekken.json", "*.tiktoken", VOCAB_JSON, VOCAB_TXT)
+_VOCABULARIES: Final = (
+    *("tokenizer.model", "tekken.json", "*.tiktoken", "tiktoken.model"),
+    *(VOCAB_JSON, VOCAB_TXT),
+)
 """Vocabulary files of other libraries and of older transformers, in order of preference."""
 _MAX_BYTES: Final = 256 << 20
 """Ten times the largest vocabulary known."""
@@ -101,7 +104,10 @@ def _build(file: Path, content: bytes, settings: Fields, config: Fields) -> Voca
         )
     is_tekken = file.name == "tekken.json"
     model_type = config.text("model_type", "")
-    ranks = parse_tekken(content, str(file)) if is_tekken else parse_tiktoken(content, str(file), model_type)
+    if is_tekken:
+        ranks = parse_tekken(content, str(file))
+    else:
+        ranks = parse_tiktoken(content, str(file), model_type, names=_added_names(settings))
     names = {"bos_token": ranks.bos, "eos_token": ranks.eos}
     return Vocabulary(
         backend=tiktoken_backend(ranks),
@@ -110,13 +116,24 @@ def _build(file: Path, content: bytes, settings: Fields, config: Fields) -> Voca
     )
 
 
+def _added_names(settings: Fields) -> dict[int, str]:
+    """Return the texts of the tokens that `tokenizer_config.json` lists, by id."""
+    listed = settings.sub("added_tokens_decoder").values
+    texts = {int(key): token_text(value) for key, value in listed.items() if _is_id(key)}
+    return {index: text for index, text in texts.items() if text is not None}
+
+
+def _is_id(key: str) -> bool:
+    return key.isdecimal() and len(key) <= _MAX_ID_DIGITS
+
+
 def _add_tokens(backend: "tokenizers.Tokenizer", settings: Fields) -> None:
     """Add the tokens that only `tokenizer_config.json` lists, as is common in fine-tuned models."""
     from tokenizers import AddedToken
 
     listed = settings.sub("added_tokens_decoder").values
     known = backend.get_added_tokens_decoder()
-    ids = {int(key): key for key in listed if key.isdecimal() and len(key) <= _MAX_ID_DIGITS}
+    ids = {int(key): key for key in listed if _is_id(key)}
     entries = {
         index: Fields(_mapping(listed[key]), f"{settings.source}, added_tokens_decoder, {key}")
         for index, key in sorted(ids.items())

@@ -104,9 +104,11 @@ _JAIS2_SPACES: Final = "|".join([*(rf"\s{{{2**power}}}(?!\S)" for power in range
 
 _GROUPS: Final[Mapping[str, PreTokenizer]] = {
     "default": PreTokenizer(patterns=(_PUNCTUATION, _GPT2, r"\p{N}+", "[0-9][0-9][0-9]")),
-    "gpt-2 phi-2 mpt olmo jais exaone4 trillion gigachat mellum a.x-4.0 granite-docling modern-bert roberta-bpe "
+    "gpt-2 phi-2 jais exaone4 trillion gigachat mellum a.x-4.0 granite-docling modern-bert roberta-bpe "
     "jina-es jina-de jina-v1-en jina-v2-es jina-v2-de jina-v2-code": PreTokenizer(patterns=(_GPT2,)),
-    "smollm starcoder refact command-r codeshell exaone minerva-7b mellum2": PreTokenizer(patterns=(_DIGIT, _GPT2)),
+    "mpt olmo": PreTokenizer(patterns=(_GPT2,), compose=True),
+    "command-r": PreTokenizer(patterns=(_DIGIT, _GPT2), compose=True),
+    "smollm starcoder refact codeshell exaone minerva-7b mellum2": PreTokenizer(patterns=(_DIGIT, _GPT2)),
     "llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano": PreTokenizer(
         patterns=(_LLAMA3,), ignore_merges=True, add_bos=True
     ),
@@ -115,7 +117,7 @@ _GROUPS: Final[Mapping[str, PreTokenizer]] = {
     "minicpm5": PreTokenizer(patterns=(_DIGITS, _LLAMA3.replace(_DIGITS, r"\p{N}+")), ignore_merges=True),
     "jais-2": PreTokenizer(patterns=(_LLAMA3.replace(_SPACES, _JAIS2_SPACES),)),
     "qwen2 deepseek-r1-qwen megrez kormo f2llmv2": PreTokenizer(patterns=(_QWEN2,), compose=True),
-    "qwen35": PreTokenizer(patterns=(_QWEN35,)),
+    "qwen35": PreTokenizer(patterns=(_QWEN35,), compose=True),
     "stablelm2 hunyuan solar-open grok-2": PreTokenizer(patterns=(_QWEN2,)),
     "ufakzeka": PreTokenizer(patterns=(_QWEN2.removeprefix(f"{_ENDING}|"),)),
     "laguna": PreTokenizer(patterns=(r"[^\n]+|\n+", _QWEN2)),

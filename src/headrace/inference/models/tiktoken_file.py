@@ -3,7 +3,8 @@ Vocabularies of tiktoken: the bytes of each token in the order in which BPE merg
 
 Two kinds: lines of `base64 rank` (`*.tiktoken`, `tokenizer.model` of Llama 3), whose pattern and special tokens are in
 the code of each model; and Mistral's `tekken.json`, which holds both.
-Source: tiktoken `load.py`; Meta's `llama3/tokenizer.py`; Qwen's `tokenization_qwen.py`; mistral-common `tekken.py`.
+Source: tiktoken `load.py`; Meta's `llama3/tokenizer.py`; Qwen's `tokenization_qwen.py`;
+Moonshot's `tokenization_kimi.py`; mistral-common `tekken.py`.
 """
 
 import base64
@@ -28,6 +29,9 @@ _MAX_TOKEN_BYTES: Final = 1024
 _MAX_SPECIAL: Final = 100_000
 _LLAMA3_RESERVED: Final = 256
 _QWEN_EXTRA: Final = 205
+_KIMI_RESERVED: Final = 256
+_ID: Final = "{id}"
+NO_NAMES: Final[Mapping[int, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +52,11 @@ def is_tiktoken(content: bytes) -> bool:
     return _LINE.fullmatch(content[: 2 * _MAX_TOKEN_BYTES].partition(b"\n")[0]) is not None
 
 
-def parse_tiktoken(content: bytes, source: str, model_type: str) -> Ranks:
+def parse_tiktoken(content: bytes, source: str, model_type: str, *, names: Mapping[int, str] = NO_NAMES) -> Ranks:
     """
     Return the vocabulary in lines of `base64 rank`, with the pattern and the special tokens of a family.
+
+    `names` are the texts of tokens that the settings of the model list; they replace those of reserved tokens.
 
     Raises `BrokenModel` for a malformed line, `UnsupportedModel` for a family whose pattern is not known.
     """
@@ -70,11 +76,22 @@ def parse_tiktoken(content: bytes, source: str, model_type: str) -> Ranks:
     rules, special, bos, eos = _FAMILIES[model_type]
     return Ranks(
         tokens=tokens,
-        special={len(tokens) + index: name for index, name in enumerate(special)},
+        special=_special_names(special, len(tokens), names, source),
         rules=rules,
         bos=bos,
         eos=eos,
     )
+
+
+def _special_names(special: Sequence[str], first_id: int, names: Mapping[int, str], source: str) -> dict[int, str]:
+    """Return the special tokens after the last rank; `{id}` in a name is the token's id."""
+    found = {
+        index: names.get(index, name.format(id=index)) if _ID in name else name
+        for index, name in enumerate(special, first_id)
+    }
+    if len(set(found.values())) != len(found):
+        raise BrokenModel(f"{source}: the settings name two tokens alike, or as a reserved one.", path=source)
+    return found
 
 
 def parse_tekken(content: bytes, source: str) -> Ranks:
@@ -159,7 +176,9 @@ _QWEN_SPECIAL: Final = (
 )
 _LLAMA3: Final = (PRE_TOKENIZERS["llama-bpe"], _LLAMA3_SPECIAL, "<|begin_of_text|>", "<|end_of_text|>")
 _QWEN: Final = (PRE_TOKENIZERS["qwen2"], _QWEN_SPECIAL, None, "<|endoftext|>")
+_KIMI: Final = (PRE_TOKENIZERS["kimi-k2"], (f"<|reserved_token_{_ID}|>",) * _KIMI_RESERVED, None, "[EOS]")
 _FAMILIES: Final[Mapping[str, tuple[PreTokenizer, Sequence[str], str | None, str | None]]] = MappingProxyType(
     {"llama": _LLAMA3, "qwen2": _QWEN, "qwen2_moe": _QWEN, "qwen3": _QWEN, "qwen3_moe": _QWEN}
+    | dict.fromkeys(("kimi_k2", "kimi_linear"), _KIMI)
 )
 """Pattern, special tokens after the last rank, bos and eos by `model_type`."""

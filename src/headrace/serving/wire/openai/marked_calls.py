@@ -195,13 +195,16 @@ def _is_whole(text: str) -> bool:
 
 
 def _enclosed(reader: TextReader, form: EnclosedForm) -> Reading[list[Call]]:
-    text = yield from reader.until(form.end)
+    text = ""
     while True:
+        try:
+            text += yield from reader.until(form.end)
+        except EndOfText as end:  # brackets tell whether the calls are complete
+            return read_calls(text + end.text, form.notation)
         try:
             return read_calls(text, form.notation)
         except Unfinished:  # the marker is in a string
             text += form.end
-        text += yield from reader.until(form.end)
 
 
 def _expect(reader: TextReader, text: str) -> Reading[None]:

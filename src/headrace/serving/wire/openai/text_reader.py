@@ -18,7 +18,11 @@ _WORD: Final = re.compile(r"[\w.-]*")
 
 
 class EndOfText(Exception):
-    """The answer has ended before the text that was to be read."""
+    """The answer has ended before the text that was to be read; `text` is what it had instead."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text = text
 
 
 class TextReader:
@@ -67,8 +71,8 @@ class TextReader:
         pieces: list[str] = []
         while (place := self.rest.find(end)) < 0:
             if self.is_last:
-                self._take(len(self.rest))
-                raise EndOfText
+                pieces.append(self._take(len(self.rest)))
+                raise EndOfText("".join(pieces))
             pieces.append(self._take(len(self.rest) - held_length(self.rest, (end,))))
             yield
         pieces.append(self._take(place))
