@@ -108,6 +108,8 @@ class GgufWeights:
         return _NAMES.get(type_id, f"type {type_id}")
 
     def encoding(self, name: str) -> Encoding:
+        if self._places[name].num_turned:
+            return Encoding.F32
         return _handed_out(self._tensors[name].type_id)
 
     def names(self) -> Iterable[str]:
@@ -122,7 +124,7 @@ class GgufWeights:
             data = place.cut(data)
         encoding, data = _converted(self._file, tensor, data)
         if place.is_matrix:
-            return RawTensor(encoding, len(data), tensor.num_columns, data)
+            return place.turn(RawTensor(encoding, len(data), tensor.num_columns, data))
         return place.select(RawTensor(encoding, *place.shape, data.reshape(1, -1)))
 
     def _find(self, place: Place) -> GgufTensor:

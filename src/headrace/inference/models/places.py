@@ -11,7 +11,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from headrace.inference.models.families.family import EXPERT_INDEX, GGUF_SEPARATE_EXPERTS, GGUF_TENSORS, ONES, Family
+from headrace.inference.models.decoding import decode
+from headrace.inference.models.families.family import (
+    EXPERT_INDEX,
+    GGUF_FUSED_EXPERTS,
+    GGUF_FUSED_KV_B,
+    GGUF_SEPARATE_EXPERTS,
+    GGUF_TENSORS,
+    ONES,
+    Family,
+)
+from headrace.inference.models.latent import MlaSpec
 from headrace.inference.models.mixers import Mixer
 from headrace.inference.models.shapes import Shape, expected_shapes
 from headrace.inference.models.spec import ModelSpec, MoeSpec, RopeSpec, split_name
@@ -39,6 +49,8 @@ class Place:
     """The tensor has the inputs as rows; `shape` and `rows` are those after it is transposed."""
     num_stacked: int = 1
     """Matrices in the tensor, each of which is transposed on its own."""
+    num_turned: int = 0
+    """The weight is so many matrices of `rows`, each with its rows and columns exchanged; 0: it is the rows."""
 
     @property
     def is_ones(self) -> bool:
@@ -53,6 +65,14 @@ class Place:
         """Return the rows of the weight, given those of a stored matrix in any encoding."""
         return data if self.rows is None else data[self.rows]
 
+    def turn(self, rows: RawTensor) -> RawTensor:
+        """Return the weight, given its rows; matrices are turned in float32, since blocks lie along rows."""
+        if not self.num_turned:
+            return rows
+        matrices = decode(rows).reshape(self.num_turned, -1, rows.num_columns)
+        turned = np.ascontiguousarray(matrices.swapaxes(1, 2)).reshape(-1, matrices.shape[1])
+        return RawTensor(Encoding.F32, *turned.shape, turned.view(np.uint8))
+
     def select(self, tensor: RawTensor) -> RawTensor:
         if self.factor != 1.0:
             values = as_float32(tensor.data, tensor.encoding) * np.float32(self.factor)
@@ -63,7 +83,7 @@ class Place:
             numbers = tensor.data.reshape(self.shape[1], -1)[self.rows]
             return RawTensor(tensor.encoding, 1, len(numbers), numbers.reshape(1, -1))
         rows = self.cut(tensor.data)
-        return RawTensor(tensor.encoding, len(rows), tensor.num_columns, rows)
+        return self.turn(RawTensor(tensor.encoding, len(rows), tensor.num_columns, rows))
 
 
 def merge(parts: Iterable[tuple[Place, Float32]]) -> Float32:
@@ -108,6 +128,9 @@ def gguf_places(family: Family, spec: ModelSpec, stored: Collection[str]) -> dic
     tensors = family.gguf_tensors
     if gguf_name("layers.0.experts.0.gate", GGUF_SEPARATE_EXPERTS) in stored:
         tensors = {**tensors, **GGUF_SEPARATE_EXPERTS}
+    for names in (GGUF_FUSED_EXPERTS, GGUF_FUSED_KV_B):
+        if any(name.endswith(next(iter(names.values()))) for name in stored):
+            tensors = {**tensors, **names}
     return _places(spec, tensors, interleaved=family.interleaved_gguf_rope, qkv_groups=1)
 
 
@@ -150,6 +173,9 @@ def _places(spec: ModelSpec, tensors: Mapping[str, str], *, interleaved: bool, q
         for name, rows in zip(names, slices, strict=True):
             factor = spec.logit_scale if name in {"final_norm", "final_norm_bias"} else 1.0
             places[name] = Place(stored, shape, _rotary_rows(rows, spec, name, shapes[name], interleaved), factor)
+    if spec.mla is not None:
+        for layer in range(spec.num_layers):
+            places |= _kv_b_places(spec, spec.mla, places, f"layers.{layer}.")
     return {name: places[name] for name in shapes}
 
 
@@ -161,6 +187,19 @@ def _groups_in(spec: ModelSpec, names: list[str], qkv_groups: int) -> int:
     if spec.delta is not None and ({"mix_q", "mix_z"}.issubset(parts) or {"mix_beta", "mix_dt"}.issubset(parts)):
         return spec.delta.key_heads
     return qkv_groups if parts.issubset(_QKV_PARTS) else 1
+
+
+def _kv_b_places(spec: ModelSpec, mla: MlaSpec, places: Mapping[str, Place], prefix: str) -> dict[str, Place]:
+    """Return the places of `k_b` and `v_b` if a tensor has, for each head, the matrix of its keys and of its values."""
+    keys, values = (f"{prefix}k_b", f"{prefix}v_b")
+    stored = places[keys].stored
+    if stored != places[values].stored:
+        return {}
+    size = mla.key_dim + mla.value_dim
+    heads = np.arange(0, spec.num_heads * size, size)[:, None]
+    rows = [(heads + range(*span)).reshape(-1) for span in ((0, mla.key_dim), (mla.key_dim, size))]
+    whole = Place(stored, (spec.num_heads * size, mla.kv_rank))
+    return {keys: replace(whole, rows=rows[0], num_turned=spec.num_heads), values: replace(whole, rows=rows[1])}
 
 
 def _fuse(shapes: list[Shape], groups: int) -> tuple[Shape, list[Rows | None]]:
@@ -183,15 +222,26 @@ def _fuse(shapes: list[Shape], groups: int) -> tuple[Shape, list[Rows | None]]:
 def _rotary_rows(rows: Rows | None, spec: ModelSpec, name: str, shape: Shape, interleaved: bool) -> Rows | None:
     """Put the rows of q and k in the rotary order of the kernels."""
     prefix, _, part = name.rpartition(".")
-    rope = spec.rope(int(prefix.rpartition(".")[2])) if part in _ROTARY_PARTS else None
-    order = None if rope is None else rotary_order(rope, spec.head_dim, interleaved=interleaved)
-    if order is None:
+    turning = _turning_rows(spec, part)
+    rope = spec.rope(int(prefix.rpartition(".")[2])) if turning else None
+    order = None if rope is None else rotary_order(rope, spec.rope_head_dim, interleaved=interleaved)
+    if order is None or turning is None:
         return rows
+    first, size = turning
+    order = np.concatenate([np.arange(first), first + order])
     count = max(shape) if shape[0] == 1 else shape[0]
-    heads = np.arange(0, count, spec.head_dim)[:, None] + order
+    heads = np.arange(0, count, size)[:, None] + order
     stored = np.arange(count) if rows is None else np.arange(rows.stop)[rows] if isinstance(rows, slice) else rows
     permuted: npt.NDArray[np.intp] = stored[heads.reshape(-1)]
     return permuted
+
+
+def _turning_rows(spec: ModelSpec, part: str) -> tuple[int, int] | None:
+    """Return the first row that turns of a head, and the size of a head, in a weight; None if none of them turns."""
+    if (mla := spec.mla) is None:
+        return (0, spec.head_dim) if part in _ROTARY_PARTS else None
+    latent = (mla.kv_rank, mla.kv_rank + mla.rope_dim)
+    return {"q_b": (mla.key_dim, mla.query_dim), "kv_a": latent, "kv_a_bias": latent}.get(part)
 
 
 def rotary_order(rope: RopeSpec, head_dim: int, *, interleaved: bool) -> npt.NDArray[np.intp] | None:

@@ -95,6 +95,8 @@ class SafetensorsWeights:
         return dominant(self.encoding, self._shapes)
 
     def encoding(self, name: str) -> Encoding:
+        if self._places[name].num_turned:
+            return Encoding.F32
         return self._weights[name].encoding
 
     def names(self) -> Iterable[str]:
@@ -106,7 +108,7 @@ class SafetensorsWeights:
             raise BrokenModel(f"{self._folder} has no weight {name}.", name=name)
         weight, place = self._weights[name], self._places[name]
         if weight.load_rows is not None and place.rows is not None:
-            return weight.load_rows(place.rows)
+            return place.turn(weight.load_rows(place.rows))
         tensor = weight.load()
         if self._norm_offset and name.rpartition(".")[2] in _NORMS:
             values = as_float32(tensor.data.ravel(), tensor.encoding) + np.float32(self._norm_offset)

@@ -1,5 +1,6 @@
 """The weights that a spec requires, and their shapes."""
 
+from headrace.inference.models.latent import MlaSpec
 from headrace.inference.models.mixers import DeltaSpec
 from headrace.inference.models.spec import ModelSpec, MoeSpec
 
@@ -112,22 +113,41 @@ def _delta_shapes(delta: DeltaSpec, hidden: int) -> dict[str, Shape]:
 
 def _attention_shapes(spec: ModelSpec) -> dict[str, Shape]:
     hidden = spec.hidden_size
-    query, key = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
-    shapes: dict[str, Shape] = {
-        "q": (query, hidden),
-        "k": (key, hidden),
-        "v": (key, hidden),
-        "o": (hidden, query),
-    }
-    if spec.qkv_bias:
-        shapes |= {"q_bias": (1, query), "k_bias": (1, key), "v_bias": (1, key)}
+    shapes = _qkv_shapes(spec) if spec.mla is None else _latent_shapes(spec, spec.mla)
+    shapes["o"] = (hidden, spec.num_heads * spec.value_head_dim)
     if spec.o_bias:
         shapes["o_bias"] = (1, hidden)
     if spec.num_gates:
         shapes["attn_gate"] = (spec.num_gates, hidden)
     if spec.sinks:
         shapes["sinks"] = (1, spec.num_heads)
+    return shapes
+
+
+def _qkv_shapes(spec: ModelSpec) -> dict[str, Shape]:
+    query, key = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+    shapes: dict[str, Shape] = {name: (rows, spec.hidden_size) for name, rows in (("q", query), ("k", key), ("v", key))}
+    if spec.qkv_bias:
+        shapes |= {"q_bias": (1, query), "k_bias": (1, key), "v_bias": (1, key)}
     if spec.qk_norm:
         by_head = spec.qk_norm in {"head", "rotated"}
         shapes |= {"q_norm": (1, spec.head_dim if by_head else query), "k_norm": (1, spec.head_dim if by_head else key)}
+    return shapes
+
+
+def _latent_shapes(spec: ModelSpec, mla: MlaSpec) -> dict[str, Shape]:
+    hidden, heads, latent = spec.hidden_size, spec.num_heads, mla.kv_rank + mla.rope_dim
+    shapes: dict[str, Shape] = {}
+    if mla.query_rank:
+        shapes |= {"q_a": (mla.query_rank, hidden), "q_a_norm": (1, mla.query_rank)}
+    shapes |= {
+        "q_b": (heads * mla.query_dim, mla.query_rank or hidden),
+        "kv_a": (latent, hidden),
+        "kv_a_norm": (1, mla.kv_rank),
+        "k_b": (heads * mla.kv_rank, mla.key_dim),
+        "v_b": (heads * mla.value_dim, mla.kv_rank),
+    }
+    if spec.qkv_bias:
+        shapes |= {"q_a_bias": (1, mla.query_rank)} if mla.query_rank else {}
+        shapes["kv_a_bias"] = (1, latent)
     return shapes

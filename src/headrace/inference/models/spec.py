@@ -50,6 +50,18 @@ Experts and the shared MLP are of the kind that `mlp` names: without gates they 
 A layer with another mixer than attention has the weights of `mixers.py` instead of q, k and v; its norms are called
 like those of attention. A layer without mixer, or without MLP, has neither their weights nor their norms.
 
+A layer with latent attention (`mla`) has instead of q, k and v:
+
+    layers.{i}.q_a              (query_rank, hidden)            when `query_rank`
+    layers.{i}.q_a_norm         (query_rank,)                   when `query_rank`
+    layers.{i}.q_b              (heads * query_dim, query_rank or hidden)
+    layers.{i}.kv_a             (kv_rank + rope_dim, hidden)
+    layers.{i}.kv_a_norm        (kv_rank,)
+    layers.{i}.k_b              (heads * kv_rank, key_dim)      the matrix of each head's keys, transposed
+    layers.{i}.v_b              (heads * value_dim, kv_rank)
+    layers.{i}.o                (hidden, heads * value_dim)
+    layers.{i}.q_a_bias | kv_a_bias                             when `qkv_bias`
+
 Norm weights are final: a family whose norm is `x * (1 + w)` returns `1 + w`.
 """
 
@@ -57,6 +69,7 @@ import re
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from headrace.inference.models.latent import MlaSpec
 from headrace.inference.models.mixers import ConvSpec, DeltaSpec, Mixer, StateShape
 
 Scoring = Literal["softmax", "sigmoid", "sqrt_softplus"]
@@ -184,6 +197,8 @@ class ModelSpec:
     vocab_size: int
     max_positions: int
     """Longest context that the checkpoint supports (after rope scaling)."""
+    context_limit: str = ""
+    """The reason why contexts end at `max_positions`, where the network was made for longer ones."""
     norm_eps: float
     norm: Literal["rms", "layer"] = "rms"
     norm_bias: bool = False
@@ -255,6 +270,12 @@ class ModelSpec:
 
     moe: MoeSpec | None = None
     """The experts of the layers that have some."""
+    mla: MlaSpec | None = None
+    """Latent attention, in place of q, k and v."""
+    query_growth: float = 0.0
+    """Factor of queries: that at position p is multiplied by `1 + query_growth * log(1 + floor(p / growth_period))`."""
+    growth_period: int = 0
+    """Positions after which the factor of queries grows (Ministral 3, Mistral 4)."""
 
     mixers: tuple[Mixer, ...] = ()
     """The mixer of each layer. Empty: attention everywhere."""
@@ -273,11 +294,21 @@ class ModelSpec:
     @property
     def num_gates(self) -> int:
         """Number of gates of the output of attention; 0 if there are none."""
-        return {None: 0, "head": self.num_heads, "element": self.num_heads * self.head_dim}[self.attention_gate]
+        return {None: 0, "head": self.num_heads, "element": self.num_heads * self.value_head_dim}[self.attention_gate]
 
     @property
     def scale(self) -> float:
         return self.attention_scale or self.head_dim**-0.5
+
+    @property
+    def rope_head_dim(self) -> int:
+        """Size of the vectors that rotary embeddings turn: heads, or their rotated part with latent attention."""
+        return self.mla.rope_dim if self.mla is not None else self.head_dim
+
+    @property
+    def value_head_dim(self) -> int:
+        """Numbers that a head gives to `o`."""
+        return self.mla.value_dim if self.mla is not None else self.head_dim
 
     @property
     def default_positions(self) -> int:
@@ -334,8 +365,11 @@ class ModelSpec:
     def _mixer_parameters(self, layer: int) -> int:
         if (state_mixer := self.state_mixer(layer)) is not None:
             return state_mixer.num_parameters(self.hidden_size)
-        outputs = 2 * self.head_dim * (self.num_heads + self.num_kv_heads) + self.num_gates
-        return self.hidden_size * outputs if self.mixer(layer) == "attention" else 0
+        if self.mixer(layer) != "attention":
+            return 0
+        if self.mla is not None:
+            return self.mla.num_parameters(self.hidden_size, self.num_heads) + self.hidden_size * self.num_gates
+        return self.hidden_size * (2 * self.head_dim * (self.num_heads + self.num_kv_heads) + self.num_gates)
 
     def _mlp_parameters(self, moe: MoeSpec | None) -> int:
         if moe is None:

@@ -14,11 +14,13 @@ import numpy.typing as npt
 
 from headrace.inference.models.adapter import Adapter, LowRank
 from headrace.inference.models.decoding import decode
+from headrace.inference.models.latent import MlaSpec
 from headrace.inference.models.rope import Float64, inverse_frequencies
 from headrace.inference.models.spec import ModelSpec, RopeSpec
 from headrace.inference.models.weights import WeightSource
 from headrace.inference.runner.checks import check_step, token_slots
 from headrace.inference.runner.reference_activations import ACTIVATIONS, GATES, clamped_swiglu
+from headrace.inference.runner.reference_mla import expand_values, latent_heads, query_factors
 from headrace.inference.runner.reference_moe import Scoring, as_computed, mix_experts
 from headrace.inference.runner.reference_state import StateSlots, join_parts
 from headrace.inference.runner.sampling import sample_rows
@@ -131,12 +133,12 @@ class Layer:
         self._adapted: Adapted = []
         self._window = spec.window(index)
         rope = spec.rope(index)
-        self._rotation = None if rope is None else Rotation(rope, spec.head_dim, limits.max_context_tokens)
+        self._rotation = None if rope is None else Rotation(rope, spec.rope_head_dim, limits.max_context_tokens)
         state = spec.state_shape(index)
         self.states = StateSlots.of_layer(spec, index, self._weights, limits) if state else None
         slots = 0 if state else limits.num_blocks * limits.block_tokens
         self.keys = np.zeros((slots, spec.num_kv_heads, spec.head_dim), np.float32)
-        self.values = np.zeros_like(self.keys)
+        self.values = self.keys.copy() if spec.mla is None else np.zeros((slots, 1, spec.mla.kv_rank), np.float32)
 
     def forward(
         self,
@@ -173,6 +175,22 @@ class Layer:
         return x if self._spec.norms == "pre" else self._norm(x, name)
 
     def _attention(self, x: Float32, positions: Int32, sequences: list[tuple[Int32, int]]) -> Float32:
+        queries, keys, values = (
+            self._latents(x, positions, self._spec.mla) if self._spec.mla else self._heads(x, positions)
+        )
+        if self._spec.query_growth:
+            queries = queries * query_factors(self._spec, positions)[:, None, None]
+        new_slots = np.concatenate([slots[len(slots) - size :] for slots, size in sequences])
+        self.keys[new_slots], self.values[new_slots] = keys, values
+        starts = np.cumsum([size for _, size in sequences])[:-1]
+        chunks = zip(np.split(queries, starts), sequences, strict=True)
+        attended = np.concatenate([self._attend(chunk, slots) for chunk, (slots, _) in chunks])
+        if self._spec.mla is not None:
+            attended = expand_values(self._spec.mla, attended, self._weights["v_b"])
+        return self._linear(self._gate_heads(attended, x), "o")
+
+    def _heads(self, x: Float32, positions: Int32) -> tuple[Float32, Float32, Float32]:
+        """Return queries, keys and values (T, heads, D) of new tokens."""
         queries, keys, values = (self._linear(x, name).reshape(len(x), -1, self._spec.head_dim) for name in "qkv")
         if self._spec.qk_norm and self._spec.qk_norm != "rotated":
             queries, keys = self._norm_heads(queries, "q_norm"), self._norm_heads(keys, "k_norm")
@@ -182,12 +200,16 @@ class Layer:
             queries, keys = self._rotation.turn(queries, positions), self._rotation.turn(keys, positions)
         if self._spec.qk_norm == "rotated":
             queries, keys = self._norm_heads(queries, "q_norm"), self._norm_heads(keys, "k_norm")
-        new_slots = np.concatenate([slots[len(slots) - size :] for slots, size in sequences])
-        self.keys[new_slots], self.values[new_slots] = keys, values
-        starts = np.cumsum([size for _, size in sequences])[:-1]
-        chunks = zip(np.split(queries, starts), sequences, strict=True)
-        attended = np.concatenate([self._attend(chunk, slots) for chunk, (slots, _) in chunks])
-        return self._linear(self._gate_heads(attended, x), "o")
+        return queries, keys, values
+
+    def _latents(self, x: Float32, positions: Int32, mla: MlaSpec) -> tuple[Float32, Float32, Float32]:
+        """Return absorbed queries (T, H, D), keys (T, 1, D) and values (T, 1, kv_rank) of new tokens."""
+        turn = partial(self._rotation.turn, positions=positions) if self._rotation is not None else np.positive
+
+        def norm(latent: Float32, name: str) -> Float32:
+            return rms_norm(latent, self._weights[name], mla.norm_eps)
+
+        return latent_heads(mla, x, self._weights["k_b"], linear=self._linear, norm=norm, turn=turn)
 
     def _gate_heads(self, attended: Float32, x: Float32) -> Float32:
         """Multiply the output of attention (T, H * D) by the gates that the layer computes of its input."""
@@ -219,7 +241,7 @@ class Layer:
             scores = scores + slopes * (positions - positions[num_positions - num_queries :, None])
         weights = softmax(scores, self._weights.get("sinks"))
         attended = np.einsum("kgcp,pkd->ckgd", weights, self.values[slots], optimize=True)
-        joined: Float32 = attended.reshape(num_queries, spec.num_heads * spec.head_dim)
+        joined: Float32 = attended.reshape(num_queries, -1)
         return joined
 
     def _mlp(self, x: Float32) -> Float32:

@@ -43,6 +43,8 @@ class ContextLength:
     """None: no limit."""
     takes_rope: bool = True
     """True if the setting `rope` can stretch the context."""
+    limit: str = ""
+    """The reason why contexts end at `longest`, where the network was made for longer ones."""
 
 
 def plan_engine(config: EngineConfig, model: Model, *, max_model_len: int | None = None) -> EnginePlan:
@@ -93,7 +95,8 @@ def resolve_limits(config: EngineConfig, spec: ModelSpec, *, max_model_len: int 
     context = ContextLength(
         default=spec.default_positions,
         longest=None if is_stretched else spec.max_positions,
-        takes_rope=not spec.learned_positions,
+        takes_rope=not spec.learned_positions and not spec.context_limit,
+        limit=spec.context_limit,
     )
     return limits_within(config, context, max_model_len=max_model_len, is_causal=spec.is_causal)
 
@@ -173,8 +176,12 @@ def _max_model_len(requested: int | None, max_kv_cache_tokens: int | None, conte
         return min(context.default, DEFAULT_MAX_MODEL_LEN, max(bound - bound % BLOCK_TOKENS, min(bound, BLOCK_TOKENS)))
     if context.longest is not None and requested > context.longest:
         stretch = ", or stretch the context with the setting rope" if context.takes_rope else ""
+        reason = (
+            f"this backend runs the model up to {context.longest} positions: {context.limit} that"
+            if context.limit
+            else f"the model was made for {context.longest} positions"
+        )
         raise SettingsError(
-            f"max_model_len is {requested}, but the model was made for {context.longest} positions. "
-            f"Set it to {context.longest} at most{stretch}."
+            f"max_model_len is {requested}, but {reason}. Set it to {context.longest} at most{stretch}."
         )
     return requested

@@ -99,6 +99,13 @@ GGUF_TENSORS: Final[Mapping[str, str]] = MappingProxyType(
         "sinks": "attn_sinks.weight",
         "q_norm": "attn_q_norm.weight",
         "k_norm": "attn_k_norm.weight",
+        "q_a": "attn_q_a.weight",
+        "q_a_norm": "attn_q_a_norm.weight",
+        "q_b": "attn_q_b.weight",
+        "kv_a": "attn_kv_a_mqa.weight",
+        "kv_a_norm": "attn_kv_a_norm.weight",
+        "k_b": "attn_k_b.weight",
+        "v_b": "attn_v_b.weight",
         "post_attn_norm": "post_attention_norm.weight",
         "mlp_norm": "ffn_norm.weight",
         "gate": "ffn_gate.weight",
@@ -125,6 +132,12 @@ GGUF_SEPARATE_EXPERTS: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 """Names of experts in old GGUF files of Mixtral, one tensor each."""
+GGUF_FUSED_EXPERTS: Final[Mapping[str, str]] = MappingProxyType(
+    dict.fromkeys(("expert_gate", "expert_up"), "ffn_gate_up_exps.weight")
+)
+"""Names of experts in GGUF files whose converter keeps gate and up in one tensor."""
+GGUF_FUSED_KV_B: Final[Mapping[str, str]] = MappingProxyType(dict.fromkeys(("k_b", "v_b"), "attn_kv_b.weight"))
+"""Names in GGUF files of MiniCPM 3, and in those of DeepSeek from before May 2025."""
 
 
 Verification = Literal["transformers", "layout", "GGUF twin", "real model"]

@@ -232,9 +232,9 @@ def gguf_experts(
     gating = fields.whole("expert_gating_func", 0, minimum=0)
     if gating >= len(_GATING):
         fields.refuse("expert_gating_func", "another score of experts", unless=tuple(range(len(_GATING))))
+    num_layers = fields.whole("block_count") - fields.whole("nextn_predict_layers", 0, minimum=0)
     routed = tuple(
-        f"blk.{layer}.{GGUF_TENSORS['router']}" in header.tensor_shapes
-        for layer in range(min(fields.whole("block_count"), MAX_LAYERS))
+        f"blk.{layer}.{GGUF_TENSORS['router']}" in header.tensor_shapes for layer in range(min(num_layers, MAX_LAYERS))
     )
     shared = GGUF_TENSORS["shared_gate"]
     sizes = {rows for name, (rows, _) in header.tensor_shapes.items() if name.endswith(shared)}
