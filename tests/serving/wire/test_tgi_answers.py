@@ -166,6 +166,7 @@ def info_of(model, version):
         version=version,
         limits=CONTEXT.limits,
         kv_cache_tokens=8192,
+        num_state_slots=12,
         max_concurrent_requests=128,
         server_version="0.1.0",
     )
@@ -195,4 +196,5 @@ def test_info_has_the_fields_of_its_version(version, has, has_not):
     assert info["headrace"]["backend"] == MODEL.backend
     assert info["headrace"]["backend_reason"] == MODEL.backend_reason
     assert info["headrace"]["has_chat_template"] is True
+    assert (info["headrace"]["kv_cache_tokens"], info["headrace"]["num_state_slots"]) == (8192, 12)
     assert (info["model_id"], info["max_total_tokens"], info["max_concurrent_requests"]) == ("smol", 2048, 128)

@@ -11,7 +11,7 @@ from headrace.inference.models.fields import Fields
 from headrace.inference.models.loading import load_model
 from headrace.inference.models.quantized.registry import promised_bits, promised_format
 from headrace.inference.runner.memory import MemoryPlan
-from headrace.tools.cli.fit_report import FORMATS, Advice, advice_text, advise, fit_formats
+from headrace.tools.cli.fit_report import FORMATS, Advice, FormatFit, advice_text, advise, fit_formats
 from tests.parity.checkpoints import write_checkpoint
 from tests.parity.test_embeddings import write_model
 
@@ -50,6 +50,11 @@ def advice_for(available: int, *, auto: tuple[str, str] = ("bf16", "bf16"), cont
     plan = planner(available)
     fits = fit_formats(plan, max_model_len=context, max_num_seqs=2, available_bytes=available)
     return advise(plan, fits, auto=auto, max_model_len=context, max_num_seqs=2)
+
+
+def test_a_sequence_takes_its_state_and_its_tokens() -> None:
+    fit = FormatFit(dtype="w8a8", kv_dtype="int8", plan=None, room_tokens=9_000, state_tokens=1_000)
+    assert [fit.sequences_of(length) for length in (9_000, 4_000, 1_000)] == [1, 2, 5]
 
 
 @given(st.integers(300, 100_000), st.integers(32, 8192))

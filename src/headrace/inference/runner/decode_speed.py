@@ -10,6 +10,7 @@ from headrace.inference.models.spec import ModelSpec
 from headrace.inference.runner.cpu import default_threads
 from headrace.inference.runner.memory import active_weight_bytes
 from headrace.inference.runner.native_config import NO_FORMATS, native_config
+from headrace.inference.runner.state_memory import state_slot_bytes
 
 _PIECE_BYTES: Final = 32 << 20
 """Read in about a millisecond: on a busy machine some reads are then not interrupted."""
@@ -25,12 +26,14 @@ class DecodeBytes:
 
     weights: int
     """Weights; of a mixture of experts, only the experts that a token chooses."""
+    state: int
+    """State of the sequence, read and written."""
     kv_at_max_model_len: int
     """KV cache of a sequence that fills its context; of layers with a window only that."""
 
     def tokens_per_s(self, bandwidth: float, *, is_full: bool = False) -> float:
         """Return the tokens per second that a memory bandwidth (bytes per second) allows at most."""
-        return bandwidth / (self.weights + self.kv_at_max_model_len * is_full)
+        return bandwidth / (self.weights + self.state + self.kv_at_max_model_len * is_full)
 
 
 def decode_bytes(
@@ -39,13 +42,18 @@ def decode_bytes(
     config = native_config(
         spec, dtype=dtype, kv_dtype=kv_dtype, max_context_tokens=max_model_len, layer_formats=layer_formats
     )
-    layer_bytes = _native.kv_block_bytes(config) / _native.BLOCK_TOKENS / spec.num_layers
-    read = sum(min(spec.window(layer) or max_model_len, max_model_len) for layer in range(spec.num_layers))
+    layers = [layer for layer in range(spec.num_layers) if spec.mixer(layer) == "attention"]
+    layer_bytes = _native.kv_block_bytes(config) / _native.BLOCK_TOKENS / max(1, len(layers))
+    read = sum(min(spec.window(layer) or max_model_len, max_model_len) for layer in layers)
     # A token reads one row of a table.
     tables = {"positions"} if spec.tie_embeddings else {"positions", "embed"}
     slots = [slot for slot in _native.layout(config) if slot.name in tables]
     unread = sum(slot.num_bytes - slot.num_bytes // slot.num_rows for slot in slots)
-    return DecodeBytes(weights=active_weight_bytes(config) - unread, kv_at_max_model_len=round(read * layer_bytes))
+    return DecodeBytes(
+        weights=active_weight_bytes(config) - unread,
+        state=2 * state_slot_bytes(spec, max_draft_tokens=0),
+        kv_at_max_model_len=round(read * layer_bytes),
+    )
 
 
 def measure_bandwidth() -> float:

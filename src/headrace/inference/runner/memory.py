@@ -1,7 +1,7 @@
 """The memory plan: available memory and the memory a model needs, computed before anything is allocated."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -9,6 +9,7 @@ from headrace import _native
 from headrace.core.errors import InsufficientMemory
 from headrace.inference.runner.native_config import native_limits
 from headrace.inference.runner.packing import Mapping
+from headrace.inference.runner.state_memory import StateSlots, all_slots, kv_share, live_slots
 from headrace.inference.runner.step import RunnerLimits
 
 _MIB: Final = 1 << 20
@@ -58,6 +59,8 @@ class RunnerSizes:
     adapter_bytes: int
     block_bytes: int
     vocab_size: int
+    state_slot_bytes: int = 0
+    """One state slot; 0 for models without state layers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +85,7 @@ class MemoryPlan:
     reserve_bytes: int
     """Kept free for the rest of the process: interpreter, tokenizer, requests, the vocabulary for grammars."""
     available_bytes: int
+    states: StateSlots = field(default_factory=StateSlots)
 
 
 def available_memory_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
@@ -101,10 +105,17 @@ def total_memory_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs
 
 
 def plan_memory(
-    config: _native.ModelConfig, limits: RunnerLimits, budget: MemoryBudget, *, num_threads: int
+    config: _native.ModelConfig,
+    limits: RunnerLimits,
+    budget: MemoryBudget,
+    *,
+    num_threads: int,
+    state_slot_bytes: int = 0,
 ) -> MemoryPlan:
     """
     Add up the memory of a runner and decide the size of its KV cache, whatever `num_blocks` of `limits` is.
+
+    A model with state layers may run fewer sequences than `limits` has, see `MemoryPlan.states`.
 
     Raises `InsufficientMemory` if the model does not fit; the message has the sum and the settings to change.
     """
@@ -115,6 +126,7 @@ def plan_memory(
         adapter_bytes=_native.adapter_bytes(config, native_limits(limits)),
         block_bytes=_native.kv_block_bytes(config),
         vocab_size=config.vocab_size,
+        state_slot_bytes=state_slot_bytes,
     )
     return plan_sizes(sizes, limits, budget, formats=_NATIVE_FORMATS)
 
@@ -129,12 +141,10 @@ def plan_sizes(sizes: RunnerSizes, limits: RunnerLimits, budget: MemoryBudget, *
     reserve_bytes = min(int(usable_bytes * _RESERVE_SHARE), _MAX_RESERVE_BYTES)
     reserve_bytes += _GRAMMAR_BYTES_PER_TOKEN * sizes.vocab_size
     fixed_bytes = sizes.workspace_bytes + sizes.adapter_bytes
-    num_blocks = _num_blocks(
-        limits,
-        budget,
-        block_bytes=sizes.block_bytes,
-        free_bytes=usable_bytes - reserve_bytes - sizes.weights_bytes - fixed_bytes,
+    num_blocks, states = _plan_caches(
+        sizes, limits, budget, free_bytes=usable_bytes - reserve_bytes - sizes.weights_bytes - fixed_bytes
     )
+    fixed_bytes += states.total_bytes
     least_blocks = min(num_blocks, _blocks_per_context(limits))
     least_bytes = fixed_bytes + least_blocks * sizes.block_bytes + reserve_bytes
     mapping = _mapping(sizes.weights_bytes, least_bytes, usable_bytes)
@@ -152,9 +162,39 @@ def plan_sizes(sizes: RunnerSizes, limits: RunnerLimits, budget: MemoryBudget, *
         total_bytes=resident_bytes + fixed_bytes + num_blocks * sizes.block_bytes,
         reserve_bytes=reserve_bytes,
         available_bytes=usable_bytes,
+        states=states,
     )
     _check(plan, limits, is_limited=usable_bytes == budget.max_memory_bytes, formats=formats)
     return plan
+
+
+def _plan_caches(
+    sizes: RunnerSizes, limits: RunnerLimits, budget: MemoryBudget, *, free_bytes: int
+) -> tuple[int, StateSlots]:
+    """Return the number of blocks of the KV cache, and the state slots beside it."""
+    slot_bytes, block_bytes = sizes.state_slot_bytes, sizes.block_bytes
+    if not slot_bytes:
+        return _num_blocks(limits, budget, block_bytes=block_bytes, free_bytes=free_bytes), StateSlots()
+    max_num_seqs = live_slots(
+        slot_bytes,
+        max_num_seqs=limits.max_step_sequences,
+        free_bytes=free_bytes,
+        kv_cache_bytes=budget.kv_cache_bytes or _blocks_per_context(limits) * block_bytes,
+    )
+    num_blocks = _num_blocks(
+        replace(limits, max_step_sequences=max_num_seqs),
+        budget,
+        block_bytes=block_bytes,
+        free_bytes=kv_share(slot_bytes, max_num_seqs=max_num_seqs, free_bytes=free_bytes),
+    )
+    return num_blocks, all_slots(
+        slot_bytes,
+        max_num_seqs=max_num_seqs,
+        requested_seqs=limits.max_step_sequences,
+        num_blocks=num_blocks,
+        kv_cache_bytes=num_blocks * block_bytes,
+        free_bytes=free_bytes,
+    )
 
 
 def _mapping(weights_bytes: int, least_bytes: int, usable_bytes: int) -> Mapping:
@@ -186,10 +226,13 @@ def _num_blocks(limits: RunnerLimits, budget: MemoryBudget, *, block_bytes: int,
     Return the number of blocks of the KV cache.
 
     Without `kv_cache_bytes` it holds a full context of each sequence, or as many blocks as fit into the memory, but at
-    least one full context. It never holds more than `max_kv_cache_tokens`.
+    least one full context. It never holds more than `max_kv_cache_tokens`. Blocks without bytes, of a network without
+    attention, only count tokens.
     """
     blocks_per_context = _blocks_per_context(limits)
-    if budget.kv_cache_bytes is None:
+    if not block_bytes:
+        num_blocks = blocks_per_context * limits.max_step_sequences
+    elif budget.kv_cache_bytes is None:
         num_blocks = max(
             min(blocks_per_context * limits.max_step_sequences, free_bytes // block_bytes), blocks_per_context
         )
@@ -223,12 +266,14 @@ def _check(plan: MemoryPlan, limits: RunnerLimits, *, is_limited: bool, formats:
         )
     if plan.total_bytes + plan.reserve_bytes > plan.available_bytes:
         adapters = f" + adapters {_mib(plan.adapter_bytes)}" if plan.adapter_bytes else ""
+        states = f" + states {_mib(plan.states.total_bytes)}" if plan.states.total_bytes else ""
         raise InsufficientMemory(
-            f"Weights {_mib(plan.resident_weights_bytes)} + workspace {_mib(plan.workspace_bytes)}{adapters} "
+            f"Weights {_mib(plan.resident_weights_bytes)} + workspace {_mib(plan.workspace_bytes)}{adapters}{states} "
             f"+ KV cache {_mib(plan.kv_cache_bytes)} = {_mib(plan.total_bytes)}, and {_mib(plan.reserve_bytes)} for "
             f"the rest of the process, do not fit into the {_mib(plan.available_bytes)} that "
             f"{_LIMITED if is_limited else 'are available. Lower'} max_model_len, kv_cache_bytes or "
-            f"max_num_batched_tokens{', max_loras or max_lora_rank' if adapters else ''}, "
+            f"max_num_batched_tokens{', max_loras or max_lora_rank' if adapters else ''}"
+            f"{', max_draft_tokens' if states else ''}, "
             f"or take {formats}.",
             **facts,
         )

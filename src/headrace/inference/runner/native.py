@@ -128,6 +128,12 @@ def load_native_runner(
             message=f"The weights ({format_size(memory.weights_bytes)}) do not fit into memory: they are mapped, and "
             "experts that are not in the page cache are read from disk.",
         )
+    if memory.states.is_limited:
+        get_logger().warning(
+            "sequences.limited",
+            message=f"At most {memory.states.max_num_seqs} sequences run at the same time, not max_num_seqs: half of "
+            f"the free memory holds the states of so many ({format_size(memory.states.slot_bytes)} each).",
+        )
     cpu = cpu_report()
     if isa is None and not cpu.is_built_for_cpu:
         get_logger().warning("kernels.missing", message=f"Using the {cpu.isa} kernels: {cpu.reason}.")
@@ -161,6 +167,7 @@ def load_native_runner(
         kv_cache_bytes=runtime.kv_bytes,
         workspace_bytes=runtime.workspace_bytes,
         adapter_bytes=memory.adapter_bytes,
+        state_bytes=memory.states.total_bytes,
         facts={
             "isa": runtime.isa,
             "threads": str(runtime.num_threads),

@@ -9,6 +9,7 @@ from headrace.inference.models.spec import ModelSpec
 from headrace.inference.runner.cpu import default_threads
 from headrace.inference.runner.memory import MemoryBudget, MemoryPlan, plan_memory
 from headrace.inference.runner.native_config import NO_FORMATS, native_config
+from headrace.inference.runner.state_memory import state_slot_bytes
 from headrace.inference.runner.step import RunnerLimits
 
 
@@ -36,6 +37,7 @@ def plan_runner(  # noqa: PLR0913 - each parameter is a setting
     layer_formats: Mapping[str, str] = NO_FORMATS,
     max_adapters: int = 0,
     max_adapter_rank: int = 0,
+    max_draft_tokens: int = 0,
 ) -> RunnerPlan:
     """
     Plan a runner for a network.
@@ -61,8 +63,13 @@ def plan_runner(  # noqa: PLR0913 - each parameter is a setting
         max_context_tokens=max_model_len,
         max_adapters=max_adapters,
         max_adapter_rank=max_adapter_rank,
+        max_draft_tokens=max_draft_tokens,
     )
     num_threads = threads or default_threads()
-    memory = plan_memory(config, limits, budget, num_threads=num_threads)
+    slot_bytes = state_slot_bytes(spec, max_draft_tokens=max_draft_tokens)
+    memory = plan_memory(config, limits, budget, num_threads=num_threads, state_slot_bytes=slot_bytes)
     limits = replace(limits, num_blocks=memory.num_blocks)
+    if slot_bytes:
+        states = memory.states
+        limits = replace(limits, max_step_sequences=states.max_num_seqs, num_state_slots=states.num_slots)
     return RunnerPlan(config=config, limits=limits, num_threads=num_threads, memory=memory)

@@ -265,6 +265,7 @@ def _info(service: Service, version: Version) -> bytes:
         version=version,
         limits=service.limits,
         kv_cache_tokens=stats.num_blocks * stats.block_tokens,
+        num_state_slots=stats.num_state_slots,
         max_concurrent_requests=settings.max_concurrent_requests,
         server_version=package_version("headrace"),
     )

@@ -101,6 +101,7 @@ def _make_report(
             layer_formats=facts.layer_formats,
             block_tokens=BLOCK_TOKENS,
             max_num_batched_tokens=served.max_num_batched_tokens,
+            max_draft_tokens=served.max_draft_tokens,
             budget=MemoryBudget(available_bytes=available),
             **format_and_size,
         ).memory

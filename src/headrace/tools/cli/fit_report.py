@@ -3,7 +3,7 @@
 import json
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
@@ -55,7 +55,9 @@ class FormatFit:
     plan: MemoryPlan | None
     """The plan that `headrace serve` would make, or None if it does not fit."""
     room_tokens: int
-    """Most tokens of KV cache that fit."""
+    """Most tokens of KV cache that fit, beside the states of one sequence and two checkpoints."""
+    state_tokens: int = 0
+    """Tokens of KV cache as large as the state of a sequence."""
     refusal: str = ""
     """The reason why it does not fit."""
 
@@ -65,7 +67,7 @@ class FormatFit:
 
     def sequences_of(self, num_tokens: int) -> int:
         """Return the number of sequences of that length that fit concurrently."""
-        return self.room_tokens // num_tokens
+        return (self.room_tokens + self.state_tokens) // (num_tokens + self.state_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +150,7 @@ class Report:
                 asdict(fit_)
                 | {
                     "weight_bytes_per_token": speed.weights,
+                    "state_bytes_per_token": speed.state,
                     "kv_bytes_per_token_at_max_model_len": speed.kv_at_max_model_len,
                     "tokens_per_s": round(speed.tokens_per_s(self.bandwidth), 2),
                     "tokens_per_s_at_max_model_len": round(speed.tokens_per_s(self.bandwidth, is_full=True), 2),
@@ -168,10 +171,20 @@ def fit_formats(plan: Plan, *, max_model_len: int, max_num_seqs: int, available_
             fits.append(FormatFit(dtype=dtype, kv_dtype=kv_dtype, plan=None, room_tokens=0, refusal=error.message))
             continue
         # Plan for one sequence more than all memory could hold: the cache becomes as large as the memory allows.
-        enough = max(max_num_seqs, available_bytes // (served.kv_bytes_per_token * max_model_len) + 1)
+        token_bytes = max(1, served.kv_bytes_per_token)
+        enough = max(max_num_seqs, available_bytes // (token_bytes * max_model_len) + 1)
         most = plan(dtype=dtype, kv_dtype=kv_dtype, max_model_len=max_model_len, max_num_seqs=enough)
-        room_tokens = most.kv_cache_bytes // most.kv_bytes_per_token
-        fits.append(FormatFit(dtype=dtype, kv_dtype=kv_dtype, plan=served, room_tokens=room_tokens))
+        slot_bytes = most.states.slot_bytes
+        room_bytes = most.kv_cache_bytes + most.states.total_bytes - 3 * slot_bytes
+        fits.append(
+            FormatFit(
+                dtype=dtype,
+                kv_dtype=kv_dtype,
+                plan=served,
+                room_tokens=room_bytes // token_bytes,
+                state_tokens=slot_bytes // token_bytes,
+            )
+        )
     return fits
 
 
@@ -230,6 +243,8 @@ def print_report(report: Report, advice: str) -> None:
     heads = ("dtype", "KV", "weights", "KV per token", "as served")
     console.print(_table((*heads, *(f"x {length:,}" for length in lengths)), memory))
     write("x N: concurrent sequences of N tokens that fit if all memory is used.")
+    for text in _state_facts(report.fits):
+        write(text)
     if any("*" in row[2] for row in memory):
         write("*: part of the weights stays on disk.")
     if report.facts.spec.is_causal:
@@ -239,12 +254,23 @@ def print_report(report: Report, advice: str) -> None:
     write(f"\n{advice}")
 
 
+def _state_facts(fits: Sequence[FormatFit]) -> Iterator[str]:
+    """Yield the memory of states, which is the same in all formats, and what the first one that fits has room for."""
+    states = next((fit_.plan.states for fit_ in fits if fit_.plan is not None), None)
+    if states is not None and states.slot_bytes:
+        checkpoints = count_of(states.num_slots - states.max_num_seqs, "checkpoint")
+        yield (
+            f"States: {format_size(states.slot_bytes)} for each sequence beside its KV; served: "
+            f"{count_of(states.max_num_seqs, 'sequence')} at once and {checkpoints} of prefixes."
+        )
+
+
 def _speed_table(report: Report) -> "Table":
     """Return how fast each format decodes; an encoder does not."""
     speeds = [
         (
             *fit_.formats,
-            format_size(read.weights),
+            format_size(read.weights + read.state),
             *(f"{read.tokens_per_s(report.bandwidth, is_full=is_full):,.1f}" for is_full in (False, True)),
         )
         for fit_, read in zip(report.fits, report.speeds, strict=True)

@@ -127,7 +127,7 @@ def _model_info(
         device=runner.info.device,
         max_model_len=limits.max_model_len,
         max_prompt_tokens=limits.max_prompt_tokens,
-        max_num_seqs=limits.max_num_seqs,
+        max_num_seqs=fitted.max_num_seqs,
         vocab_size=model.spec.vocab_size,
         num_parameters=model.spec.num_parameters,
         has_chat_template=model.chat_template is not None,

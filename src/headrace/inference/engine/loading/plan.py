@@ -85,6 +85,7 @@ def plan_engine(config: EngineConfig, model: Model, *, max_model_len: int | None
         layer_formats=layer_formats,
         max_adapters=config.max_loras,
         max_adapter_rank=config.max_lora_rank,
+        max_draft_tokens=limits.max_draft_tokens,
     )
     return EnginePlan(limits=limits, formats=formats, runner=runner)
 

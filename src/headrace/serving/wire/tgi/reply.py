@@ -250,6 +250,7 @@ def render_info(
     version: Version,
     limits: RequestLimits,
     kv_cache_tokens: int,
+    num_state_slots: int,
     max_concurrent_requests: int,
     server_version: str,
 ) -> bytes:
@@ -260,7 +261,8 @@ def render_info(
     }
     pipeline = "text2text-generation" if model.is_encoder_decoder else "text-generation"
     about_model = {"model_id": model.name, "model_sha": model.revision}
-    about_server = {"version": server_version, "sha": None, "docker_label": None, "headrace": _own_facts(model)}
+    facts = _own_facts(model) | {"kv_cache_tokens": kv_cache_tokens, "num_state_slots": num_state_slots}
+    about_server = {"version": server_version, "sha": None, "docker_label": None, "headrace": facts}
     if version == "3":
         return to_json(
             {
