@@ -28,7 +28,8 @@ from headrace.platform.control.planning.deployment import (
     with_count,
 )
 
-_EPSILON = 1e-9
+_EPSILON = 1e-6
+"""Tolerance of a number of workers: steps are rounded to 9 digits, so that 33 x 0.03030303 is 0.99999999."""
 
 
 def advance(
