@@ -1,5 +1,6 @@
 import math
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from headrace.platform.autoscaling.planning.decision import (
     capacity_within_bounds,
     decide,
 )
+from headrace.platform.cloudwatch.alarms.rules import Comparison
 
 OUT_STEPS = {
     "AdjustmentType": "PercentChangeInCapacity",
@@ -53,6 +55,13 @@ def trigger(policy, value: float, *, is_below=False, is_alarm=True, threshold=50
         threshold=threshold,
         comparison="LessThanOrEqualToThreshold" if is_below else "GreaterThanOrEqualToThreshold",
     )
+
+
+def cooling(from_capacity: int, *, direction="out", cooldown_s=100.0) -> Scaling:
+    return Scaling(direction=direction, from_capacity=from_capacity, cooldown_s=cooldown_s, ended_s=100.0)
+
+
+BY_ONE = step.StepScaling(adjustment_type="ChangeInCapacity", steps=(step.StepAdjustment(lower=0, adjustment=1),))
 
 
 def test_the_step_example_of_the_user_guide():
@@ -166,6 +175,95 @@ def test_the_reason_for_not_scaling_is_reported(target, asked, codes):
     decision = decide(target, [asked], now_s=0)
     assert decision.capacity is None
     assert [reason.code for reason in decision.not_scaled] == codes
+
+
+def test_a_reason_names_the_capacity_that_stands_in_the_way():
+    (reason,) = decide(state(4, max_capacity=4), [trigger(tracking(), 100.0)], now_s=0).not_scaled
+    assert (reason.max_capacity, reason.min_capacity, reason.current_capacity) == (4, None, None)
+    (reason,) = decide(state(4, min_capacity=4), [trigger(tracking(), 1.0, is_below=True)], now_s=0).not_scaled
+    assert (reason.max_capacity, reason.min_capacity, reason.current_capacity) == (None, 4, None)
+    at_minimum = decide(state(1, min_capacity=1), [trigger(tracking(), 20.0, is_below=True)], now_s=0)
+    assert [reason.code for reason in at_minimum.not_scaled] == ["AlreadyAtMinCapacity"]
+    (reason,) = decide(state(1), [trigger(tracking(), 20.0, is_below=True)], now_s=0).not_scaled
+    assert (reason.max_capacity, reason.min_capacity, reason.current_capacity) == (None, None, 1)
+
+
+def test_what_a_cooldown_or_a_suspension_prevents_has_no_reason():
+    """AWS has no codes for these."""
+    low = [trigger(tracking(), 20.0, is_below=True)]
+    scaled_in = Scaling(direction="in", from_capacity=2, cooldown_s=300, ended_s=100)
+    assert decide(state(1, last=scaled_in), low, now_s=200).not_scaled == ()
+    assert decide(state(1, suspensions=SuspendedState(is_in=True)), low, now_s=200).not_scaled == ()
+    scaled_out = Scaling(direction="out", from_capacity=2, cooldown_s=300, ended_s=100)
+    assert decide(state(4, last=scaled_out), [trigger(tracking(), 80.0)], now_s=200).not_scaled == ()
+    assert SuspendedState() == SuspendedState(is_in=False, is_out=False, is_scheduled=False)
+
+
+@pytest.mark.parametrize(
+    ("ended_s", "now_s", "expected"), [(None, 1e9, True), (100.0, 159.0, True), (100.0, 160.0, False)]
+)
+def test_a_scaling_cools_down_from_its_end(ended_s, now_s, expected):
+    assert Scaling(direction="in", from_capacity=0, cooldown_s=60.0, ended_s=ended_s).is_cooling(now_s) == expected
+
+
+@pytest.mark.parametrize(
+    ("target", "asked", "expected"),
+    [
+        (state(4), trigger(tracking(scale_out_cooldown_s=7), 80.0), ("out", 4, 7)),
+        (state(4), trigger(tracking(scale_in_cooldown_s=8), 10.0, is_below=True), ("in", 4, 8)),
+        (state(4), trigger(BY_ONE, 60.0), ("out", 4, 300)),
+        (state(20), trigger(step.policy_from_json(IN_STEPS), 30.0, is_below=True), ("in", 20, 300)),
+        # A chain of scale-outs within each other's cooldown goes on from the first, and from zero only by steps.
+        (state(4, last=cooling(2)), trigger(tracking(), 150.0), ("out", 2, 300)),
+        (state(4, last=cooling(4)), trigger(BY_ONE, 60.0), ("out", 4, 300)),
+        (state(0, last=cooling(0)), trigger(BY_ONE, 60.0), ("out", 0, 300)),
+        (state(1, last=cooling(0)), trigger(tracking(), 150.0), ("out", 1, 300)),
+        (state(4, last=cooling(2, direction="in")), trigger(tracking(), 150.0), ("out", 4, 300)),
+        (state(4, last=cooling(2, cooldown_s=99)), trigger(tracking(), 150.0), ("out", 4, 300)),
+    ],
+)
+def test_the_caller_keeps_the_direction_the_first_capacity_and_the_cooldown_of_the_policy(target, asked, expected):
+    scaling = decide(target, [asked], now_s=199).scaling
+    assert (scaling.direction, scaling.from_capacity, scaling.cooldown_s) == expected
+    assert scaling.ended_s is None
+
+
+@pytest.mark.parametrize(
+    ("policy", "values", "alarm_state", "gap_s", "now_s", "expected"),
+    [
+        (BY_ONE, (60.0,), "ALARM", 0, 0, 5),
+        (BY_ONE, (60.0,), "OK", 0, 0, None),
+        (BY_ONE, (60.0,), "INSUFFICIENT_DATA", 0, 0, None),
+        (BY_ONE, (), "ALARM", 0, 0, 5),  # as at the threshold
+        (tracking(), (), "ALARM", 0, 0, None),
+        (tracking(), (80.0,), "OK", 0, 0, None),
+        (tracking(), (80.0,), "ALARM", 0, 0, 7),
+        # An alarm by missing data counts once there could have been data for as long.
+        (BY_ONE, (), "ALARM", 60, 159, None),
+        (BY_ONE, (), "ALARM", 60, 160, 5),
+        (BY_ONE, (), "ALARM", 0, 100, 5),
+    ],
+)
+def test_a_policy_acts_on_an_alarm_with_the_values_that_it_needs(policy, values, alarm_state, gap_s, now_s, expected):
+    asked = replace(trigger(policy, 0.0), values=values, state=alarm_state, gap_s=gap_s)
+    assert decide(state(4, since_s=100.0), [asked], now_s=now_s).capacity == expected
+
+
+@pytest.mark.parametrize("comparison", get_args(Comparison))
+def test_target_tracking_scales_in_by_alarms_on_small_values(comparison):
+    asked = replace(trigger(tracking(), 10.0), comparison=comparison)
+    assert asked.is_alarm_below == comparison.startswith("Less")
+    assert decide(state(4), [asked], now_s=0).capacity == (1 if asked.is_alarm_below else None)
+
+
+def test_a_proposal_is_kept_within_the_bounds():
+    assert decide(state(4, max_capacity=5), [trigger(tracking(), 100.0)], now_s=0).capacity == 5
+    assert decide(state(4, min_capacity=3), [trigger(tracking(), 1.0, is_below=True)], now_s=0).capacity == 3
+    exact = step.StepScaling(adjustment_type="ExactCapacity", steps=(step.StepAdjustment(lower=0, adjustment=3),))
+    assert decide(state(4, min_capacity=0), [trigger(exact, 60.0)], now_s=0).capacity == 3
+    assert decide(state(1), [trigger(exact, 60.0)], now_s=0).capacity == 3
+    nothing = step.StepScaling(adjustment_type="ChangeInCapacity", steps=(step.StepAdjustment(lower=20, adjustment=3),))
+    assert decide(state(4), [trigger(nothing, 60.0)], now_s=0).capacity is None
 
 
 def test_new_bounds_ignore_cooldowns():

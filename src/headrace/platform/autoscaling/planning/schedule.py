@@ -43,7 +43,7 @@ class Cron:
             after: A local time without a zone, like the result.
             last: The last day that is searched.
         """
-        earliest = after.replace(microsecond=0) + timedelta(seconds=1)
+        earliest = after + timedelta(seconds=1)  # times match whole seconds, so its fraction does not count
         for day in self._days_from(earliest.date(), last):
             found = self._first_time(earliest.time() if day == earliest.date() else time.min)
             if found is not None:
