@@ -8,17 +8,22 @@ Measure how many faults in the modules that decide most the quick tests find: mu
 
 A mutant is the module with one small fault: a comparison, an operator, a constant, a condition or a statement is
 changed. It is killed if a test of the quick tier fails or hangs. No file is changed: each mutant is tested in a forked
-process, which compiles the fault into the module when a test imports it.
+process, which compiles the fault into the module when a test imports it. A first run without a fault records which
+tests call which function: a fault in a function is tested by those tests only, the quickest first.
 """
 
 import argparse
 import ast
+import builtins
 import copy
+import json
 import os
 import random
 import signal
 import sys
+import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
@@ -46,7 +51,7 @@ MODULES = {
     "serving/wire/aws/sigv4.py": "serving/wire/aws",
     "serving/artifacts/archives.py": "serving/artifacts",
     "platform/gateway/routing.py": "platform/gateway/test_routing.py platform/gateway/test_components.py",
-    f"{_PLANNING}/adapters.py": "platform/control/components",
+    f"{_PLANNING}/adapters.py": f"{_PLANNING}/test_adapters.py platform/control/components",
     **{
         f"{_PLANNING}/{name}.py": f"{_PLANNING} platform/control/loops"
         for name in ("deployment", "endpoint", "instances", "plan", "pool", "rollout", "worker_actions")
@@ -82,6 +87,10 @@ OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
 }
 
 
+Callers = dict[str, tuple[float, list[int]]]
+"""By test: its duration in seconds, and the lines of the functions that it calls."""
+
+
 class Mutant(NamedTuple):
     """A module with one fault."""
 
@@ -101,12 +110,15 @@ def main() -> None:
     given = parser.parse_args()
     chosen = {path: tests for path, tests in MODULES.items() if not given.parts or any(p in path for p in given.parts)}
     killed, total = 0, 0
+    callers: dict[str, Callers] = {}
     for path, tests in chosen.items():
         mutants = sample(path, given.most, given.seed)
         if given.show:
             print(path, *(f"  {mutant.line}: {mutant.change}" for mutant in mutants), sep="\n")
             continue
-        survivors = tested(path, mutants, tests, given.processes)
+        if path not in callers:
+            callers |= recorded([other for other in chosen if chosen[other] == tests], tests)
+        survivors = tested(path, mutants, callers[path], given.processes)
         killed, total = killed + len(mutants) - len(survivors), total + len(mutants)
         print(f"{len(mutants) - len(survivors):4} of {len(mutants):4} killed: {path}", flush=True)
         for mutant in survivors:
@@ -177,24 +189,62 @@ def changes(node: ast.AST) -> Iterator[tuple[str, object, ast.stmt | None]]:
             yield "body", [*body[:at], ast.copy_location(ast.Pass(), statement), *body[at + 1 :]], statement
 
 
-def tested(path: str, mutants: list[Mutant], tests: str, processes: int) -> list[Mutant]:
+def recorded(paths: list[str], tests: str) -> dict[str, Callers]:
+    """Run the tests without a fault; return which of them call which functions of the modules."""
+    with tempfile.NamedTemporaryFile() as record:
+        calls = Calls(record.name)
+        trees = {path: with_calls(path) for path in paths}
+        if not survives(trees, [f"tests/{test}" for test in tests.split()], 600.0, plugin=calls):
+            sys.exit(f"The tests of {', '.join(paths)} fail without a fault: {tests}")
+        found = json.loads(Path(record.name).read_text())
+    durations_s = found["durations_s"]
+    return {
+        path: {test: (durations_s[test], calls.get(path, [])) for test, calls in found["calls"].items()}
+        for path in paths
+    }
+
+
+def with_calls(path: str) -> ast.Module:
+    """Return a module whose functions report their calls: `called(path, line of the function)`."""
+    tree = ast.parse((SRC / path).read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            report = ast.parse(f"__import__('builtins').called({path!r}, {node.lineno})").body[0]
+            node.body.insert(1 if ast.get_docstring(node) is not None else 0, ast.copy_location(report, node.body[0]))
+    return ast.fix_missing_locations(tree)
+
+
+def tested(path: str, mutants: list[Mutant], callers: Callers, processes: int) -> list[Mutant]:
     """Return the mutants that no test kills."""
-    original = Mutant(ast.parse((SRC / path).read_text()), 0, "")
-    start_s = time.monotonic()
-    if not survives(path, original, tests, 600.0):
-        sys.exit(f"The tests of {path} fail without a fault: {tests}")
-    limit_s = 20 + 6 * (time.monotonic() - start_s)
+    tree = ast.parse((SRC / path).read_text())
+
+    def is_alive(mutant: Mutant) -> bool:
+        tests = tests_of(tree, mutant.line, callers)
+        limit_s = 20 + 6 * max((callers[test][0] for test in tests), default=0.0)
+        return not tests or survives({path: mutant.tree}, tests, limit_s)
+
     with ThreadPoolExecutor(processes) as pool:
-        alive = list(pool.map(lambda mutant: survives(path, mutant, tests, limit_s), mutants))
-    return [mutant for mutant, is_alive in zip(mutants, alive, strict=True) if is_alive]
+        alive = list(pool.map(is_alive, mutants))
+    return [mutant for mutant, survived in zip(mutants, alive, strict=True) if survived]
 
 
-def survives(path: str, mutant: Mutant, tests: str, limit_s: float) -> bool:
-    """Return whether the tests pass with a mutant in a forked process."""
+def tests_of(tree: ast.Module, line: int, callers: Callers) -> list[str]:
+    """Return the tests that call the function around a line, the quickest first; outside functions all of them."""
+    lines = [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.lineno <= line <= (node.end_lineno or 0)
+    ]
+    tests = sorted(test for test, (_, called) in callers.items() if not lines or max(lines) in called)
+    return sorted(tests, key=lambda test: callers[test][0])
+
+
+def survives(trees: dict[str, ast.Module], tests: list[str], limit_s: float, *, plugin: object = None) -> bool:
+    """Return whether each test passes within a time in a forked process, with other trees of these modules."""
     pid = os.fork()
     if pid == 0:
-        _test_here(path, mutant, tests)
-    deadline_s = time.monotonic() + limit_s
+        _test_here(trees, [f"--timeout={limit_s:.0f}", *tests], plugin)
+    deadline_s = time.monotonic() + 20 * limit_s
     while time.monotonic() < deadline_s:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
@@ -205,7 +255,7 @@ def survives(path: str, mutant: Mutant, tests: str, limit_s: float) -> bool:
     return False
 
 
-def _test_here(path: str, mutant: Mutant, tests: str) -> None:
+def _test_here(trees: dict[str, ast.Module], arguments: list[str], plugin: object) -> None:
     """Run the tests in this process, which ends with their exit status."""
     status = 1
     try:
@@ -214,12 +264,40 @@ def _test_here(path: str, mutant: Mutant, tests: str) -> None:
         os.dup2(silence, 1)
         os.dup2(silence, 2)
         os.chdir(ROOT)
-        name = "headrace." + path.removesuffix(".py").replace("/", ".")
-        sys.meta_path.insert(0, Finder(name, SRC / path, compile(mutant.tree, str(SRC / path), "exec")))
-        files = [f"tests/{test}" for test in tests.split()]
-        status = int(pytest.main(["-x", "-q", "--tier", "quick", "-p", "no:cacheprovider", *files]))
+        for path, tree in trees.items():
+            name = "headrace." + path.removesuffix(".py").replace("/", ".")
+            sys.meta_path.insert(0, Finder(name, SRC / path, compile(tree, str(SRC / path), "exec")))
+        options = ["-x", "-q", "--tier", "quick", "-p", "no:cacheprovider"]
+        status = int(pytest.main([*options, *arguments], plugins=[plugin] if plugin is not None else []))
     finally:
         os._exit(status)
+
+
+class Calls:
+    """A pytest plugin that records the duration of each test, and the functions that report their calls meanwhile."""
+
+    def __init__(self, record: str) -> None:
+        self.record = record
+        self.durations_s: Counter[str] = Counter()
+        self.calls: dict[str, dict[str, set[int]]] = {}
+        """Lines of functions, by test and path."""
+        self.test = ""
+        builtins.called = self.called  # type: ignore[attr-defined]
+
+    def called(self, path: str, line: int) -> None:
+        self.calls.setdefault(self.test, {}).setdefault(path, set()).add(line)
+
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        self.test = item.nodeid
+        self.calls.setdefault(self.test, {})
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.durations_s[report.nodeid] += report.duration
+
+    def pytest_sessionfinish(self) -> None:
+        self.calls.pop("", None)  # while the modules are imported
+        calls = {test: {path: sorted(lines) for path, lines in found.items()} for test, found in self.calls.items()}
+        Path(self.record).write_text(json.dumps({"calls": calls, "durations_s": self.durations_s}))
 
 
 class Finder(PathFinder):
