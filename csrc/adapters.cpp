@@ -1,6 +1,7 @@
 #include "adapters.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <stdexcept>
@@ -20,14 +21,18 @@ void require(bool condition, const std::string& message) {
 
 int32_t padded_rank(int32_t rank) { return static_cast<int32_t>(round_up(static_cast<size_t>(rank), kRankBlock)); }
 
-void list_shapes(const ModelConfig& config, AdaptedShape* shapes) {
-  const Model model = make_dimensions(config);
-  const int32_t outputs = static_cast<int32_t>(round_up(config.hidden_size, kPanel));
-  shapes[kAdaptedQkv] = {model.num_gates ? 4 : 3, model.hidden_padded, model.qkv_padded};
-  shapes[kAdaptedOutput] = {1, model.attention_padded, outputs};
-  const int32_t halves = config.gated_mlp ? 2 : 1;
+using AdaptedShapes = std::array<AdaptedShape, kNumAdapted>;
+
+AdaptedShapes shapes_of(const ModelConfig& config, const Model& model, int32_t layer) {
+  const LayerSizes sizes = layer_sizes(config, layer);
+  const int32_t outputs = static_cast<int32_t>(round_up(config.hidden_size, kPanel)), halves = config.gated_mlp ? 2 : 1;
+  const int32_t projections = 1 + (sizes.keys > 0) + (sizes.values > 0) + (sizes.gates > 0);
+  AdaptedShapes shapes;
+  shapes[kAdaptedQkv] = {projections, model.hidden_padded, sizes.qkv_padded};
+  shapes[kAdaptedOutput] = {1, sizes.attention_padded, outputs};
   shapes[kAdaptedGateUp] = {halves, model.hidden_padded, halves * model.intermediate_padded};
   shapes[kAdaptedDown] = {1, model.intermediate_padded, outputs};
+  return shapes;
 }
 
 // Bytes of an addition with `rank` to each part.
@@ -39,16 +44,25 @@ size_t shape_bytes(const AdaptedShape& shape, int32_t rank) {
   return round_up(shrink_bytes(shape, rank) + expand_bytes(shape, rank) + scales, 64);
 }
 
+// The part of q, k, v and the gates, as far as the layer has them, that an output belongs to.
+uint8_t part_of_projection(const LayerSizes& sizes, int32_t output) {
+  uint8_t part = 0;
+  for (int32_t size : {sizes.queries, sizes.keys, sizes.values}) {
+    if (output < size) return part;
+    output -= size;
+    part += size > 0;
+  }
+  return sizes.gates > 0 ? part : static_cast<uint8_t>(part - 1);  // the padding has no part of its own
+}
+
 // The part that each 16 outputs of a packed matrix belong to.
-std::vector<uint8_t> part_of_outputs(const ModelConfig& config, int32_t matrix, int32_t num_outputs) {
+std::vector<uint8_t> part_of_outputs(const ModelConfig& config, int32_t layer, int32_t matrix, int32_t num_outputs) {
   std::vector<uint8_t> parts(static_cast<size_t>(num_outputs) / kHalf, 0);
-  const int32_t queries = config.num_heads * config.head_dim, keys = config.num_kv_heads * config.head_dim;
+  const LayerSizes sizes = layer_sizes(config, layer);
   for (size_t i = 0; i < parts.size(); i++) {
     const int32_t output = static_cast<int32_t>(i) * kHalf;
     if (matrix == kAdaptedGateUp && config.gated_mlp) parts[i] = i % 2;
-    if (matrix == kAdaptedQkv && output >= queries) {
-      parts[i] = output < queries + keys ? 1 : output < queries + 2 * keys || !config.num_gates() ? 2 : 3;
-    }
+    if (matrix == kAdaptedQkv) parts[i] = part_of_projection(sizes, output);
   }
   return parts;
 }
@@ -112,33 +126,33 @@ void check_part(const AdapterPart& part, const AdaptedShape& shape, int32_t max_
 
 size_t adapter_bytes(const ModelConfig& config, const Limits& limits) {
   if (limits.max_adapters == 0) return 0;
-  AdaptedShape shapes[kNumAdapted];
-  list_shapes(config, shapes);
-  size_t layer = 0;
-  for (const AdaptedShape& shape : shapes) layer += shape_bytes(shape, padded_rank(limits.max_adapter_rank));
-  return layer * static_cast<size_t>(config.num_layers) * static_cast<size_t>(limits.max_adapters);
+  const Model model = make_dimensions(config);
+  size_t slot = 0;
+  for (int32_t layer = 0; layer < config.num_layers; layer++) {
+    for (const AdaptedShape& shape : shapes_of(config, model, layer))
+      slot += shape_bytes(shape, padded_rank(limits.max_adapter_rank));
+  }
+  return slot * static_cast<size_t>(limits.max_adapters);
 }
 
 AdapterSlots::AdapterSlots(const ModelConfig& config, const Limits& limits)
     : config_(config), num_slots_(limits.max_adapters), max_rank_(padded_rank(limits.max_adapter_rank)),
       memory_(adapter_bytes(config, limits)) {
-  list_shapes(config, shapes_);
-  layer_bytes_ = 0;
-  for (int32_t i = 0; i < kNumAdapted; i++) {
-    offsets_[i] = layer_bytes_;
-    layer_bytes_ += shape_bytes(shapes_[i], max_rank_);
-    parts_[i] = part_of_outputs(config, i, shapes_[i].num_outputs);
+  const Model model = make_dimensions(config);
+  for (int32_t layer = 0; layer < config.num_layers; layer++) {
+    const AdaptedShapes shapes = shapes_of(config, model, layer);
+    for (int32_t i = 0; i < kNumAdapted; i++) {
+      places_.push_back({shapes[i], slot_bytes_, part_of_outputs(config, layer, i, shapes[i].num_outputs)});
+      slot_bytes_ += shape_bytes(shapes[i], max_rank_);
+    }
   }
-  matrices_.resize(static_cast<size_t>(num_slots_) * config.num_layers * kNumAdapted, LowRank{});
-}
-
-LowRank& AdapterSlots::at(int32_t slot, int32_t layer, int32_t matrix) {
-  return matrices_[(static_cast<size_t>(slot) * config_.num_layers + layer) * kNumAdapted + matrix];
+  for (const Place& place : places_) parts_.push_back(place.parts.data());
+  matrices_.resize(static_cast<size_t>(num_slots_) * places_.size(), LowRank{});
 }
 
 void AdapterSlots::clear(int32_t slot) {
   require(slot >= 0 && slot < num_slots_, "there is no slot " + std::to_string(slot));
-  std::fill_n(&at(slot, 0, 0), static_cast<size_t>(config_.num_layers) * kNumAdapted, LowRank{});
+  std::fill_n(&at(slot, 0), places_.size(), LowRank{});
 }
 
 void AdapterSlots::set(int32_t slot, int32_t layer, const std::string& matrix, const std::vector<AdapterPart>& parts) {
@@ -147,7 +161,8 @@ void AdapterSlots::set(int32_t slot, int32_t layer, const std::string& matrix, c
   require(slot >= 0 && slot < num_slots_ && layer >= 0 && layer < config_.num_layers && index < kNumAdapted,
           "there is no matrix " + matrix + " in layer " + std::to_string(layer) + " of slot " + std::to_string(slot));
   require(index < kAdaptedGateUp || !config_.has_experts(layer), "experts cannot be adapted");
-  const AdaptedShape& shape = shapes_[index];
+  const size_t place = static_cast<size_t>(layer) * kNumAdapted + index;
+  const AdaptedShape& shape = places_[place].shape;
   require(parts.size() == static_cast<size_t>(shape.num_parts), "the parts of the matrix and of the adapter differ");
   int32_t rank = 0;
   for (const AdapterPart& part : parts) {
@@ -155,8 +170,7 @@ void AdapterSlots::set(int32_t slot, int32_t layer, const std::string& matrix, c
     rank = std::max(rank, padded_rank(part.rank));
   }
   if (rank == 0) return;
-  const size_t place = (static_cast<size_t>(slot) * config_.num_layers + layer) * layer_bytes_ + offsets_[index];
-  auto* shrink = reinterpret_cast<uint8_t*>(memory_.data() + place);
+  auto* shrink = reinterpret_cast<uint8_t*>(memory_.data() + slot * slot_bytes_ + places_[place].offset);
   auto* expand = reinterpret_cast<int8_t*>(shrink + shrink_bytes(shape, rank));
   auto* rank_scales = reinterpret_cast<float*>(expand + expand_bytes(shape, rank));
   std::memset(shrink, 0, shape_bytes(shape, rank));
@@ -168,14 +182,14 @@ void AdapterSlots::set(int32_t slot, int32_t layer, const std::string& matrix, c
     pack_shrink(part, peaks, static_cast<int32_t>(i) * rank, shape.k, shrink, rank_scales);
     pack_expand(part, peaks, rank, expand);
   }
-  at(slot, layer, index) = {rank, shape.num_parts * rank, shrink, expand, rank_scales};
+  at(slot, place) = {rank, shape.num_parts * rank, shrink, expand, rank_scales};
 }
 
 AdapterTable AdapterSlots::table() const {
   AdapterTable table{};
   table.num_layers = config_.num_layers;
   table.matrices = matrices_.data();
-  for (int32_t i = 0; i < kNumAdapted; i++) table.parts[i] = parts_[i].data();
+  table.parts = parts_.data();
   return table;
 }
 

@@ -37,15 +37,21 @@ class AdapterSlots {
   int32_t size() const { return num_slots_; }
 
  private:
-  LowRank& at(int32_t slot, int32_t layer, int32_t matrix);
+  // A matrix that adapters may change: its place in the memory of a slot, and the parts of each 16 outputs.
+  struct Place {
+    AdaptedShape shape;
+    size_t offset;
+    std::vector<uint8_t> parts;
+  };
+  LowRank& at(int32_t slot, size_t place) { return matrices_[static_cast<size_t>(slot) * places_.size() + place]; }
 
   const ModelConfig config_;
   int32_t num_slots_, max_rank_;
-  AdaptedShape shapes_[kNumAdapted];
-  size_t offsets_[kNumAdapted], layer_bytes_;
+  size_t slot_bytes_ = 0;
+  std::vector<Place> places_;  // [layers][kNumAdapted]
   Arena memory_;
-  std::vector<LowRank> matrices_;
-  std::vector<uint8_t> parts_[kNumAdapted];  // of each 16 outputs
+  std::vector<LowRank> matrices_;       // [slots][layers][kNumAdapted]
+  std::vector<const uint8_t*> parts_;   // of each place
 };
 
 }  // namespace headrace

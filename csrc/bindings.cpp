@@ -27,6 +27,12 @@ namespace {
 using ReadOnlyBytes = nb::ndarray<const uint8_t, nb::c_contig, nb::device::cpu>;
 
 void bind_config(nb::module_& m) {
+  nb::class_<AttentionShape>(m, "AttentionShape")
+      .def(nb::init<>())
+      .def_rw("num_heads", &AttentionShape::num_heads)
+      .def_rw("num_kv_heads", &AttentionShape::num_kv_heads)
+      .def_rw("head_dim", &AttentionShape::head_dim)
+      .def_rw("keys_as_values", &AttentionShape::keys_as_values);
   nb::class_<ModelConfig>(m, "ModelConfig")
       .def(nb::init<>())
       .def_rw("dtype", &ModelConfig::dtype)
@@ -37,6 +43,8 @@ void bind_config(nb::module_& m) {
       .def_rw("num_heads", &ModelConfig::num_heads)
       .def_rw("num_kv_heads", &ModelConfig::num_kv_heads)
       .def_rw("head_dim", &ModelConfig::head_dim)
+      .def_rw("attention_shapes", &ModelConfig::attention_shapes)
+      .def_rw("kv_sources", &ModelConfig::kv_sources)
       .def_rw("vocab_size", &ModelConfig::vocab_size)
       .def_rw("num_positions", &ModelConfig::num_positions)
       .def_rw("causal", &ModelConfig::causal)

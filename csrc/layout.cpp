@@ -41,16 +41,17 @@ void add_layer(LayoutBuilder& builder, const ModelConfig& config, const Model& m
     builder.add_matrix(prefix + name, config.layer_kind(prefix + name), rows, columns);
   };
   const int32_t hidden = model.hidden_padded, outputs = static_cast<int32_t>(round_up(config.hidden_size, kPanel));
-  const int32_t queries = config.num_heads * config.head_dim, keys = config.num_kv_heads * config.head_dim;
+  const AttentionShape shape = config.attention(index);
+  const LayerSizes sizes = layer_sizes(config, index);
   if (config.has_attn_norm(index)) builder.add_norm(prefix + "attn_norm", config, hidden);
-  add_matrix("qkv", model.qkv_padded, hidden);
-  if (config.qkv_bias) builder.add_vector(prefix + "qkv_bias", model.qkv_padded);
+  add_matrix("qkv", sizes.qkv_padded, hidden);
+  if (config.qkv_bias) builder.add_vector(prefix + "qkv_bias", sizes.qkv_padded);
   if (!config.qk_norm.empty()) {
-    builder.add_vector(prefix + "q_norm", config.has_norm_of_heads() ? config.head_dim : queries);
-    builder.add_vector(prefix + "k_norm", config.has_norm_of_heads() ? config.head_dim : keys);
+    builder.add_vector(prefix + "q_norm", config.has_norm_of_heads() ? shape.head_dim : sizes.queries);
+    if (sizes.keys > 0) builder.add_vector(prefix + "k_norm", config.has_norm_of_heads() ? shape.head_dim : sizes.keys);
   }
-  if (config.sinks) builder.add_vector(prefix + "sinks", config.num_heads);
-  add_matrix("o", outputs, model.attention_padded);
+  if (config.sinks) builder.add_vector(prefix + "sinks", shape.num_heads);
+  add_matrix("o", outputs, sizes.attention_padded);
   if (config.o_bias) builder.add_vector(prefix + "o_bias", hidden);
   if (config.norms != "pre") builder.add_norm(prefix + "post_attn_norm", config, hidden);
   if (config.has_norms_before() && !config.shared_norm) builder.add_norm(prefix + "mlp_norm", config, hidden);
@@ -125,6 +126,47 @@ Activation parse_activation(const std::string& name) {
   return static_cast<Activation>(found - std::begin(names));
 }
 
+void check_shape(const AttentionShape& shape) {
+  require(shape.num_heads > 0 && shape.num_kv_heads > 0 && shape.num_heads % shape.num_kv_heads == 0,
+          "num_heads must be a multiple of num_kv_heads");
+  require(shape.head_dim > 0 && shape.head_dim % 16 == 0 && shape.head_dim <= kMaxHeadDim,
+          "head_dim is " + std::to_string(shape.head_dim) + "; expected a multiple of 16 up to " + std::to_string(kMaxHeadDim));
+}
+
+// Without a causal mask a sequence is computed in one step, and its keys live for one layer.
+void check_kv_source(const ModelConfig& config, int32_t layer) {
+  const int32_t source = config.kv_source(layer);
+  if (source == layer) return;
+  const std::string name = "layer " + std::to_string(layer) + " attends to the keys of layer " + std::to_string(source);
+  require(config.causal && source >= 0 && source < layer && config.owns_kv(source), name + ", which it cannot");
+  const AttentionShape own = config.attention(layer), other = config.attention(source);
+  require(own.num_kv_heads == other.num_kv_heads && own.head_dim == other.head_dim, name + ", whose heads differ");
+}
+
+void check_attention(const ModelConfig& config) {
+  const auto one_a_layer = [&](const char* name, size_t size) {
+    require(size == 0 || size == static_cast<size_t>(config.num_layers), std::string(name) + " must have one entry a layer");
+  };
+  one_a_layer("attention_shapes", config.attention_shapes.size());
+  one_a_layer("kv_sources", config.kv_sources.size());
+  one_a_layer("windows", config.windows.size());
+  one_a_layer("rope_of_layer", config.rope_of_layer.size());
+  const int32_t num_ropes = static_cast<int32_t>(config.rope_frequencies.size());
+  require(num_ropes > 0 && config.rope_factors.size() == config.rope_frequencies.size(), "every rope must have a factor");
+  for (int32_t i = 0; i < config.num_layers; i++) {
+    const AttentionShape shape = config.attention(i);
+    check_shape(shape);
+    check_kv_source(config, i);
+    require(config.distance_slopes.empty() || config.distance_slopes.size() == static_cast<size_t>(shape.num_heads),
+            "distance_slopes must have one entry a head");
+    const int32_t rope = config.rope(i);
+    require(rope >= 0 && rope < num_ropes, "rope_of_layer names rope " + std::to_string(rope) + "; expected 0 to " +
+                                               std::to_string(num_ropes - 1));
+    require(config.rope_frequencies[rope].size() == static_cast<size_t>(shape.head_dim) / 2,
+            "the rope of a layer must have head_dim / 2 frequencies");
+  }
+}
+
 void check_norms(const ModelConfig& config) {
   const auto expect = [](const char* field, const std::string& value, const std::vector<std::string>& names) {
     require(std::find(names.begin(), names.end(), value) != names.end(), std::string(field) + " is " + value);
@@ -149,24 +191,9 @@ bool ModelConfig::has_experts(int32_t layer) const {
 void ModelConfig::check() const {
   main_kind();
   require(kv_dtype == "bf16" || kv_dtype == "int8", "kv_dtype is " + kv_dtype + "; expected bf16 or int8");
-  require(num_layers > 0 && hidden_size > 0 && intermediate_size > 0 && vocab_size > 0 && num_heads > 0,
+  require(num_layers > 0 && hidden_size > 0 && intermediate_size > 0 && vocab_size > 0,
           "every dimension of the model must be positive");
-  require(num_kv_heads > 0 && num_heads % num_kv_heads == 0, "num_heads must be a multiple of num_kv_heads");
-  require(head_dim > 0 && head_dim % 16 == 0 && head_dim <= kMaxHeadDim,
-          "head_dim is " + std::to_string(head_dim) + "; expected a multiple of 16 up to 256");
-  require(windows.empty() || windows.size() == static_cast<size_t>(num_layers), "windows must have one entry a layer");
-  require(distance_slopes.empty() || distance_slopes.size() == static_cast<size_t>(num_heads),
-          "distance_slopes must have one entry a head");
-  const size_t half = static_cast<size_t>(head_dim) / 2;
-  const int32_t num_ropes = static_cast<int32_t>(rope_frequencies.size());
-  require(num_ropes > 0 && rope_factors.size() == rope_frequencies.size(), "every rope must have a factor");
-  for (const std::vector<double>& frequencies : rope_frequencies)
-    require(frequencies.size() == half, "every rope must have head_dim / 2 frequencies");
-  require(rope_of_layer.empty() || rope_of_layer.size() == static_cast<size_t>(num_layers),
-          "rope_of_layer must have one entry a layer");
-  for (const int32_t rope : rope_of_layer)
-    require(rope >= 0 && rope < num_ropes, "rope_of_layer names rope " + std::to_string(rope) + "; expected 0 to " +
-                                               std::to_string(num_ropes - 1));
+  check_attention(*this);
   require(num_positions >= 0 && num_positions <= (1 << 20), "num_positions must lie between 0 and 1048576");
   for (const auto& [slot, format] : layer_formats)
     require(format == "w8" || format == "w4_symmetric" || format == "fp4",
@@ -201,17 +228,20 @@ WeightKind ModelConfig::embed_kind() const {
   return main_kind() == WeightKind::kBf16 ? WeightKind::kBf16 : WeightKind::kW8;
 }
 
-int32_t ModelConfig::num_gates() const {
-  return attention_gate.empty() ? 0 : attention_gate == "head" ? num_heads : num_heads * head_dim;
+int32_t ModelConfig::num_gates(int32_t layer) const {
+  const AttentionShape shape = attention(layer);
+  return attention_gate.empty() ? 0 : attention_gate == "head" ? shape.num_heads : shape.num_heads * shape.head_dim;
 }
 
 bool ModelConfig::has_norms_before() const { return norms == "pre" || norms == "both"; }
 
 bool ModelConfig::has_attn_norm(int32_t layer) const { return has_norms_before() && (layer > 0 || first_attn_norm); }
 
-// Without a causal mask a sequence is computed in one step. Its keys live for one layer, while other rows of it may still
-// attend to those of the layer before.
-int32_t ModelConfig::kv_layers() const { return causal ? num_layers : std::min(num_layers, 2); }
+AttentionShape ModelConfig::attention(int32_t layer) const {
+  return attention_shapes.empty() ? AttentionShape{num_heads, num_kv_heads, head_dim} : attention_shapes[layer];
+}
+
+int32_t ModelConfig::kv_source(int32_t layer) const { return kv_sources.empty() ? layer : kv_sources[layer]; }
 
 KvKind ModelConfig::kv_kind() const { return kv_dtype == "int8" ? KvKind::kInt8 : KvKind::kBf16; }
 
@@ -248,29 +278,64 @@ Layout make_layout(const ModelConfig& config) {
   return std::move(builder.layout);
 }
 
-size_t kv_head_bytes(const ModelConfig& config) {
-  const size_t numbers = size_t{2} * kBlockTokens * config.head_dim;
+LayerSizes layer_sizes(const ModelConfig& config, int32_t layer) {
+  const AttentionShape shape = config.attention(layer);
+  LayerSizes sizes{};
+  sizes.queries = shape.num_heads * shape.head_dim;
+  sizes.keys = config.owns_kv(layer) ? shape.num_kv_heads * shape.head_dim : 0;
+  sizes.values = shape.keys_as_values ? 0 : sizes.keys;
+  sizes.gates = config.num_gates(layer);
+  const size_t outputs = size_t{1} * sizes.queries + sizes.keys + sizes.values + sizes.gates;
+  sizes.qkv_padded = static_cast<int32_t>(round_up(outputs, kPanel));
+  sizes.attention_padded = static_cast<int32_t>(round_up(sizes.queries, kDepth));
+  return sizes;
+}
+
+namespace {
+
+size_t kv_head_bytes(const ModelConfig& config, int32_t head_dim) {
+  const size_t numbers = size_t{2} * kBlockTokens * head_dim;
   return config.kv_kind() == KvKind::kBf16 ? numbers * 2 : numbers + 2 * kBlockTokens * sizeof(float);
 }
 
-size_t kv_block_bytes(const ModelConfig& config) {
-  return kv_head_bytes(config) * config.num_kv_heads * config.kv_layers();
+}  // namespace
+
+KvLayout make_kv_layout(const ModelConfig& config) {
+  KvLayout layout;
+  const auto bytes_of = [&](int32_t layer) {
+    const AttentionShape shape = config.attention(layer);
+    return kv_head_bytes(config, shape.head_dim) * shape.num_kv_heads;
+  };
+  size_t largest = 0;
+  for (int32_t i = 0; i < config.num_layers; i++) largest = std::max(largest, bytes_of(i));
+  for (int32_t i = 0; i < config.num_layers; i++) {
+    const int32_t source = config.kv_source(i);
+    const size_t head_bytes = kv_head_bytes(config, config.attention(i).head_dim);
+    // Without a causal mask a sequence is computed in one step. Its keys live for one layer, while other rows of it may
+    // still attend to those of the layer before: two places are enough.
+    if (!config.causal) layout.places.push_back({i % 2 * largest, head_bytes});
+    else if (source == i) layout.places.push_back({layout.block_bytes, head_bytes});
+    else layout.places.push_back(source < 0 ? KvPlace{} : layout.places[source]);
+    if (config.causal && source == i) layout.block_bytes += bytes_of(i);
+  }
+  if (!config.causal) layout.block_bytes = std::min(config.num_layers, 2) * largest;
+  return layout;
 }
+
+size_t kv_block_bytes(const ModelConfig& config) { return make_kv_layout(config).block_bytes; }
 
 Model make_dimensions(const ModelConfig& config) {
   config.check();
   Model model{};
-  const int32_t heads = config.num_heads + 2 * config.num_kv_heads;
   model.num_layers = config.num_layers;
   model.hidden = config.hidden_size;
   model.hidden_padded = static_cast<int32_t>(round_up(config.hidden_size, kDepth));
   model.intermediate_padded = static_cast<int32_t>(round_up(config.intermediate_size, kDepth));
-  model.num_heads = config.num_heads;
-  model.num_kv_heads = config.num_kv_heads;
-  model.group = config.num_heads / config.num_kv_heads;
-  model.head_dim = config.head_dim;
-  model.attention_padded = static_cast<int32_t>(round_up(size_t{1} * config.num_heads * config.head_dim, kDepth));
-  model.qkv_padded = static_cast<int32_t>(round_up(size_t{1} * heads * config.head_dim + config.num_gates(), kPanel));
+  for (int32_t i = 0; i < config.num_layers; i++) {
+    const LayerSizes sizes = layer_sizes(config, i);
+    model.attention_padded = std::max(model.attention_padded, sizes.attention_padded);
+    model.qkv_padded = std::max(model.qkv_padded, sizes.qkv_padded);
+  }
   model.vocab = config.vocab_size;
   model.vocab_padded = static_cast<int32_t>(round_up(config.vocab_size, kPanel));
   model.activation = parse_activation(config.activation);
@@ -279,7 +344,6 @@ Model make_dimensions(const ModelConfig& config) {
   model.norms_stream = config.norms == "stream";
   model.parallel = config.parallel;
   model.has_gate = config.gated_mlp;
-  model.num_gates = config.num_gates();
   model.has_softplus_gates = config.gate_activation == "softplus";
   model.norms_by_head = config.qk_norm == "layer";
   model.norms_rotated = config.qk_norm == "rotated";
@@ -292,7 +356,6 @@ Model make_dimensions(const ModelConfig& config) {
   }
   model.norm_eps = config.norm_eps;
   model.embedding_scale = config.embedding_scale;
-  model.attention_scale = config.attention_scale;
   model.attention_softcap = config.attention_softcap;
   model.logit_softcap = config.logit_softcap;
   model.qkv_clip = config.qkv_clip;

@@ -10,12 +10,20 @@
 
 namespace headrace {
 
+// The heads of the attention of a layer.
+struct AttentionShape {
+  int32_t num_heads = 0, num_kv_heads = 0, head_dim = 0;
+  bool keys_as_values = false;  // the layer has no v: its values are the projected keys, before norm and rotation
+};
+
 // The fields of `ModelSpec` (inference/models/spec.py) that the runtime needs.
 struct ModelConfig {
   std::string dtype = "bf16";     // bf16, w8a8, w8a16, w4a8 or w4a16
   std::string kv_dtype = "bf16";  // bf16 or int8
   int32_t num_layers = 0, hidden_size = 0, intermediate_size = 0;
   int32_t num_heads = 0, num_kv_heads = 0, head_dim = 0, vocab_size = 0;
+  std::vector<AttentionShape> attention_shapes;  // per layer; empty: the three sizes above in all layers
+  std::vector<int32_t> kv_sources;   // per layer: the layer whose KV it attends to, -1 for none; empty: its own
   int32_t num_positions = 0;         // rows of the table of learned positions; 0: there is none
   int32_t num_token_types = 0;       // rows of the table of token types; 0: there is none
   std::string activation = "silu";   // silu, gelu_tanh, gelu_erf, relu, relu2 or clamped_swiglu
@@ -49,7 +57,7 @@ struct ModelConfig {
   std::vector<bool> expert_layers;        // per layer; empty: experts in all layers
   // Slots of layers that w4a8 and w4a16 store as w8, w4_symmetric or fp4 instead of w4.
   std::map<std::string, std::string> layer_formats;
-  std::vector<std::vector<double>> rope_frequencies;  // of each rope: radians per position, head_dim / 2
+  std::vector<std::vector<double>> rope_frequencies;  // of each rope: radians per position, half as many as a head has numbers
   std::vector<double> rope_factors;                   // of each rope: factor of the cosines and sines of pairs that turn
   std::vector<int32_t> rope_of_layer;                 // per layer; empty: the first rope on all layers
 
@@ -62,8 +70,11 @@ struct ModelConfig {
   WeightKind layer_kind(const std::string& slot) const;
   WeightKind embed_kind() const;  // 4 bits cost too much quality in the embedding and the LM head
   KvKind kv_kind() const;
-  int32_t kv_layers() const;      // layers whose keys and values are kept
-  int32_t num_gates() const;      // of the output of attention, for one row
+  AttentionShape attention(int32_t layer) const;
+  int32_t num_gates(int32_t layer) const;  // of the output of attention, for one row
+  int32_t kv_source(int32_t layer) const;
+  bool owns_kv(int32_t layer) const { return kv_source(layer) == layer; }
+  int32_t rope(int32_t layer) const { return rope_of_layer.empty() ? 0 : rope_of_layer[layer]; }
   bool has_norms_before() const;
   bool has_attn_norm(int32_t layer) const;
 };
@@ -90,10 +101,23 @@ struct Layout {
   const Slot& find(const std::string& name) const;  // throws std::out_of_range
 };
 
+// The outputs of the matrices of a layer.
+struct LayerSizes {
+  int32_t queries, keys, values, gates;  // 0: the layer computes none
+  int32_t qkv_padded, attention_padded;
+};
+
+// The places of the layers in a block of the KV cache.
+struct KvLayout {
+  std::vector<KvPlace> places;
+  size_t block_bytes = 0;  // of all layers
+};
+
 size_t panel_bytes(WeightKind kind, int32_t k);
 Layout make_layout(const ModelConfig& config);
-size_t kv_head_bytes(const ModelConfig& config);
-size_t kv_block_bytes(const ModelConfig& config);  // of all layers
+LayerSizes layer_sizes(const ModelConfig& config, int32_t layer);
+KvLayout make_kv_layout(const ModelConfig& config);
+size_t kv_block_bytes(const ModelConfig& config);
 
 // Returns the padded dimensions of a model; its pointers are null.
 Model make_dimensions(const ModelConfig& config);

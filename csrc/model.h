@@ -18,7 +18,7 @@ constexpr int kW4Group = 32;       // group of W4 weights and of their activatio
 constexpr float kTermRatio = 254;  // steps of the second term of an activation in one of the first: half a step is 127
 constexpr int kBlockTokens = 32;   // tokens of a KV block
 constexpr int kChunkTokens = 256;  // attention processes a context in chunks of this, at absolute positions
-constexpr int kMaxHeadDim = 256;
+constexpr int kMaxHeadDim = 512;
 constexpr int kBlockRows = 64;     // rows of a block in the row-split step
 constexpr int kColumnRows = 128;   // the largest step that is split by columns
 constexpr int kColumnRowsPerThread = 24;
@@ -74,6 +74,7 @@ struct Matrix {
 // The matrices of a layer that adapters may change.
 enum AdaptedMatrix : int32_t { kAdaptedQkv, kAdaptedOutput, kAdaptedGateUp, kAdaptedDown };
 constexpr int kNumAdapted = 4;
+constexpr int kMaxProjections = 4;  // parts of qkv: q, k, v and gates
 
 // Sizes of such a matrix. It has factors for each part: q, k and v, or gate and up.
 struct AdaptedShape {
@@ -95,7 +96,7 @@ constexpr size_t expand_panel_bytes(int32_t rank) { return size_t{kPanel} * rank
 struct AdapterTable {
   int32_t num_layers;
   const LowRank* matrices;            // [slots][layers][kNumAdapted]
-  const uint8_t* parts[kNumAdapted];  // of each 16 outputs
+  const uint8_t* const* parts;        // [layers][kNumAdapted]: of each 16 outputs
 };
 
 // The weights of a norm, and what is added after it; the weights are null if there is no norm at this place.
@@ -103,7 +104,21 @@ struct Norm {
   const float *weight, *bias;
 };
 
+// The heads of the attention of a layer.
+struct Heads {
+  int32_t count, num_kv, group, dim;  // `group`: query heads that share a KV head
+  bool owns_kv;         // false: the layer attends to the keys of an earlier one, and computes none
+  bool keys_as_values;  // the layer computes no values: they are its keys, before norm and rotation
+  int32_t num_gates;    // of the output of attention, behind q, k and v; 0: none, `count`: one a head
+  float scale;          // of the scores
+
+  constexpr int queries() const { return count * dim; }
+  constexpr int keys() const { return owns_kv ? num_kv * dim : 0; }
+  constexpr int values() const { return keys_as_values ? 0 : keys(); }
+};
+
 struct Layer {
+  Heads heads;
   Norm attn_norm, mlp_norm;            // before attention and MLP; the same one if they share it
   Norm post_attn_norm, post_mlp_norm;  // after them
   // null where there is none; with a router, `gate_up_bias` and `down_bias` have a row for each expert
@@ -152,19 +167,19 @@ struct Experts {
 
 struct Model {
   int32_t num_layers, hidden, hidden_padded, intermediate_padded;
-  int32_t num_heads, num_kv_heads, group, head_dim, attention_padded, qkv_padded, vocab, vocab_padded;
+  int32_t attention_padded, qkv_padded;  // of the largest layer
+  int32_t vocab, vocab_padded;
   Activation activation;
   NormKind norm;
   bool causal;             // false: a token attends to all of its sequence, which is in one step
   bool norms_stream;       // the norms after attention and MLP apply to the stream, after the residual was added
   bool parallel;           // attention and MLP both read the input of the layer
   bool has_gate;           // of the MLP
-  int32_t num_gates;       // of the output of attention, behind q, k and v; 0: none, `num_heads`: one a head
   bool has_softplus_gates;  // instead of sigmoids
   bool norms_by_head;      // `q_norms` and `k_norms` are layer norms of each head, not one RMS norm of all heads
   bool norms_rotated;      // `q_norm` and `k_norm` follow the rotary embedding
   Experts experts;
-  float norm_eps, embedding_scale, attention_scale;
+  float norm_eps, embedding_scale;
   float attention_softcap, logit_softcap, qkv_clip;  // 0: none
   float swiglu_limit;      // of the clamped swiglu
   const Layer* layers;
@@ -178,19 +193,24 @@ struct Model {
   AdapterTable adapters;
 };
 
-// [block][layer][KV head] pieces of `head_bytes`. The block is outermost because the system allocates pages of 2 MB on
+// The place of a layer in a block of the KV cache: its first byte, and the bytes of a KV head.
+struct KvPlace {
+  size_t offset, head_bytes;
+};
+
+// [block][layer][KV head] pieces. Layers that share keys have the same place. The block is outermost because the system allocates pages of 2 MB on
 // first touch, which costs milliseconds each: with the layer outermost, a new block would touch a page of every layer.
 //   bf16  K [D/2][32 tokens][2], V [16 token pairs][D][2]
 //   int8  K [D/4][32 tokens][4] as k + 128, V [16 token pairs][D][2] signed, then 32 K scales and 32 V scales (fp32)
 struct KvCache {
   uint8_t* base;
   KvKind kind;
-  int32_t num_layers, num_kv_heads;
-  size_t head_bytes;
+  size_t block_bytes;
+  const KvPlace* places;  // of each layer
 
-  uint8_t* piece(int layer, int block, int head) const {
-    return base + ((static_cast<size_t>(block) * num_layers + layer) * num_kv_heads + head) * head_bytes;
-  }
+  // Returns the piece of a head in block 0; those of other blocks are whole `block_bytes` after it.
+  uint8_t* first_piece(int layer, int head) const { return base + places[layer].offset + head * places[layer].head_bytes; }
+  uint8_t* piece(int layer, int block, int head) const { return first_piece(layer, head) + block * block_bytes; }
 };
 
 // Inputs of a matrix. bf16: [K/32][rows][32]. Otherwise an input is scale * (first + second / kTermRatio), signed bytes in

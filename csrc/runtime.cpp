@@ -94,7 +94,7 @@ Workspace carve_workspace(const ModelConfig& config, const Model& model, const L
   work.row_position = carver.take<int32_t>(tokens);
   if (limits.max_adapters > 0) {
     work.row_adapter = carver.take<int32_t>(tokens);
-    work.adapter_inner_pitch = (model.num_gates ? 4 : 3) * static_cast<int32_t>(round_up(limits.max_adapter_rank, kRankBlock));
+    work.adapter_inner_pitch = kMaxProjections * static_cast<int32_t>(round_up(limits.max_adapter_rank, kRankBlock));
     work.adapter_inner = carver.take<int16_t>(rows * work.adapter_inner_pitch);
     work.adapter_inner_scales = carver.take<float>(rows * work.adapter_inner_pitch / kRankBlock);
     const int32_t widest = std::max({model.hidden_padded, model.attention_padded, model.intermediate_padded});
@@ -107,7 +107,7 @@ Workspace carve_workspace(const ModelConfig& config, const Model& model, const L
 std::vector<float*> carve_ropes(const ModelConfig& config, const Limits& limits, Carver& carver) {
   std::vector<float*> tables;
   for (size_t i = 0; i < config.rope_frequencies.size(); i++)
-    tables.push_back(carver.take<float>(static_cast<size_t>(limits.max_context_tokens) * config.head_dim));
+    tables.push_back(carver.take<float>(limits.max_context_tokens * 2 * config.rope_frequencies[i].size()));
   return tables;
 }
 
@@ -154,7 +154,8 @@ Runtime::Runtime(const ModelConfig& config, const Limits& limits, std::shared_pt
   work_ = carve_workspace(config, model_, limits, num_threads, carver);
   ropes_ = carve_ropes(config, limits, carver);
   for (size_t i = 0; i < ropes_.size(); i++) fill_rope(ropes_[i], config.rope_frequencies[i], config.rope_factors[i]);
-  kv_ = {kv_memory_.data(), config.kv_kind(), config.kv_layers(), config.num_kv_heads, kv_head_bytes(config)};
+  kv_layout_ = make_kv_layout(config);
+  kv_ = {kv_memory_.data(), config.kv_kind(), kv_layout_.block_bytes, kv_layout_.places.data()};
   connect_weights();
   model_.adapters = adapters_.table();
   for (int i = 0; i < num_threads; i++) scratch_.push_back(std::make_unique<SampleScratch>(config.vocab_size));
@@ -184,6 +185,14 @@ namespace {
 Matrix matrix_at(const Slot& slot, const uint8_t* base) {
   return {slot.kind, slot.num_rows / kPanel, slot.num_columns, panel_bytes(slot.kind, slot.num_columns),
           base + slot.offset};
+}
+
+Heads heads_of(const ModelConfig& config, int index) {
+  const AttentionShape shape = config.attention(index);
+  const double usual = 1.0 / std::sqrt(static_cast<double>(shape.head_dim));
+  const float scale = config.attention_scale > 0 ? config.attention_scale : static_cast<float>(usual);
+  return {shape.num_heads, shape.num_kv_heads, shape.num_heads / shape.num_kv_heads, shape.head_dim, config.owns_kv(index),
+          shape.keys_as_values, config.num_gates(index), scale};
 }
 
 }  // namespace
@@ -223,6 +232,7 @@ void Runtime::connect_layer(const Layout& layout, int index) {
   };
   const auto matrix = [&](const std::string& name) { return matrix_at(layout.find(prefix + name), base); };
   Layer& layer = layers_[index];
+  layer.heads = heads_of(config_, index);
   layer.attn_norm = norm("attn_norm", config_.has_attn_norm(index));
   layer.mlp_norm = norm(config_.shared_norm ? "attn_norm" : "mlp_norm", config_.has_norms_before());
   layer.post_attn_norm = norm("post_attn_norm", config_.norms != "pre");
@@ -235,9 +245,9 @@ void Runtime::connect_layer(const Layout& layout, int index) {
   layer.sinks = vector("sinks", config_.sinks);
   const bool by_head = config_.has_norm_of_heads(), by_output = !config_.qk_norm.empty() && !by_head;
   layer.q_norm = vector("q_norm", by_head);
-  layer.k_norm = vector("k_norm", by_head);
+  layer.k_norm = vector("k_norm", by_head && layer.heads.owns_kv);
   layer.q_norms = vector("q_norm", by_output);
-  layer.k_norms = vector("k_norm", by_output);
+  layer.k_norms = vector("k_norm", by_output && layer.heads.owns_kv);
   layer.router = vector("router", routed);
   layer.router_bias = vector("router_bias", routed && config_.router_bias);
   layer.choice_bias = vector("choice_bias", routed && config_.choice_bias);
@@ -252,7 +262,7 @@ void Runtime::connect_layer(const Layout& layout, int index) {
     if (config_.shared_size > 0) layer.shared_down = matrix("shared_down");
   }
   layer.window = config_.windows.empty() ? 0 : config_.windows[index];
-  layer.rope = ropes_[config_.rope_of_layer.empty() ? 0 : config_.rope_of_layer[index]];
+  layer.rope = ropes_[config_.rope(index)];
 }
 
 void Runtime::execute(const Step& step) {

@@ -61,6 +61,7 @@ class Runtime {
   AdapterSlots adapters_;
   Model model_;
   std::vector<Layer> layers_;
+  KvLayout kv_layout_;
   KvCache kv_;
   Workspace work_;
   std::vector<float*> ropes_;

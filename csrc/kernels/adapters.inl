@@ -130,7 +130,7 @@ void StepRun::shrink_rows(const Adapted& adapted, const Matrix& base, const Acti
 
 // Adds to a tile of `count` rows from `row` on, at outputs `column` to `column + kPanel`.
 void StepRun::expand_rows(const Adapted& adapted, int row, int count, int column, float* tile) const {
-  const uint8_t* parts = m.adapters.parts[adapted.matrix] + column / (kPanel / 2);
+  const uint8_t* parts = m.adapters.parts[adapted.layer * kNumAdapted + adapted.matrix] + column / (kPanel / 2);
   for (int r = row; r < row + count; r++, tile += kPanel) {
     const LowRank* matrix = low_rank(adapted, r);
     if (matrix) expand_panel(*matrix, parts, column / kPanel, inner(adapted.scratch + r), tile);

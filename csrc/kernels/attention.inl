@@ -7,8 +7,11 @@
 
 constexpr float kNoScore = -1e30f;
 
+// Bytes between the rows of a tile beyond what they hold: at a power of two the rows would share few sets of the L1 cache.
+constexpr int kRowGap = 64;
+
 struct AttentionTile {
-  alignas(64) int8_t queries[kRowsAttention][kMaxHeadDim * 2];  // signed bytes or bf16, times scale and log2(e)
+  alignas(64) int8_t queries[kRowsAttention][kMaxHeadDim * 2 + kRowGap];  // signed bytes or bf16, times scale and log2(e)
   float scales[kRowsAttention];
   int32_t biases[kRowsAttention];  // int8: kW8Bias * sum of the query
   int begin[kRowsAttention], end[kRowsAttention];  // positions that the row sees
@@ -23,10 +26,11 @@ struct AttentionTile {
 
 // The blocks of one sequence, one layer and one KV head.
 struct Context {
-  const KvCache* kv;
+  const uint8_t* first_piece;  // in block 0 of the cache
+  size_t block_bytes;
   const int32_t* table;
-  int layer, kv_head, first_block, last_block;  // blocks that some row sees
-  const uint8_t* piece(int block) const { return kv->piece(layer, table[block], kv_head); }
+  int first_block, last_block;  // blocks that some row sees
+  const uint8_t* piece(int block) const { return first_piece + table[block] * block_bytes; }
 };
 
 // Prefetch distance in KV blocks. Blocks are scattered in memory, so the hardware prefetcher cannot predict them.
@@ -41,18 +45,19 @@ INLINE const uint8_t* piece_ahead(const Context& context, const Context& followi
   return following.piece(after < following.last_block ? after : following.last_block);
 }
 
-INLINE void load_query(AttentionTile& tile, int r, KvKind kind, const HeadShape& shape, const float* head, int position,
-                       float scale) {
+INLINE void load_query(AttentionTile& tile, int r, KvKind kind, const HeadShape& shape, const float* head, int position) {
+  const float scale = shape.layer->heads.scale;
+  const int d = shape.layer->heads.dim;
   alignas(64) float query[kMaxHeadDim];
   rotate_head(shape, head, shape.layer->q_norm, position, query);
   if (kind == KvKind::kInt8) {
     int32_t total;
-    tile.scales[r] = quantize_s8(query, shape.head_dim, tile.queries[r], &total) * (scale * kLog2E);
+    tile.scales[r] = quantize_s8(query, d, tile.queries[r], &total) * (scale * kLog2E);
     tile.biases[r] = kW8Bias * total;
     return;
   }
   const vf factor = set_f(scale * kLog2E);
-  for (int i = 0; i < shape.head_dim; i += W) {
+  for (int i = 0; i < d; i += W) {
     store_bf16(reinterpret_cast<uint16_t*>(tile.queries[r]) + i, mul(load_f(query + i), factor));
   }
 }
@@ -62,7 +67,7 @@ struct AttentionState {
   alignas(64) float scores[ROWS][kChunkTokens];
   alignas(64) int16_t weights[ROWS][kChunkTokens];  // int8 cache: fixed point; bf16 cache: bf16
   alignas(64) float value_scales[kChunkTokens];
-  alignas(64) float out[ROWS][kMaxHeadDim];
+  alignas(64) float out[ROWS][kMaxHeadDim + kRowGap / sizeof(float)];
   float largest[ROWS], sum[ROWS], correction[ROWS], unit[ROWS];
 };
 
@@ -326,10 +331,10 @@ INLINE void attend(const AttentionTile& tile, const Context& context, const Cont
 }
 
 // Pads a tile to a row count that a kernel is instantiated for.
-INLINE void repeat_last_row(AttentionTile& tile) {
+INLINE void repeat_last_row(AttentionTile& tile, int d) {
   const int last = tile.num_rows - 1;
   for (int r = tile.num_rows; r < padded_rows(tile.num_rows); r++) {
-    __builtin_memcpy(tile.queries[r], tile.queries[last], sizeof tile.queries[r]);
+    __builtin_memcpy(tile.queries[r], tile.queries[last], static_cast<size_t>(d) * 2);
     tile.scales[r] = tile.scales[last], tile.biases[r] = tile.biases[last], tile.sinks[r] = tile.sinks[last];
     tile.slopes[r] = tile.slopes[last], tile.positions[r] = tile.positions[last];
     tile.begin[r] = tile.begin[last], tile.end[r] = tile.end[last], tile.out[r] = tile.out[last];

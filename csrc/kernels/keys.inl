@@ -2,14 +2,13 @@
 
 struct HeadShape {
   const Layer* layer;
-  int head_dim;
   float eps;
   bool norms_rotated;  // the norm follows the rotation
 };
 
 // Applies the norm (if the model has one) and the rotation to a query or key head, in the order of the model.
 INLINE void rotate_head(const HeadShape& shape, const float* head, const float* norm, int position, float* out) {
-  const int d = shape.head_dim, half = d / 2;
+  const int d = shape.layer->heads.dim, half = d / 2;
   alignas(64) float normed[kMaxHeadDim];
   if (norm && !shape.norms_rotated) {
     rms_norm(head, norm, d, d, shape.eps, normed);
@@ -74,12 +73,12 @@ INLINE void prefetch_slot(KvKind kind, const uint8_t* piece, int position, int d
 // Writes key and value of one row and KV head into the cache.
 INLINE void store_kv(const HeadShape& shape, KvKind kind, uint8_t* piece, int position, const float* key_in,
                      const float* value_in) {
+  const int d = shape.layer->heads.dim, slot = position % kBlockTokens;
   alignas(64) float key[kMaxHeadDim], value[kMaxHeadDim];
   rotate_head(shape, key_in, shape.layer->k_norm, position, key);
-  __builtin_memcpy(value, value_in, static_cast<size_t>(shape.head_dim) * sizeof(float));
-  make_finite(key, shape.head_dim);
-  make_finite(value, shape.head_dim);
-  const int slot = position % kBlockTokens;
-  if (kind == KvKind::kBf16) store_kv_bf16(piece, slot, shape.head_dim, key, value);
-  else store_kv_int8(piece, slot, shape.head_dim, key, value);
+  __builtin_memcpy(value, value_in, static_cast<size_t>(d) * sizeof(float));
+  make_finite(key, d);
+  make_finite(value, d);
+  if (kind == KvKind::kBf16) store_kv_bf16(piece, slot, d, key, value);
+  else store_kv_int8(piece, slot, d, key, value);
 }

@@ -17,20 +17,20 @@ void StepRun::project_qkv(const Layer& layer, Rows rows, Share panels) const {
 
 // Applies the norms over more than the numbers of a head, or with weights of their own for each head, and the clipping.
 void StepRun::finish_qkv(const Layer& layer, Rows rows) const {
-  const int queries = m.num_heads * d, keys = m.num_kv_heads * d;
+  const int d = layer.heads.dim, queries = layer.heads.queries(), keys = layer.heads.keys();
   const vf clip = set_f(m.qkv_clip), negative = set_f(-m.qkv_clip);
   for (int token = rows.token; token < rows.token + rows.count; token++) {
     float* heads = qkv(token);
     if (layer.q_norms) {
-      norm_heads(layer.q_norms, queries, heads);
-      norm_heads(layer.k_norms, keys, heads + queries);
+      norm_heads(layer.q_norms, d, queries, heads);
+      if (keys > 0) norm_heads(layer.k_norms, d, keys, heads + queries);
     }
     if (m.qkv_clip == 0) continue;
-    for (int i = 0; i < queries + 2 * keys; i += W) store_f(heads + i, max(min(load_f(heads + i), clip), negative));
+    for (int i = 0; i < queries + keys + layer.heads.values(); i += W) store_f(heads + i, max(min(load_f(heads + i), clip), negative));
   }
 }
 
-void StepRun::norm_heads(const float* weights, int count, float* heads) const {
+void StepRun::norm_heads(const float* weights, int d, int count, float* heads) const {
   if (!m.norms_by_head) return rms_norm(heads, weights, count, count, m.norm_eps, heads);
   for (int i = 0; i < count; i += d) layer_norm(heads + i, {weights + i, nullptr}, d, d, m.norm_eps, heads + i);
 }

@@ -13,8 +13,6 @@ void StepRun::run_columns() {
   const Rows every = {0, count, alone ? thread * kRedundantRows : 0, 0};
   const Rows split = {mine.begin, mine.end - mine.begin, mine.begin, mine.begin};
   const Rows normed = alone ? every : split;
-  // Enough sequences of one row: a thread attends only to keys that it has written itself, without a barrier.
-  const bool whole_heads = count == step.num_sequences && count * m.num_kv_heads >= 4 * num_threads;
   const auto barrier_after = [&](Phase phase) {
     watch.end(phase);
     team.barrier(thread);
@@ -58,8 +56,12 @@ void StepRun::run_columns() {
       finish_qkv(layer, split);
       barrier_after(Phase::kNorm);
     }
-    store_keys_share(index, whole_heads);
-    whole_heads ? watch.end(Phase::kKeys) : barrier_after(Phase::kKeys);
+    // Enough sequences of one row: a thread attends only to keys that it has written itself, without a barrier.
+    const bool whole_heads = count == step.num_sequences && count * layer.heads.num_kv >= 4 * num_threads;
+    if (layer.heads.owns_kv) {
+      store_keys_share(index, whole_heads);
+      whole_heads ? watch.end(Phase::kKeys) : barrier_after(Phase::kKeys);
+    }
     attend_share(index, whole_heads);
     barrier_before(layer.o, panels(layer.o).begin, Phase::kAttention);
     if (!quantizes_heads(layer)) {
@@ -158,8 +160,8 @@ void StepRun::begin_layer(int index, Rows rows) const {
   project_qkv(layer, rows, all(layer.qkv));
   watch.end(Phase::kQkv);
   if (finishes_qkv(layer)) finish_qkv(layer, rows);
-  for (int i = 0; i < rows.count; i++) {
-    for (int head = 0; head < m.num_kv_heads; head++) store_keys(index, layer, rows.token + i, head);
+  for (int i = 0; layer.heads.owns_kv && i < rows.count; i++) {
+    for (int head = 0; head < layer.heads.num_kv; head++) store_keys(index, layer, rows.token + i, head);
   }
   watch.end(Phase::kKeys);
 }

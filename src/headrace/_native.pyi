@@ -11,6 +11,12 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 BLOCK_TOKENS: int
 
+class AttentionShape:
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    keys_as_values: bool
+
 class ModelConfig:
     dtype: str
     kv_dtype: str
@@ -20,6 +26,8 @@ class ModelConfig:
     num_heads: int
     num_kv_heads: int
     head_dim: int
+    attention_shapes: list[AttentionShape]
+    kv_sources: list[int]
     vocab_size: int
     num_positions: int
     num_token_types: int

@@ -152,7 +152,7 @@ def test_gemma_3_is_read_in_the_form_of_transformers_5():
     assert spec.ropes == (RopeSpec(theta=1e6), RopeSpec(theta=1e4))
     assert spec.rope_of_layer == (1, 1, 1, 1, 1, 0)
     assert spec.embedding_scale == math.sqrt(64)
-    assert spec.scale == 64**-0.5
+    assert spec.scale(0) == 64**-0.5
     assert (spec.activation, spec.qk_norm, spec.norms) == ("gelu_tanh", "head", "both")
     assert spec.tie_embeddings
 
@@ -390,4 +390,4 @@ def test_the_residual_multiplier_of_granite_is_folded():
     spec = spec_of(TINY_LLAMA | granite)
 
     assert (spec.embedding_scale, spec.norm_eps, spec.logit_scale) == (24.0, 4e-5, 0.125)
-    assert spec.scale == 1.0
+    assert spec.scale(0) == 1.0

@@ -188,7 +188,7 @@ def test_gemma_3_alternates_local_and_global_layers(tmp_path):
     assert read.rope_of_layer == (1, 1, 1, 1, 1, 0)
     assert (read.activation, read.qk_norm, read.norms) == ("gelu_tanh", "head", "both")
     assert read.embedding_scale == spec.hidden_size**0.5
-    assert read.scale == spec.head_dim**-0.5
+    assert read.scale(0) == spec.head_dim**-0.5
 
 
 def test_the_real_file_gives_the_spec_of_smollm2(smollm2_path):

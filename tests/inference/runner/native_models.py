@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from headrace import _native
-from headrace.inference.models.spec import ModelSpec, MoeSpec, RopeSpec
+from headrace.inference.models.spec import AttentionShape, ModelSpec, MoeSpec, RopeSpec
 from headrace.inference.models.weights import STORED_BITS, Encoding, RawTensor, WeightSource
 from headrace.inference.runner.memory import MemoryBudget
 from headrace.inference.runner.native import NativeRunner, load_native_runner
@@ -192,6 +192,21 @@ SPECS: Mapping[str, ModelSpec] = {
         head_dim=48,
         logit_softcap=3.0,
     ),
+    "heads by layer": small_spec(
+        num_layers=5,
+        hidden_size=80,
+        attention_shapes=tuple(
+            AttentionShape(num_heads=heads, num_kv_heads=kv_heads, head_dim=size, keys_as_values=size == 512)
+            for heads, kv_heads, size in ((4, 2, 48), (4, 1, 512), (6, 2, 48), (2, 1, 512), (4, 2, 48))
+        ),
+        kv_sources=(0, 1, 2, 1, 2),
+        ropes=(RopeSpec(), RopeSpec(theta=1e5, kind="proportional", rotary_dim=128)),
+        rope_of_layer=(0, 1, -1, 1, 0),
+        windows=(40, 0, 40, 0, 40),
+        qk_norm="head",
+        qkv_bias=True,
+        sinks=True,
+    ),
     "dynamic rope": small_spec(head_dim=96, ropes=(RopeSpec(kind="dynamic", factor=2.0, original_max_positions=128),)),
 }
 
@@ -199,6 +214,7 @@ WITHOUT_TORCH = {
     "scores by distance",
     "gates after attention, one a number",
     "gates after attention, one a head",
+    "heads by layer",
 }
 """Networks that the torch backend refuses."""
 

@@ -49,7 +49,8 @@ def _refuse_missing_parts(model: Model) -> None:
     """Raise `UnsupportedModel` if a network has a part that this backend does not compute."""
     missing = {
         "scores by distance (alibi)": bool(model.spec.distance_slopes),
-        "gates after attention": model.spec.num_gates > 0,
+        "gates after attention": model.spec.attention_gate is not None,
+        "layers with different heads": not model.spec.has_one_attention_shape,
     }
     for part, is_there in missing.items():
         if is_there:

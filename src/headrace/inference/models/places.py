@@ -222,9 +222,10 @@ def _fuse(shapes: list[Shape], groups: int) -> tuple[Shape, list[Rows | None]]:
 def _rotary_rows(rows: Rows | None, spec: ModelSpec, name: str, shape: Shape, interleaved: bool) -> Rows | None:
     """Put the rows of q and k in the rotary order of the kernels."""
     prefix, _, part = name.rpartition(".")
-    turning = _turning_rows(spec, part)
-    rope = spec.rope(int(prefix.rpartition(".")[2])) if turning else None
-    order = None if rope is None else rotary_order(rope, spec.rope_head_dim, interleaved=interleaved)
+    layer = int(prefix.rpartition(".")[2]) if prefix else -1
+    turning = _turning_rows(spec, layer, part) if prefix else None
+    rope = spec.rope(layer) if turning else None
+    order = None if rope is None else rotary_order(rope, spec.rope_head_dim(layer), interleaved=interleaved)
     if order is None or turning is None:
         return rows
     first, size = turning
@@ -236,10 +237,10 @@ def _rotary_rows(rows: Rows | None, spec: ModelSpec, name: str, shape: Shape, in
     return permuted
 
 
-def _turning_rows(spec: ModelSpec, part: str) -> tuple[int, int] | None:
+def _turning_rows(spec: ModelSpec, layer: int, part: str) -> tuple[int, int] | None:
     """Return the first row that turns of a head, and the size of a head, in a weight; None if none of them turns."""
     if (mla := spec.mla) is None:
-        return (0, spec.head_dim) if part in _ROTARY_PARTS else None
+        return (0, spec.attention(layer).head_dim) if part in _ROTARY_PARTS else None
     latent = (mla.kv_rank, mla.kv_rank + mla.rope_dim)
     return {"q_b": (mla.key_dim, mla.query_dim), "kv_a": latent, "kv_a_bias": latent}.get(part)
 

@@ -32,7 +32,7 @@ def override_rope(spec: ModelSpec, values: Mapping[str, object]) -> ModelSpec:
         old = spec.ropes[index]
         trained = _unscaled_positions(spec, old)
         source = _SOURCE if len(spec.ropes) == 1 else f"{_SOURCE}, {layer_type}"
-        new = _merged(old, part, spec.head_dim, trained, source)
+        new = _merged(old, part, _head_dim(spec, old), trained, source)
         ropes = tuple(new if position == index else rope for position, rope in enumerate(spec.ropes))
         max_positions = spec.max_positions
         if layer_type != SLIDING:
@@ -41,6 +41,12 @@ def override_rope(spec: ModelSpec, values: Mapping[str, object]) -> ModelSpec:
             max_positions = min(longest, max_positions) if is_capped else longest
         spec = replace(spec, ropes=ropes, max_positions=max_positions)
     return spec
+
+
+def _head_dim(spec: ModelSpec, rope: RopeSpec) -> int:
+    """Return the size of the heads that a rope turns."""
+    layers = (layer for layer in range(spec.num_layers) if spec.rope(layer) == rope)
+    return next(map(spec.rope_head_dim, layers), spec.head_dim)
 
 
 def _parts(

@@ -96,7 +96,7 @@ def _mixer_shapes(spec: ModelSpec, layer: int) -> dict[str, Shape]:
         return {"mix_in": (3 * hidden, hidden), "mix_conv": (hidden, spec.conv.taps), "o": (hidden, hidden)}
     if mixer == "delta" and spec.delta is not None:
         return _delta_shapes(spec.delta, hidden)
-    return _attention_shapes(spec) if mixer == "attention" else {}
+    return _attention_shapes(spec, layer) if mixer == "attention" else {}
 
 
 def _delta_shapes(delta: DeltaSpec, hidden: int) -> dict[str, Shape]:
@@ -111,27 +111,30 @@ def _delta_shapes(delta: DeltaSpec, hidden: int) -> dict[str, Shape]:
     }
 
 
-def _attention_shapes(spec: ModelSpec) -> dict[str, Shape]:
-    hidden = spec.hidden_size
-    shapes = _qkv_shapes(spec) if spec.mla is None else _latent_shapes(spec, spec.mla)
-    shapes["o"] = (hidden, spec.num_heads * spec.value_head_dim)
+def _attention_shapes(spec: ModelSpec, layer: int) -> dict[str, Shape]:
+    hidden, num_heads = spec.hidden_size, spec.attention(layer).num_heads
+    shapes = _qkv_shapes(spec, layer) if spec.mla is None else _latent_shapes(spec, spec.mla)
+    shapes["o"] = (hidden, num_heads * spec.value_head_dim(layer))
     if spec.o_bias:
         shapes["o_bias"] = (1, hidden)
-    if spec.num_gates:
-        shapes["attn_gate"] = (spec.num_gates, hidden)
+    if spec.attention_gate is not None:
+        shapes["attn_gate"] = (spec.num_gates(layer), hidden)
     if spec.sinks:
-        shapes["sinks"] = (1, spec.num_heads)
+        shapes["sinks"] = (1, num_heads)
     return shapes
 
 
-def _qkv_shapes(spec: ModelSpec) -> dict[str, Shape]:
-    query, key = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
-    shapes: dict[str, Shape] = {name: (rows, spec.hidden_size) for name, rows in (("q", query), ("k", key), ("v", key))}
+def _qkv_shapes(spec: ModelSpec, layer: int) -> dict[str, Shape]:
+    heads = spec.attention(layer)
+    sizes = {"q": heads.query_size, "k": heads.key_size, "v": heads.key_size}
+    parts = {part: sizes[part] for part in spec.attention_parts(layer)}
+    shapes: dict[str, Shape] = {part: (size, spec.hidden_size) for part, size in parts.items()}
     if spec.qkv_bias:
-        shapes |= {"q_bias": (1, query), "k_bias": (1, key), "v_bias": (1, key)}
+        shapes |= {f"{part}_bias": (1, size) for part, size in parts.items()}
     if spec.qk_norm:
         by_head = spec.qk_norm in {"head", "rotated"}
-        shapes |= {"q_norm": (1, spec.head_dim if by_head else query), "k_norm": (1, spec.head_dim if by_head else key)}
+        normed = {part: size for part, size in parts.items() if part != "v"}
+        shapes |= {f"{part}_norm": (1, heads.head_dim if by_head else size) for part, size in normed.items()}
     return shapes
 
 

@@ -12,7 +12,8 @@ Canonical weights (rows = outputs, columns = inputs; rotary halves in the "NeoX"
     lm_head                     (vocab, hidden)     absent when `tie_embeddings`
     lm_head_bias                (vocab,)            when `head_bias`
     layers.{i}.attn_norm        (hidden,)           unless `norms` is "post", or `first_attn_norm` says otherwise
-    layers.{i}.q | k | v        (heads * head_dim, hidden)
+    layers.{i}.q | k | v        (heads * head_dim, hidden)      only q when `kv_sources` names another layer;
+                                                                no v when `keys_as_values`
     layers.{i}.q_bias | k_bias | v_bias             when `qkv_bias`
     layers.{i}.q_norm | k_norm  (head_dim,)         when `qk_norm` is "head" or "rotated"
                                 (heads * head_dim,) when `qk_norm` is "full" or "layer"
@@ -184,6 +185,30 @@ class MoeSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionShape:
+    """The heads of the attention of a layer."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    keys_as_values: bool = False
+    """The layer has no v: its values are the projected keys, before their norm and rotation (Gemma 4)."""
+
+    @property
+    def group_size(self) -> int:
+        """Number of query heads that share a KV head."""
+        return self.num_heads // self.num_kv_heads
+
+    @property
+    def query_size(self) -> int:
+        return self.num_heads * self.head_dim
+
+    @property
+    def key_size(self) -> int:
+        return self.num_kv_heads * self.head_dim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
     """A decoder-only transformer with grouped-query attention. The defaults are those of Llama."""
 
@@ -199,6 +224,13 @@ class ModelSpec:
     """Longest context that the checkpoint supports (after rope scaling)."""
     context_limit: str = ""
     """The reason why contexts end at `max_positions`, where the network was made for longer ones."""
+    attention_shapes: tuple[AttentionShape, ...] = ()
+    """The heads of each layer. Empty: all layers have `num_heads`, `num_kv_heads` and `head_dim`."""
+    kv_sources: tuple[int, ...] = ()
+    """
+    The layer whose keys and values each layer attends to: its own index, or that of an earlier layer with KV heads of
+    the same shape; then it has no k and v (Gemma 4). Empty: all have their own.
+    """
     norm_eps: float
     norm: Literal["rms", "layer"] = "rms"
     norm_bias: bool = False
@@ -291,24 +323,48 @@ class ModelSpec:
         """Number of query heads that share a KV head."""
         return self.num_heads // self.num_kv_heads
 
-    @property
-    def num_gates(self) -> int:
-        """Number of gates of the output of attention; 0 if there are none."""
-        return {None: 0, "head": self.num_heads, "element": self.num_heads * self.value_head_dim}[self.attention_gate]
+    def scale(self, layer: int) -> float:
+        """Return the factor of a layer's attention scores."""
+        return self.attention_scale or self.attention(layer).head_dim ** -0.5
+
+    def attention(self, layer: int) -> AttentionShape:
+        if self.attention_shapes:
+            return self.attention_shapes[layer]
+        return AttentionShape(num_heads=self.num_heads, num_kv_heads=self.num_kv_heads, head_dim=self.head_dim)
+
+    def attention_parts(self, layer: int) -> str:
+        """Return the matrices of a layer's attention before the heads: "qkv", "qk" without v, or "q"."""
+        if not self.owns_kv(layer):
+            return "q"
+        return "qk" if self.attention(layer).keys_as_values else "qkv"
+
+    def kv_source(self, layer: int) -> int:
+        """Return the layer whose keys and values a layer attends to; -1 for a layer without attention."""
+        if self.mixer(layer) != "attention":
+            return -1
+        return self.kv_sources[layer] if self.kv_sources else layer
+
+    def owns_kv(self, layer: int) -> bool:
+        """Return True for a layer that computes keys and values of its own."""
+        return self.kv_source(layer) == layer
 
     @property
-    def scale(self) -> float:
-        return self.attention_scale or self.head_dim**-0.5
+    def has_one_attention_shape(self) -> bool:
+        """True if all layers have attention with the same heads, and keys and values of their own."""
+        return not self.attention_shapes and not self.kv_sources
 
-    @property
-    def rope_head_dim(self) -> int:
-        """Size of the vectors that rotary embeddings turn: heads, or their rotated part with latent attention."""
-        return self.mla.rope_dim if self.mla is not None else self.head_dim
+    def num_gates(self, layer: int) -> int:
+        """Return the number of gates of the output of a layer's attention; 0 if there are none."""
+        heads = self.attention(layer).num_heads
+        return {None: 0, "head": heads, "element": heads * self.value_head_dim(layer)}[self.attention_gate]
 
-    @property
-    def value_head_dim(self) -> int:
-        """Numbers that a head gives to `o`."""
-        return self.mla.value_dim if self.mla is not None else self.head_dim
+    def rope_head_dim(self, layer: int) -> int:
+        """Return the size of the vectors that a layer rotates: heads, or their rotated part with latent attention."""
+        return self.mla.rope_dim if self.mla is not None else self.attention(layer).head_dim
+
+    def value_head_dim(self, layer: int) -> int:
+        """Return the numbers that a head of a layer gives to `o`."""
+        return self.mla.value_dim if self.mla is not None else self.attention(layer).head_dim
 
     @property
     def default_positions(self) -> int:
@@ -367,9 +423,11 @@ class ModelSpec:
             return state_mixer.num_parameters(self.hidden_size)
         if self.mixer(layer) != "attention":
             return 0
+        shape, gates = self.attention(layer), self.hidden_size * self.num_gates(layer)
         if self.mla is not None:
-            return self.mla.num_parameters(self.hidden_size, self.num_heads) + self.hidden_size * self.num_gates
-        return self.hidden_size * (2 * self.head_dim * (self.num_heads + self.num_kv_heads) + self.num_gates)
+            return self.mla.num_parameters(self.hidden_size, shape.num_heads) + gates
+        keys = (len(self.attention_parts(layer)) - 1) * shape.key_size
+        return self.hidden_size * (2 * shape.query_size + keys) + gates
 
     def _mlp_parameters(self, moe: MoeSpec | None) -> int:
         if moe is None:

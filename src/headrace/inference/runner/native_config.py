@@ -6,7 +6,7 @@ from typing import Final
 
 from headrace import _native
 from headrace.inference.models.rope import inverse_frequencies
-from headrace.inference.models.spec import ModelSpec
+from headrace.inference.models.spec import AttentionShape, ModelSpec, RopeSpec
 from headrace.inference.runner.step import RunnerLimits
 
 NO_FORMATS: Final[Mapping[str, str]] = MappingProxyType({})
@@ -17,6 +17,7 @@ _SPEC: Final = (
     *("qkv_bias", "o_bias", "mlp_bias", "head_bias", "qkv_clip", "embedding_scale", "attention_softcap"),
     *("logit_softcap", "swiglu_limit", "sinks", "gate_activation"),
 )
+_SHAPE: Final = ("num_heads", "num_kv_heads", "head_dim", "keys_as_values")
 _EXPERTS: Final = (
     *("num_experts", "top_k", "expert_size", "num_shared_experts", "renormalize", "expert_bias", "router_bias"),
     *("scoring", "group_score", "num_groups", "top_groups", "choice_bias", "sum_floor", "factor_scale"),
@@ -50,7 +51,9 @@ def native_config(
     config.gated_mlp, config.qk_norm = spec.mlp == "gated", spec.qk_norm or ""
     config.attention_gate = spec.attention_gate or ""
     config.num_positions, config.num_token_types = spec.learned_positions, spec.token_types
-    config.causal, config.attention_scale = spec.is_causal, spec.scale
+    config.causal, config.attention_scale = spec.is_causal, spec.attention_scale
+    config.attention_shapes = [_native_shape(shape) for shape in spec.attention_shapes]
+    config.kv_sources = [spec.kv_source(layer) for layer in range(spec.num_layers)]
     if (moe := spec.moe) is not None:
         _copy(_EXPERTS, moe, config)
         config.shared_gate, config.expert_tolerance = moe.has_shared_router, moe.tolerance
@@ -70,17 +73,24 @@ def native_limits(limits: RunnerLimits) -> _native.Limits:
     return native
 
 
+def _native_shape(shape: AttentionShape) -> _native.AttentionShape:
+    native = _native.AttentionShape()
+    _copy(_SHAPE, shape, native)
+    return native
+
+
 def _copy(names: Iterable[str], source: object, target: object) -> None:
     for name in names:
         setattr(target, name, getattr(source, name))
 
 
 def _set_ropes(config: _native.ModelConfig, spec: ModelSpec, max_context_tokens: int) -> None:
-    """Set the rotary embeddings; layers without one get a table of pairs that do not turn."""
-    frequencies = [inverse_frequencies(rope, spec.head_dim, max_context_tokens).tolist() for rope in spec.ropes]
-    factors = [rope.attention_factor for rope in spec.ropes]
-    if -1 in spec.rope_of_layer:
-        frequencies.append([0.0] * (spec.head_dim // 2))
-        factors.append(1.0)
-    config.rope_frequencies, config.rope_factors = frequencies, factors
-    config.rope_of_layer = [len(factors) - 1 if rope < 0 else rope for rope in spec.rope_of_layer]
+    """Set a table for each rotary embedding and size of heads; layers without one get pairs that do not turn."""
+    tables: dict[tuple[RopeSpec | None, int], int] = {}
+    layers = [(spec.rope(layer), spec.rope_head_dim(layer)) for layer in range(spec.num_layers)]
+    config.rope_of_layer = [tables.setdefault(table, len(tables)) for table in layers]
+    config.rope_frequencies = [
+        [0.0] * (head_dim // 2) if rope is None else inverse_frequencies(rope, head_dim, max_context_tokens).tolist()
+        for rope, head_dim in tables
+    ]
+    config.rope_factors = [1.0 if rope is None else rope.attention_factor for rope, _ in tables]

@@ -155,20 +155,20 @@ def pack(
 def parts_of(spec: ModelSpec, slot_name: str) -> Iterator[Part]:
     """Yield the tensors that make up a packed matrix or vector."""
     prefix, _, name = slot_name.rpartition(".")
-    moe = spec.experts(int(prefix.removeprefix("layers."))) if prefix else None
+    layer = int(prefix.removeprefix("layers.")) if prefix else -1
+    moe = spec.experts(layer) if prefix else None
     prefix = f"{prefix}." if prefix else ""
     is_gated = spec.mlp == "gated"
     if moe is not None and name.removesuffix("_bias") in {"router", "choice", "gate_up", "down"}:
         yield from _expert_parts(moe, prefix, name, is_gated=is_gated)
         return
-    queries, keys = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
     if name in {"qkv", "qkv_bias"}:
-        suffix = name.removeprefix("qkv")
-        yield Part(f"{prefix}q{suffix}")
-        yield Part(f"{prefix}k{suffix}", first_row=queries)
-        yield Part(f"{prefix}v{suffix}", first_row=queries + keys)
-        if spec.num_gates and not suffix:
-            yield Part(f"{prefix}attn_gate", first_row=queries + 2 * keys)
+        suffix, shape, first_row = name.removeprefix("qkv"), spec.attention(layer), 0
+        for part in spec.attention_parts(layer):
+            yield Part(f"{prefix}{part}{suffix}", first_row=first_row)
+            first_row += shape.query_size if part == "q" else shape.key_size
+        if spec.attention_gate is not None and not suffix:
+            yield Part(f"{prefix}attn_gate", first_row=first_row)
     elif name in {"gate_up", "gate_up_bias", "shared_gate_up"}:
         prefix = f"{prefix}shared_" if name.startswith("shared_") else prefix
         yield from _gate_up_parts(prefix, name.rpartition("gate_up")[2], is_gated=is_gated)

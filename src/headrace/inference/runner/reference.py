@@ -47,14 +47,17 @@ class ReferenceRunner:
         self.limits = limits
         self._adapters: dict[int, Adapter] = {}
         self._weights = {name: decode(weights.load(name)) for name in weights.names()}
-        self._layers = [Layer(spec, index, self._weights, limits, rescore) for index in range(spec.num_layers)]
+        self._layers: list[Layer] = []
+        for index in range(spec.num_layers):
+            source = self._layers[spec.kv_source(index)] if 0 <= spec.kv_source(index) < index else None
+            self._layers.append(Layer(spec, index, self._weights, limits, rescore, source))
         self._lm_head = self._weights["embed" if spec.tie_embeddings else "lm_head"]
         self.info = RunnerInfo(
             dtype="f32",
             kv_dtype="f32",
             device="cpu (numpy)",
             weights_bytes=sum(weight.nbytes for weight in self._weights.values()),
-            kv_cache_bytes=sum(layer.keys.nbytes + layer.values.nbytes for layer in self._layers),
+            kv_cache_bytes=sum(layer.keys.nbytes + layer.values.nbytes for layer in self._layers if layer.owns_kv),
             workspace_bytes=0,
             state_bytes=sum(layer.states.nbytes for layer in self._layers if layer.states is not None),
         )
@@ -122,7 +125,9 @@ class Layer:
         weights: dict[str, Float32],
         limits: RunnerLimits,
         rescore: Scoring = as_computed,
+        source: "Layer | None" = None,
     ) -> None:
+        """Build a layer; it attends to the keys and values of `source` if that is given."""
         prefix = f"layers.{index}."
         self._spec = spec
         self._rescore = partial(rescore, index)
@@ -133,12 +138,17 @@ class Layer:
         self._adapted: Adapted = []
         self._window = spec.window(index)
         rope = spec.rope(index)
-        self._rotation = None if rope is None else Rotation(rope, spec.rope_head_dim, limits.max_context_tokens)
-        state = spec.state_shape(index)
-        self.states = StateSlots.of_layer(spec, index, self._weights, limits) if state else None
-        slots = 0 if state else limits.num_blocks * limits.block_tokens
-        self.keys = np.zeros((slots, spec.num_kv_heads, spec.head_dim), np.float32)
+        self._index, self.owns_kv = index, spec.owns_kv(index)
+        self._shape = shape = spec.attention(index)
+        self._parts = spec.attention_parts(index)
+        turned = spec.rope_head_dim(index)
+        self._rotation = None if rope is None else Rotation(rope, turned, limits.max_context_tokens)
+        self.states = StateSlots.of_layer(spec, index, self._weights, limits) if spec.state_shape(index) else None
+        slots = limits.num_blocks * limits.block_tokens if self.owns_kv else 0
+        self.keys = np.zeros((slots, shape.num_kv_heads, shape.head_dim), np.float32)
         self.values = self.keys.copy() if spec.mla is None else np.zeros((slots, 1, spec.mla.kv_rank), np.float32)
+        if source is not None:
+            self.keys, self.values = source.keys, source.values
 
     def forward(
         self,
@@ -175,32 +185,18 @@ class Layer:
         return x if self._spec.norms == "pre" else self._norm(x, name)
 
     def _attention(self, x: Float32, positions: Int32, sequences: list[tuple[Int32, int]]) -> Float32:
-        queries, keys, values = (
-            self._latents(x, positions, self._spec.mla) if self._spec.mla else self._heads(x, positions)
-        )
+        queries, *own = self._latents(x, positions, self._spec.mla) if self._spec.mla else self._heads(x, positions)
         if self._spec.query_growth:
             queries = queries * query_factors(self._spec, positions)[:, None, None]
-        new_slots = np.concatenate([slots[len(slots) - size :] for slots, size in sequences])
-        self.keys[new_slots], self.values[new_slots] = keys, values
+        if own:
+            new_slots = np.concatenate([slots[len(slots) - size :] for slots, size in sequences])
+            self.keys[new_slots], self.values[new_slots] = own
         starts = np.cumsum([size for _, size in sequences])[:-1]
         chunks = zip(np.split(queries, starts), sequences, strict=True)
         attended = np.concatenate([self._attend(chunk, slots) for chunk, (slots, _) in chunks])
         if self._spec.mla is not None:
             attended = expand_values(self._spec.mla, attended, self._weights["v_b"])
         return self._linear(self._gate_heads(attended, x), "o")
-
-    def _heads(self, x: Float32, positions: Int32) -> tuple[Float32, Float32, Float32]:
-        """Return queries, keys and values (T, heads, D) of new tokens."""
-        queries, keys, values = (self._linear(x, name).reshape(len(x), -1, self._spec.head_dim) for name in "qkv")
-        if self._spec.qk_norm and self._spec.qk_norm != "rotated":
-            queries, keys = self._norm_heads(queries, "q_norm"), self._norm_heads(keys, "k_norm")
-        clip = self._spec.qkv_clip or np.inf
-        queries, keys, values = (heads.clip(-clip, clip) for heads in (queries, keys, values))
-        if self._rotation is not None:
-            queries, keys = self._rotation.turn(queries, positions), self._rotation.turn(keys, positions)
-        if self._spec.qk_norm == "rotated":
-            queries, keys = self._norm_heads(queries, "q_norm"), self._norm_heads(keys, "k_norm")
-        return queries, keys, values
 
     def _latents(self, x: Float32, positions: Int32, mla: MlaSpec) -> tuple[Float32, Float32, Float32]:
         """Return absorbed queries (T, H, D), keys (T, 1, D) and values (T, 1, kv_rank) of new tokens."""
@@ -226,17 +222,34 @@ class Layer:
         gates = self._linear(x, "mix_small") if "mix_small" in self._weights else np.zeros((len(x), 0), np.float32)
         return self._linear(slots.run(self._linear(x, "mix_in"), gates, starts, states), "o")
 
+    def _heads(self, x: Float32, positions: Int32) -> Sequence[Float32]:
+        """Return the queries (T, H, D), and the keys and values (T, K, D) if the layer computes its own."""
+        heads = {name: self._linear(x, name).reshape(len(x), -1, self._shape.head_dim) for name in self._parts}
+        if self._shape.keys_as_values and "k" in heads:
+            heads["v"] = heads["k"]
+        turning = [name for name in heads if name != "v"]
+        clip, is_normed_last = self._spec.qkv_clip or np.inf, self._spec.qk_norm == "rotated"
+        if self._spec.qk_norm and not is_normed_last:
+            heads |= {name: self._norm_heads(heads[name], f"{name}_norm") for name in turning}
+        heads = {name: part.clip(-clip, clip) for name, part in heads.items()}
+        if self._rotation is not None:
+            heads |= {name: self._rotation.turn(heads[name], positions) for name in turning}
+        if is_normed_last:
+            heads |= {name: self._norm_heads(heads[name], f"{name}_norm") for name in turning}
+        return list(heads.values())
+
     def _attend(self, queries: Float32, slots: Int32) -> Float32:
         """Attend with the queries (C, H, D) of the last C positions of one sequence; return (C, H * D)."""
-        spec = self._spec
+        spec, shape = self._spec, self._shape
         num_queries, num_positions = len(queries), len(slots)
-        grouped = queries.reshape(num_queries, spec.num_kv_heads, spec.group_size, spec.head_dim)
-        scores = np.einsum("ckgd,pkd->kgcp", grouped, self.keys[slots], optimize=True) * np.float32(spec.scale)
+        grouped = queries.reshape(num_queries, shape.num_kv_heads, shape.group_size, shape.head_dim)
+        scale = np.float32(spec.scale(self._index))
+        scores = np.einsum("ckgd,pkd->kgcp", grouped, self.keys[slots], optimize=True) * scale
         scores = softcap(scores, spec.attention_softcap) + _visibility(
             num_queries, num_positions, self._window, is_causal=spec.is_causal
         )
         if spec.distance_slopes:
-            slopes = np.array(spec.distance_slopes, np.float32).reshape(spec.num_kv_heads, spec.group_size, 1, 1)
+            slopes = np.array(spec.distance_slopes, np.float32).reshape(shape.num_kv_heads, shape.group_size, 1, 1)
             positions = np.arange(num_positions, dtype=np.float32)
             scores = scores + slopes * (positions - positions[num_positions - num_queries :, None])
         weights = softmax(scores, self._weights.get("sinks"))

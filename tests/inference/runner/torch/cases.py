@@ -54,7 +54,7 @@ class AttentionCase:
     def options(self):
         """The arguments of `attend` for the spec."""
         return {
-            "scale": self.spec.scale,
+            "scale": self.spec.scale(0),
             "window": self.spec.window(0),
             "softcap": self.spec.attention_softcap,
             "sinks": self.sinks,

@@ -15,7 +15,7 @@ def _from_config(family: Family, config: Fields) -> ModelSpec:
     spec = config_spec(family, config)
     return with_multipliers(
         spec,
-        attention=spec.scale,
+        attention=spec.scale(0),
         embedding=config.positive("scale_emb", 1.0),
         residual=config.positive("scale_depth", 1.0) / spec.num_layers**0.5,
         logits=spec.hidden_size / config.positive("dim_model_base", 1.0),
@@ -29,7 +29,7 @@ def _from_gguf(family: Family, header: GgufHeader) -> ModelSpec:
     spec = gguf_spec(family, replace(header, fields=others))
     return with_multipliers(
         spec,
-        attention=spec.scale,
+        attention=spec.scale(0),
         embedding=fields.positive("embedding_scale", 12.0),
         residual=fields.positive("residual_scale", 1.4 / spec.num_layers**0.5),
         logits=fields.positive("logit_scale", spec.hidden_size / 256),

@@ -180,7 +180,7 @@ class Layer:
             key_cache,
             value_cache,
             batch.step,
-            scale=spec.scale,
+            scale=spec.scale(self._index),
             window=self._window or None,
             softcap=spec.attention_softcap or None,
             sinks=self._sinks,

@@ -94,7 +94,7 @@ def local_spec(spec: ModelSpec, shard: Shard) -> ModelSpec:
         num_heads=spec.num_heads // shard.size,
         num_kv_heads=len(shard.heads(spec.num_kv_heads)),
         intermediate_size=spec.intermediate_size // shard.size,
-        attention_scale=spec.scale,
+        attention_scale=spec.scale(0),
         moe=moe,
     )
 
