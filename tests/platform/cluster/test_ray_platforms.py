@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from headrace.core.processes import ProcessId, is_running, is_session_running, process_id
+from tests.platform.host.endpoints import answered, delete_endpoint, make_endpoint
 from tests.platform.host.running import IMAGE, Running, until, up
-from tests.platform.host.test_end_to_end import answered, delete_endpoint, make_endpoint
 from tests.platform.host.test_faults import Load, described
 from tests.waiting import WAIT_S
 

@@ -12,8 +12,8 @@ from headrace.inference.models.gguf_reader import read_gguf_spec
 from tests.inference.models.adapter_files import random_tensors, write_adapter
 from tests.waiting import WAIT_S
 
+from .endpoints import archive
 from .running import IMAGE, Running, until
-from .test_end_to_end import archive
 
 pytestmark = pytest.mark.model
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from .endpoints import delete_endpoint, invoke, make_endpoint
 from .running import IMAGE, Running, until
-from .test_end_to_end import delete_endpoint, invoke, make_endpoint
 
 pytestmark = pytest.mark.model
 

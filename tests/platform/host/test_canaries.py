@@ -13,8 +13,8 @@ from tests import plain_http
 from tests.waiting import WAIT_S
 
 from .conftest import PLATFORM_SECRET
+from .endpoints import workers
 from .running import Running, until
-from .test_end_to_end import workers
 
 pytestmark = pytest.mark.model
 

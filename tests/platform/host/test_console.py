@@ -12,7 +12,8 @@ from headrace.serving.http.pages import shared_files
 from tests import plain_http
 from tests.waiting import WAIT_S
 
-from .fake_platform import NOW_S, FakePlatform, serving
+from .fake_platform import FakePlatform, serving
+from .fake_resources import NOW_S
 
 
 @pytest.fixture(scope="module")

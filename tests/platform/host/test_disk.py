@@ -21,8 +21,8 @@ from botocore.exceptions import ClientError
 from tests import plain_http
 from tests.waiting import WAIT_S
 
+from .endpoints import answered, delete_endpoint, make_endpoint
 from .running import IMAGE, Running, until, up
-from .test_end_to_end import answered, delete_endpoint, make_endpoint
 
 pytestmark = pytest.mark.model
 

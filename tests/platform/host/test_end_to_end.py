@@ -4,7 +4,6 @@ import io
 import json
 import os
 import signal
-import tarfile
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -20,11 +19,11 @@ from tests import plain_http
 from tests.otlp_receiver import Receiver
 from tests.waiting import WAIT_S
 
+from .endpoints import PROMPT, WAIT, answered, archive, delete_endpoint, invoke, is_alive, make_endpoint, workers
 from .running import IMAGE, Running, until, up
 
 pytestmark = pytest.mark.model
 
-WAIT = {"Delay": 1, "MaxAttempts": round(WAIT_S)}
 ECR = "763104351884.dkr.ecr.us-east-1.amazonaws.com"
 EMBEDDING_CONTAINERS = {
     "tei": (f"{ECR}/tei-cpu:2.0.1-tei1.8.2-cpu-py310-ubuntu22.04", {}),
@@ -33,50 +32,6 @@ EMBEDDING_CONTAINERS = {
         {"HF_TASK": "feature-extraction"},
     ),
 }
-PROMPT = {"inputs": "The sea is", "parameters": {"max_new_tokens": 12, "details": True}}
-
-
-def make_endpoint(running: Running, name: str, container: dict[str, Any], **variant: Any) -> None:
-    client = running.client("sagemaker")
-    role = "arn:aws:iam::000000000000:role/any"
-    client.create_model(ModelName=name, PrimaryContainer=container, ExecutionRoleArn=role)
-    production = {
-        "VariantName": "AllTraffic",
-        "ModelName": name,
-        "InitialInstanceCount": 1,
-        "InstanceType": "ml.g5.2xlarge",
-        **variant,
-    }
-    client.create_endpoint_config(EndpointConfigName=name, ProductionVariants=[production])
-    client.create_endpoint(EndpointName=name, EndpointConfigName=name)
-    assert client.describe_endpoint(EndpointName=name)["EndpointStatus"] == "Creating"
-
-
-def delete_endpoint(running: Running, name: str) -> None:
-    client = running.client("sagemaker")
-    client.delete_endpoint(EndpointName=name)
-    client.get_waiter("endpoint_deleted").wait(EndpointName=name, WaiterConfig=WAIT)
-    client.delete_endpoint_config(EndpointConfigName=name)
-    client.delete_model(ModelName=name)
-
-
-def archive(files: dict[str, bytes | Path]) -> bytes:
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as tar:
-        for name, content in files.items():
-            data = content.read_bytes() if isinstance(content, Path) else content
-            entry = tarfile.TarInfo(name)
-            entry.size = len(data)
-            tar.addfile(entry, io.BytesIO(data))
-    return packed.getvalue()
-
-
-def invoke(running: Running, name: str, body: dict[str, Any] = PROMPT) -> Any:
-    response = running.client("sagemaker-runtime").invoke_endpoint(
-        EndpointName=name, Body=json.dumps(body), ContentType="application/json"
-    )
-    with response["Body"] as stream:
-        return json.loads(stream.read())
 
 
 def stream_text(running: Running, name: str) -> str:
@@ -380,18 +335,6 @@ def test_a_running_stream_finishes_when_the_platform_stops(tmp_path: Path, smoll
     assert not any(is_alive(pid) for pid in before.values())
 
 
-def workers(running: Running) -> dict[str, int]:
-    handles = running.folder.glob("workers/*/handle.json")
-    return {path.parent.name: json.loads(path.read_text())["facts"]["process"]["pid"] for path in handles}
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 def test_a_killed_platform_loses_nothing_and_its_workers_keep_serving(tmp_path: Path, smollm2_path: Path) -> None:
     folder = tmp_path / "data"
     first = up(folder)
@@ -428,10 +371,3 @@ def test_a_killed_platform_loses_nothing_and_its_workers_keep_serving(tmp_path: 
         assert third.client("sagemaker").list_models()["Models"] == []
     finally:
         assert third.stop() == 0
-
-
-def answered(running: Running, name: str) -> Any:
-    try:
-        return invoke(running, name)
-    except ClientError:
-        return None

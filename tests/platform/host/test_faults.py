@@ -15,8 +15,8 @@ from botocore.exceptions import ClientError
 
 from tests.waiting import WAIT_S
 
+from .endpoints import PROMPT, answered, delete_endpoint, make_endpoint, workers
 from .running import IMAGE, Running, until
-from .test_end_to_end import PROMPT, answered, delete_endpoint, make_endpoint, workers
 
 pytestmark = pytest.mark.model
 

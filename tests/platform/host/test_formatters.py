@@ -8,8 +8,8 @@ import pytest
 
 from tests.e2e.test_formatters import MODEL, PROPERTIES
 
+from .endpoints import archive, delete_endpoint, make_endpoint
 from .running import Running
-from .test_end_to_end import archive, delete_endpoint, make_endpoint
 
 pytestmark = pytest.mark.model
 

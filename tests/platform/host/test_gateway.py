@@ -18,8 +18,8 @@ from tests import plain_http
 from tests.waiting import WAIT_S
 
 from .component_scene import ROLE, Scene, dumb_up
+from .endpoints import workers
 from .running import Running, until
-from .test_end_to_end import workers
 
 
 @pytest.fixture(scope="module")

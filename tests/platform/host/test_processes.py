@@ -15,8 +15,8 @@ from tests import plain_http
 from tests.e2e.conftest import headrace_command
 from tests.waiting import WAIT_S
 
+from .endpoints import make_endpoint
 from .running import IMAGE, Running, clean_environment, until, up
-from .test_end_to_end import make_endpoint
 from .test_supervisor import is_alive
 
 pytestmark = pytest.mark.model

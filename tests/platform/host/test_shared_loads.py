@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from .component_scene import dumb_up
+from .endpoints import make_endpoint
 from .running import Running, until
-from .test_end_to_end import make_endpoint
 from .test_two_platforms import leads
 
 NAME = "pair"

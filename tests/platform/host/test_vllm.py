@@ -30,8 +30,8 @@ from tests.parity.checkpoints import write_checkpoint
 from tests.waiting import WAIT_S
 
 from .conftest import shell_for
+from .endpoints import PROMPT
 from .running import Running, until, up
-from .test_end_to_end import PROMPT
 from .test_sdks import EXAMPLES, PIECES, check_all, started
 
 pytestmark = pytest.mark.timeout(1800)

@@ -11,7 +11,8 @@ from headrace.platform.control.loops.scraper import CapacityRecorder
 from headrace.platform.host.operations import OPERATIONS
 from tests.platform.autoscaling.support import World
 from tests.platform.control.support import AWS_SCOPE, ListedLogs
-from tests.platform.host.fake_platform import NOW_S, FakePlatform
+from tests.platform.host.fake_platform import FakePlatform
+from tests.platform.host.fake_resources import NOW_S
 
 LASTS_S = 3540
 ANSWER_S = 5

@@ -9,7 +9,8 @@ from selenium.webdriver.common.keys import Keys
 
 from headrace.platform.cloudwatch.metrics.metric import Metric
 from tests.platform.autoscaling.support import World
-from tests.platform.host.fake_platform import NOW_S, FakePlatform, Refused
+from tests.platform.host.fake_platform import FakePlatform
+from tests.platform.host.fake_resources import NOW_S, Refused
 
 from .page import Console
 from .played import show

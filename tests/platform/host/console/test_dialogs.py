@@ -4,7 +4,8 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.common.keys import Keys
 
-from tests.platform.host.fake_platform import GIB, FakePlatform, Refused
+from tests.platform.host.fake_platform import GIB, FakePlatform
+from tests.platform.host.fake_resources import Refused
 
 from .page import Console
 

@@ -4,7 +4,8 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.common.keys import Keys
 
-from tests.platform.host.fake_platform import NOW_S, FakePlatform
+from tests.platform.host.fake_platform import FakePlatform
+from tests.platform.host.fake_resources import NOW_S
 
 from .page import Console
 

@@ -3,7 +3,8 @@
 import pytest
 from selenium import webdriver
 
-from tests.platform.host.fake_platform import FakePlatform, Refused
+from tests.platform.host.fake_platform import FakePlatform
+from tests.platform.host.fake_resources import Refused
 
 from .page import Console
 

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from selenium import webdriver
 
-from tests.platform.host.fake_platform import GIB, NOW_S, FakePlatform, Refused
+from tests.platform.host.fake_platform import GIB, FakePlatform
+from tests.platform.host.fake_resources import NOW_S, Refused
 
 from .page import Console
 

@@ -5,7 +5,8 @@ from selenium import webdriver
 from selenium.webdriver.common.keys import Keys
 
 from headrace.platform.gateway.traffic_history import TrafficHistory
-from tests.platform.host.fake_platform import NOW_S, FakePlatform
+from tests.platform.host.fake_platform import FakePlatform
+from tests.platform.host.fake_resources import NOW_S
 
 from .page import Console
 

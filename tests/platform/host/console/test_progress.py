@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from selenium import webdriver
 
-from tests.platform.host.fake_platform import NOW_S, FakePlatform
+from tests.platform.host.fake_platform import FakePlatform
+from tests.platform.host.fake_resources import NOW_S
 
 from .page import Console
 
