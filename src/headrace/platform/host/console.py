@@ -82,56 +82,15 @@ def console_app(
     clock: Callable[[], float] = time.time,
 ) -> Starlette:
     """Create the application; it uses `history` in its event loop, and `ask` asks the other processes."""
-
-    async def of_all(names: Sequence[str] | None, since_s: float) -> TrafficHistory:
-        snapshots = await ask(TRAFFIC, [names, since_s])
-        if not snapshots:
-            return history
-        return TrafficHistory.merged([history.snapshot(names, since_s=since_s, now_s=clock()), *snapshots])
-
-    async def to_the_page(_request: Request) -> Response:
-        return RedirectResponse(CONSOLE_PATH, status_code=308)
-
-    async def traffic(request: Request) -> Response:
-        """Handle `?endpoint=NAME&since=S`; S is seconds since 1970, or, if negative, relative to now."""
-        name = request.query_params.get("endpoint", "")
-        since_s = _number(request.query_params.get("since", "-600"))
-        if not name or since_s is None:
-            return _refusal("Expected ?endpoint=<name>&since=<seconds since 1970, or -600 for the last ten minutes>.")
-        now_s = clock()
-        since_s = since_s if since_s >= 0 else now_s + since_s
-        return _json_response((await of_all([name], since_s)).series(name, since_s=since_s, now_s=now_s))
-
-    async def rates(request: Request) -> Response:
-        """Handle `?endpoint=NAME&endpoint=NAME…`: return the rates of the last minute, and the numbers of instances."""
-        names = request.query_params.getlist("endpoint")
-        if len(names) > MAX_RATES:
-            return _refusal(f"The request names {len(names)} endpoints; expected at most {MAX_RATES}.")
-        now_s = clock()
-        rates = (await of_all(names, now_s - RATE_WINDOW_S)).rates(names, now_s=now_s)
-        counts = await asyncio.to_thread(sources.counts, names)
-        return _json_response({name: {**rates.get(name, {}), **counts.get(name, {})} for name in {*rates, *counts}})
-
-    async def placed(request: Request) -> Response:
-        """Handle `?endpoint=NAME`: return the time, the components, the instances of their copies, and the workers."""
-        name = request.query_params.get("endpoint", "")
-        if not name:
-            return _refusal("Expected ?endpoint=<name>.")
-        return _json_response({"now_s": clock(), **await asyncio.to_thread(sources.components, name)})
-
-    async def home(_request: Request) -> Response:
-        now_s = clock()
-        rate = (await of_all(None, now_s - RATE_WINDOW_S)).requests_per_s(now_s=now_s)
-        return _json_response({"now_s": now_s, "requests_per_s": rate, **await asyncio.to_thread(sources.home)})
-
+    api = _Api(history, sources, ask, clock)
     return Starlette(
         routes=[
             Route(CONSOLE_PATH, page_file(_PACKAGE, "index.html", "dialogs.html"), methods=["GET"]),
-            Route(f"{CONSOLE_PATH}/", to_the_page, methods=["GET"]),
-            Route(f"{CONSOLE_PATH}/api/traffic", traffic, methods=["GET"]),
-            Route(f"{CONSOLE_PATH}/api/components", placed, methods=["GET"]),
-            Route(f"{CONSOLE_PATH}/api/rates", rates, methods=["GET"]),
-            Route(f"{CONSOLE_PATH}/api/home", home, methods=["GET"]),
+            Route(f"{CONSOLE_PATH}/", _to_the_page, methods=["GET"]),
+            Route(f"{CONSOLE_PATH}/api/traffic", api.traffic, methods=["GET"]),
+            Route(f"{CONSOLE_PATH}/api/components", api.components, methods=["GET"]),
+            Route(f"{CONSOLE_PATH}/api/rates", api.rates, methods=["GET"]),
+            Route(f"{CONSOLE_PATH}/api/home", api.home, methods=["GET"]),
             Route(f"{CONSOLE_PATH}/api/models", _whole(sources.models), methods=["GET"]),
             Route(f"{CONSOLE_PATH}/api/uses", _whole(sources.uses), methods=["GET"]),
             *key_routes(f"{CONSOLE_PATH}/api/keys", sources.keys),
@@ -139,6 +98,60 @@ def console_app(
         ],
         exception_handlers={Unavailable: _unavailable},
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Api:
+    """The handlers that join the traffic of all processes with what the sources tell."""
+
+    history: TrafficHistory
+    sources: ConsoleSources
+    ask: Ask
+    clock: Callable[[], float]
+
+    async def traffic(self, request: Request) -> Response:
+        """Handle `?endpoint=NAME&since=S`; S is seconds since 1970, or, if negative, relative to now."""
+        name = request.query_params.get("endpoint", "")
+        since_s = _number(request.query_params.get("since", "-600"))
+        if not name or since_s is None:
+            return _refusal("Expected ?endpoint=<name>&since=<seconds since 1970, or -600 for the last ten minutes>.")
+        now_s = self.clock()
+        since_s = since_s if since_s >= 0 else now_s + since_s
+        return _json_response((await self._of_all([name], since_s)).series(name, since_s=since_s, now_s=now_s))
+
+    async def rates(self, request: Request) -> Response:
+        """Handle `?endpoint=NAME&endpoint=NAME…`: return the rates of the last minute, and the numbers of instances."""
+        names = request.query_params.getlist("endpoint")
+        if len(names) > MAX_RATES:
+            return _refusal(f"The request names {len(names)} endpoints; expected at most {MAX_RATES}.")
+        now_s = self.clock()
+        rates = (await self._of_all(names, now_s - RATE_WINDOW_S)).rates(names, now_s=now_s)
+        counts = await asyncio.to_thread(self.sources.counts, names)
+        return _json_response({name: {**rates.get(name, {}), **counts.get(name, {})} for name in {*rates, *counts}})
+
+    async def components(self, request: Request) -> Response:
+        """Handle `?endpoint=NAME`: return the time, the components, the instances of their copies, and the workers."""
+        name = request.query_params.get("endpoint", "")
+        if not name:
+            return _refusal("Expected ?endpoint=<name>.")
+        return _json_response({"now_s": self.clock(), **await asyncio.to_thread(self.sources.components, name)})
+
+    async def home(self, _request: Request) -> Response:
+        now_s = self.clock()
+        rate = (await self._of_all(None, now_s - RATE_WINDOW_S)).requests_per_s(now_s=now_s)
+        return _json_response({"now_s": now_s, "requests_per_s": rate, **await asyncio.to_thread(self.sources.home)})
+
+    async def _of_all(self, names: Sequence[str] | None, since_s: float) -> TrafficHistory:
+        """Return the traffic of all processes."""
+        snapshots = await self.ask(TRAFFIC, [names, since_s])
+        if not snapshots:
+            return self.history
+        own = self.history.snapshot(names, since_s=since_s, now_s=self.clock())
+        return TrafficHistory.merged([own, *snapshots])
+
+
+async def _to_the_page(_request: Request) -> Response:
+    return RedirectResponse(CONSOLE_PATH, status_code=308)
 
 
 def _whole(read: Callable[[], Json]) -> Callable[[Request], Awaitable[Response]]:
