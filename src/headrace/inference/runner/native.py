@@ -13,8 +13,9 @@ from headrace.inference.models.adapter import Adapter
 from headrace.inference.models.spec import ModelSpec
 from headrace.inference.models.weights import WeightSource
 from headrace.inference.runner.cpu import cpu_report
+from headrace.inference.runner.memory import MemoryPlan
 from headrace.inference.runner.native_config import native_limits
-from headrace.inference.runner.packing import MATRICES, load_packed, parts_of
+from headrace.inference.runner.packing import MATRICES, PackedWeights, load_packed, parts_of
 from headrace.inference.runner.plan import RunnerPlan
 from headrace.inference.runner.step import Float32, RunnerInfo, RunnerLimits, StepInput, StepOutput
 
@@ -122,21 +123,7 @@ def load_native_runner(
         InsufficientMemory: the system refused memory that the plan counts.
     """
     config, num_threads, memory = plan.config, plan.num_threads, plan.memory
-    if memory.mapping == "required":
-        get_logger().warning(
-            "weights.mapped",
-            message=f"The weights ({format_size(memory.weights_bytes)}) do not fit into memory: they are mapped, and "
-            "experts that are not in the page cache are read from disk.",
-        )
-    if memory.states.is_limited:
-        get_logger().warning(
-            "sequences.limited",
-            message=f"At most {memory.states.max_num_seqs} sequences run at the same time, not max_num_seqs: half of "
-            f"the free memory holds the states of so many ({format_size(memory.states.slot_bytes)} each).",
-        )
-    cpu = cpu_report()
-    if isa is None and not cpu.is_built_for_cpu:
-        get_logger().warning("kernels.missing", message=f"Using the {cpu.isa} kernels: {cpu.reason}.")
+    _warn_of_limits(memory, isa)
     try:
         _native.has_native_bf16(isa or "")
         packed = load_packed(
@@ -159,7 +146,31 @@ def load_native_runner(
             total_bytes=memory.total_bytes,
             available_bytes=memory.available_bytes,
         ) from exc
-    info = RunnerInfo(
+    return NativeRunner(runtime, spec=spec, limits=plan.limits, info=_info(runtime, plan, packed))
+
+
+def _warn_of_limits(memory: MemoryPlan, isa: str | None) -> None:
+    """Log what makes the model slower than the machine or the settings promise."""
+    if memory.mapping == "required":
+        get_logger().warning(
+            "weights.mapped",
+            message=f"The weights ({format_size(memory.weights_bytes)}) do not fit into memory: they are mapped, and "
+            "experts that are not in the page cache are read from disk.",
+        )
+    if memory.states.is_limited:
+        get_logger().warning(
+            "sequences.limited",
+            message=f"At most {memory.states.max_num_seqs} sequences run at the same time, not max_num_seqs: half of "
+            f"the free memory holds the states of so many ({format_size(memory.states.slot_bytes)} each).",
+        )
+    cpu = cpu_report()
+    if isa is None and not cpu.is_built_for_cpu:
+        get_logger().warning("kernels.missing", message=f"Using the {cpu.isa} kernels: {cpu.reason}.")
+
+
+def _info(runtime: _native.Runtime, plan: RunnerPlan, packed: PackedWeights) -> RunnerInfo:
+    config, memory = plan.config, plan.memory
+    return RunnerInfo(
         dtype=config.dtype,
         kv_dtype=config.kv_dtype,
         device=f"cpu ({runtime.isa})",
@@ -175,7 +186,6 @@ def load_native_runner(
             "packed_weights": packed.origin,
         },
     )
-    return NativeRunner(runtime, spec=spec, limits=plan.limits, info=info)
 
 
 def _adapter_parts(spec: ModelSpec, adapter: Adapter, matrix: str) -> list[tuple[Float32, Float32, int, bool] | None]:
