@@ -95,6 +95,7 @@ GRANITE_EXPERTS = {
     "attention_multiplier": 0.1,
     "logits_scaling": 8.0,
 }
+LFM2 = NO_HEAD_DIM | {"layer_types": ["conv", "full_attention", "conv"], "conv_L_cache": 3}
 
 NETWORKS: dict[str, tuple[str, dict[str, object]]] = {
     "llama": ("LlamaForCausalLM", {}),
@@ -146,6 +147,21 @@ NETWORKS: dict[str, tuple[str, dict[str, object]]] = {
     "hunyuan": ("HunYuanDenseV1ForCausalLM", {"pad_token_id": 0}),
     "hunyuan moe": ("HunYuanMoEV1ForCausalLM", {"num_experts": 6, "moe_topk": 2, "pad_token_id": 0}),
     "hy 3": ("HYV3ForCausalLM", NAMED_EXPERTS),
+    "lfm 2": ("Lfm2ForCausalLM", LFM2 | {"block_multiple_of": 8, "block_ffn_dim_multiplier": 1.2}),
+    "lfm 2 moe": (
+        "Lfm2MoeForCausalLM",
+        LFM2
+        | {"num_experts": 10, "num_experts_per_tok": 3, "moe_intermediate_size": 32, "num_dense_layers": 1}
+        | {"routed_scaling_factor": 1.3},
+    ),
+    "lfm 3": (
+        "Lfm3ForCausalLM",
+        {
+            "num_hidden_layers": 4,
+            "layer_types": ["conv", "sliding_attention", "full_attention", "conv"],
+            "sliding_window": 17,
+        },
+    ),
     "bloom": ("BloomForCausalLM", BLOOM),
     "mpt": (
         "MptForCausalLM",

@@ -26,6 +26,7 @@ ROUTED = {
     "expert_weights_scale": 1.8,
     "expert_weights_norm": True,
 }
+CONVOLUTIONS = {"attention.head_count_kv": [0, 2, 0], "shortconv.l_cache": 3}
 NAMED_AS = {"hy_v3": "dots1"}
 """Architectures that the installed `gguf` does not know, and one that names the same tensors alike."""
 TWINS = {
@@ -75,6 +76,13 @@ TWINS = {
     "hunyuan": ("hunyuan-dense", {}),
     "hunyuan moe": ("hunyuan-moe", {"expert_count": 6, "expert_used_count": 2}),
     "hy 3": ("hy_v3", ROUTED | {"expert_weights_scale": 2.826, "expert_gating_func": 2}),
+    "lfm 2": ("lfm2", CONVOLUTIONS),
+    "lfm 2 moe": (
+        "lfm2moe",
+        CONVOLUTIONS
+        | ROUTED
+        | {"expert_count": 10, "expert_weights_scale": 1.3, "leading_dense_block_count": 1, "expert_gating_func": 2},
+    ),
     "phi 3.5 moe": (
         "phimoe",
         {
@@ -170,12 +178,16 @@ def converted(folder, architecture, spec):
             values = rows.swapaxes(1, 2).reshape(values.shape)
         if architecture in {"falcon", "gptneox", "bloom"} and "query_key_value" in name:
             values = by_part(values, spec)
+        if "conv.conv" in name:
+            values = values.squeeze(1)
         if architecture == "gpt2" and name.endswith(TRANSPOSED):
             values = np.ascontiguousarray(values.T)
         if architecture in {"gemma", "gemma2", "nemotron"} and "norm" in name and name.endswith("weight"):
             values = values + 1
         name = name.replace("mlp.router.gate.", "mlp.gate.").replace("mlp.gate.wg.", "mlp.gate.")
         name = re.sub(r"(e_score_correction|expert)_bias$", r"\1.bias", name)
+        name = name.replace("feed_forward.expert.bias", "feed_forward.expert_bias.bias")
+        name = re.sub(r"^model\.(.+feed_forward\.experts)", r"\1", name)
         name = name.replace("mlp.expert.bias", "mlp.gate.e_score_correction.bias")
         for part, rows in split(name, values):
             name = names.get_name(part, try_suffixes=(".weight", ".bias"))

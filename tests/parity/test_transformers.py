@@ -1,6 +1,6 @@
 """Every family computes what `transformers` computes from the same folder: the reference and the native kernels."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -10,6 +10,7 @@ from headrace.inference.models.model import Model
 from headrace.inference.runner.reference import ReferenceRunner
 from headrace.inference.runner.step import Float32
 from tests.inference.runner.native_models import FORMATS, ISAS, GuidedReference, load, relative_error
+from tests.inference.runner.states import new_sequences
 from tests.inference.runner.steps import make_step
 from tests.parity.checkpoints import CONTEXT, TOKENS, sample, stored_network, write_checkpoint
 from tests.parity.networks import NETWORKS
@@ -33,14 +34,19 @@ def checkpoint(request, tmp_path_factory):
     return Checkpoint(load_model(str(folder)), stored_network(request.param).logits)
 
 
-def every_row():
-    return make_step((TOKENS, 0, BLOCKS), all_rows=True)
+def every_row(spec):
+    states = new_sequences(len(TOKENS)) if spec.has_state else None
+    return make_step((TOKENS, 0, BLOCKS), all_rows=True, states=states)
+
+
+def limits_of(spec):
+    return replace(CONTEXT, num_state_slots=1) if spec.has_state else CONTEXT
 
 
 @pytest.mark.parametrize("checkpoint", NETWORKS, indirect=True, scope="module")
 def test_the_reference_has_the_logits_of_transformers(checkpoint):
     model = checkpoint.model
-    logits = ReferenceRunner(model.spec, model.weights, CONTEXT).logits(every_row())
+    logits = ReferenceRunner(model.spec, model.weights, limits_of(model.spec)).logits(every_row(model.spec))
     np.testing.assert_allclose(sample(logits), checkpoint.expected, rtol=1e-4, atol=1e-4)
 
 
@@ -57,7 +63,12 @@ def test_the_reference_has_the_logits_of_transformers(checkpoint):
 def test_native_kernels_stay_close_to_transformers(checkpoint, dtype, kv_dtype, tmp_path):
     """Each network has 8 or 4 bits beside bf16; `test_native` has every format for every kind of layer."""
     runner = load(
-        checkpoint.model.spec, checkpoint.model.weights, tmp_path, dtype=dtype, kv_dtype=kv_dtype, limits=CONTEXT
+        checkpoint.model.spec,
+        checkpoint.model.weights,
+        tmp_path,
+        dtype=dtype,
+        kv_dtype=kv_dtype,
+        limits=limits_of(checkpoint.model.spec),
     )
     check_error(checkpoint, runner, dtype)
 
@@ -66,9 +77,9 @@ def check_error(checkpoint, runner, dtype):
     """Compare with the logits of transformers, or with experts those of the reference that takes the same experts."""
     expected = checkpoint.expected
     if runner.spec.moe is not None:
-        guided = GuidedReference(runner, checkpoint.model.weights, TOLERANCES[dtype], limits=CONTEXT)
-        expected = sample(guided.logits(every_row()))
-    assert relative_error(sample(runner.logits(every_row())), expected) < TOLERANCES[dtype]
+        guided = GuidedReference(runner, checkpoint.model.weights, TOLERANCES[dtype], limits=limits_of(runner.spec))
+        expected = sample(guided.logits(every_row(runner.spec)))
+    assert relative_error(sample(runner.logits(every_row(runner.spec))), expected) < TOLERANCES[dtype]
 
 
 @pytest.mark.parametrize("checkpoint", ["qwen 3", "qwen 2 moe"], indirect=True, scope="module")

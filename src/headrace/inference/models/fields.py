@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, TypeGuard
 
+import numpy as np
+
 from headrace.core.errors import BrokenModel, UnsupportedModel
 
 _MAX_NUMBER: Final = 1e15
@@ -85,8 +87,9 @@ class Fields:
         return tuple(value)
 
     def numbers(self, key: str) -> tuple[float, ...]:
-        """Return a list of finite numbers; empty when absent."""
+        """Return a list of finite numbers, which is an array in GGUF metadata; empty when absent."""
         value = self._get(key, [])
+        value = value.tolist() if isinstance(value, np.ndarray) else value
         if not isinstance(value, list) or not all(_is_number(item) for item in value):
             raise self._wrong(key, value, "a list of numbers")
         return tuple(float(item) for item in value)

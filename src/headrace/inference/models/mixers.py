@@ -27,13 +27,16 @@ All matrices but `mix_in` or its parts and `o` are float32 in every format.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 Mixer = Literal["attention", "conv", "delta", "ssd", "none"]
 """
 Attention, a gated short convolution (LFM2), the gated delta rule (Qwen3-Next), a state space model (Mamba2), or
 nothing: the layer has an MLP only (Nemotron-H).
 """
+
+MAX_TAPS: Final = 64
+"""The longest convolution; released networks have 3 to 7 taps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

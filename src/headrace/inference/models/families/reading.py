@@ -255,6 +255,26 @@ def gguf_experts(
     )
 
 
+def gguf_attention_layers(header: GgufHeader) -> tuple[GgufHeader, tuple[bool, ...]]:
+    """
+    Return the layers with attention of a file that lists the KV heads of each layer: those that have some.
+
+    The header that is returned has the number of KV heads of these layers, which must be the same in all.
+    """
+    fields = header.fields
+    key = "attention.head_count_kv"
+    if isinstance(fields.values.get(key), int | None):
+        return header, (True,) * min(fields.whole("block_count"), MAX_LAYERS)
+    counts = fields.numbers(key)
+    others = {count for count in counts if count}
+    if len(counts) != fields.whole("block_count") or len(others) != 1:
+        raise BrokenModel(
+            f"{fields.source}: {key} is {list(counts)!r:.200}; expected the same number, or 0, for each layer."
+        )
+    fields = Fields({**fields.values, key: int(others.pop())}, fields.source)
+    return replace(header, fields=fields), tuple(count > 0 for count in counts)
+
+
 def is_null(config: Fields, key: str) -> bool:
     """Return whether a config says null, where families give an absent key another meaning."""
     return key in config.values and not config.has(key)

@@ -28,6 +28,7 @@ from headrace.inference.models.families.gptj import GPTJ
 from headrace.inference.models.families.granite import GRANITE, GRANITE_HYBRID, GRANITE_MOE
 from headrace.inference.models.families.hunyuan import HUNYUAN, HUNYUAN_MOE, HY_V3
 from headrace.inference.models.families.internlm import INTERNLM2, INTERNLM3
+from headrace.inference.models.families.lfm2 import LFM2, LFM2_MOE, LFM3
 from headrace.inference.models.families.llama import LLAMA
 from headrace.inference.models.families.minicpm import MINICPM
 from headrace.inference.models.families.minimax import MINIMAX_M2
@@ -62,10 +63,12 @@ FAMILIES: Final = (
     *(COHERE, COHERE2, STABLELM, STARCODER2, PHI, NEMOTRON, FALCON, GPT_NEOX, GPT2, GPTJ, OPT, BLOOM, MPT),
     *(MIXTRAL, QWEN2_MOE, QWEN3_MOE, GRANITE_MOE, OLMOE, GPT_OSS, PHIMOE),
     *(GLM4_MOE, ERNIE4_5_MOE, MINIMAX_M2, DOTS1, EXAONE_MOE, HUNYUAN, HUNYUAN_MOE, HY_V3),
+    *(LFM2, LFM2_MOE, LFM3),
     *(BERT, ROBERTA, MODERNBERT, NOMIC_BERT),
 )
 NESTED: Final = {
     "gemma3": "gemma3_text",
+    "lfm2_vl": "lfm2",
     "mistral3": "mistral",
     "qwen2_vl": "qwen2_vl_text",
     "qwen2_5_vl": "qwen2_5_vl_text",
@@ -81,7 +84,7 @@ _MISSING: Final = {
     "t5": "an encoder",
     **dict.fromkeys(("mpnet", "deberta", "deberta-v2"), "relative positions"),
     **dict.fromkeys(
-        ("mamba", "mamba2", "rwkv", "qwen3_next", "qwen3_5", "falcon_h1", "lfm2", "nemotron_h"),
+        ("mamba", "mamba2", "rwkv", "qwen3_next", "qwen3_5", "falcon_h1", "nemotron_h"),
         "a recurrent state",
     ),
 }
