@@ -81,6 +81,33 @@ class Extras {
   int vocab_;
 };
 
+// The states of a step (`StateStep` of inference/runner/step.py), or none.
+class States {
+ public:
+  States(const nb::object& states, size_t num_sequences) {
+    if (states.is_none()) return;
+    const auto ints = [&](const char* name) {
+      arrays_.push_back(nb::cast<Ints>(states.attr(name), false));
+      require(arrays_.back().shape(0) == num_sequences, "states must have one entry for each of context_lens");
+      return arrays_.back().data();
+    };
+    step_.read = ints("read");
+    step_.write = ints("write");
+    step_.replayed = ints("replayed");
+    step_.certain = ints("certain");
+    snapshots_ = nb::cast<Table>(states.attr("snapshots"), false);
+    require(snapshots_.shape(1) * sizeof(int32_t) == sizeof(Snapshot), "a snapshot needs a sequence, tokens and a slot");
+    step_.snapshots = reinterpret_cast<const Snapshot*>(snapshots_.data());
+    step_.num_snapshots = static_cast<int32_t>(snapshots_.shape(0));
+  }
+  const StateStep& step() const { return step_; }
+
+ private:
+  StateStep step_{};
+  std::vector<Ints> arrays_;
+  Table snapshots_;
+};
+
 // Returns an array for Python that owns its memory.
 template <class T>
 nb::object make_array(T* data, std::initializer_list<size_t> shape) {
@@ -124,8 +151,11 @@ int32_t check_sampling(const SamplingRow* sampling, int32_t num_rows, int32_t vo
 nb::tuple execute(Runtime& runtime, const Ints& token_ids, const Ints& query_starts, const Ints& context_lens,
                   const Table& block_tables, const Ints& rows, const Ints& hidden_rows, const Bytes& sampling,
                   const nb::tuple& histories, const nb::tuple& biases, const nb::tuple& masks,
-                  const std::optional<Ints>& adapters, const std::optional<Ints>& token_types) {
+                  const std::optional<Ints>& adapters, const std::optional<Ints>& token_types,
+                  const nb::object& state_step) {
   Step step = make_step(token_ids, query_starts, context_lens, block_tables, adapters);
+  const States states(state_step, context_lens.shape(0));
+  step.states = states.step();
   require(!token_types || token_types->shape(0) == token_ids.shape(0), "token_types must have one entry for each token");
   step.token_types = token_types ? token_types->data() : nullptr;
   add_rows(step, rows);
@@ -164,8 +194,11 @@ nb::tuple execute(Runtime& runtime, const Ints& token_ids, const Ints& query_sta
 }
 
 nb::object logits(Runtime& runtime, const Ints& token_ids, const Ints& query_starts, const Ints& context_lens,
-                  const Table& block_tables, const Ints& rows, const std::optional<Ints>& adapters) {
+                  const Table& block_tables, const Ints& rows, const std::optional<Ints>& adapters,
+                  const nb::object& state_step) {
   Step step = make_step(token_ids, query_starts, context_lens, block_tables, adapters);
+  const States states(state_step, context_lens.shape(0));
+  step.states = states.step();
   add_rows(step, rows);
   const size_t num_rows = static_cast<size_t>(step.num_rows), vocab = static_cast<size_t>(runtime.config().vocab_size);
   auto out = std::make_unique<float[]>(num_rows * vocab);
@@ -179,8 +212,10 @@ nb::object logits(Runtime& runtime, const Ints& token_ids, const Ints& query_sta
 
 // Returns the scores of every row in the router of each layer; NaN in dense layers.
 nb::object router_scores(Runtime& runtime, const Ints& token_ids, const Ints& query_starts, const Ints& context_lens,
-                         const Table& block_tables) {
+                         const Table& block_tables, const nb::object& state_step) {
   Step step = make_step(token_ids, query_starts, context_lens, block_tables);
+  const States states(state_step, context_lens.shape(0));
+  step.states = states.step();
   const size_t num_layers = static_cast<size_t>(runtime.config().num_layers);
   const size_t num_experts = static_cast<size_t>(runtime.config().num_experts);
   const size_t num_tokens = static_cast<size_t>(step.num_tokens);
@@ -225,11 +260,12 @@ void bind_steps(nb::class_<Runtime>& runtime) {
   runtime.def("execute", execute, "token_ids"_a.noconvert(), "query_starts"_a.noconvert(), "context_lens"_a.noconvert(),
               "block_tables"_a.noconvert(), "rows"_a.noconvert(), "hidden_rows"_a.noconvert(), "sampling"_a.noconvert(),
               "histories"_a, "biases"_a, "masks"_a, "adapters"_a.noconvert().none(),
-              "token_types"_a.noconvert().none());
+              "token_types"_a.noconvert().none(), "states"_a.none() = nb::none());
   runtime.def("logits", logits, "token_ids"_a.noconvert(), "query_starts"_a.noconvert(), "context_lens"_a.noconvert(),
-              "block_tables"_a.noconvert(), "rows"_a.noconvert(), "adapters"_a.noconvert().none());
+              "block_tables"_a.noconvert(), "rows"_a.noconvert(), "adapters"_a.noconvert().none(),
+              "states"_a.none() = nb::none());
   runtime.def("router_scores", router_scores, "token_ids"_a.noconvert(), "query_starts"_a.noconvert(),
-              "context_lens"_a.noconvert(), "block_tables"_a.noconvert());
+              "context_lens"_a.noconvert(), "block_tables"_a.noconvert(), "states"_a.none() = nb::none());
   runtime.def("clear_adapter", [](Runtime& self, int32_t slot) { self.adapters().clear(slot); }, "slot"_a);
   runtime.def("set_adapter", set_adapter, "slot"_a, "layer"_a, "matrix"_a, "parts"_a);
 }

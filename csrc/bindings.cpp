@@ -45,6 +45,8 @@ void bind_config(nb::module_& m) {
       .def_rw("head_dim", &ModelConfig::head_dim)
       .def_rw("attention_shapes", &ModelConfig::attention_shapes)
       .def_rw("kv_sources", &ModelConfig::kv_sources)
+      .def_rw("mixers", &ModelConfig::mixers)
+      .def_rw("conv_taps", &ModelConfig::conv_taps)
       .def_rw("vocab_size", &ModelConfig::vocab_size)
       .def_rw("num_positions", &ModelConfig::num_positions)
       .def_rw("causal", &ModelConfig::causal)
@@ -108,7 +110,9 @@ void bind_config(nb::module_& m) {
       .def_rw("max_step_rows", &Limits::max_step_rows)
       .def_rw("max_context_tokens", &Limits::max_context_tokens)
       .def_rw("max_adapters", &Limits::max_adapters)
-      .def_rw("max_adapter_rank", &Limits::max_adapter_rank);
+      .def_rw("max_adapter_rank", &Limits::max_adapter_rank)
+      .def_rw("num_state_slots", &Limits::num_state_slots)
+      .def_rw("max_draft_tokens", &Limits::max_draft_tokens);
   nb::class_<Slot>(m, "Slot")
       .def_ro("name", &Slot::name)
       .def_ro("is_vector", &Slot::is_vector)
@@ -222,6 +226,7 @@ nb::list profile_of(const Runtime& runtime) {
 void bind_runtime(nb::module_& m) {
   m.def("workspace_bytes", workspace_bytes, "config"_a, "limits"_a, "num_threads"_a);
   m.def("adapter_bytes", adapter_bytes, "config"_a, "limits"_a);
+  m.def("state_slot_bytes", state_slot_bytes, "config"_a, "max_draft_tokens"_a);
   m.def("kv_block_bytes", kv_block_bytes, "config"_a);
   m.def("available_isas", available_isas);
   m.def("best_isa", best_isa);
@@ -249,7 +254,8 @@ void bind_runtime(nb::module_& m) {
       .def_prop_ro("num_threads", &Runtime::num_threads)
       .def_prop_ro("weights_bytes", &Runtime::weights_bytes)
       .def_prop_ro("workspace_bytes", &Runtime::workspace_bytes)
-      .def_prop_ro("kv_bytes", &Runtime::kv_bytes);
+      .def_prop_ro("kv_bytes", &Runtime::kv_bytes)
+      .def_prop_ro("state_bytes", &Runtime::state_bytes);
   bind_steps(runtime);
 }
 

@@ -23,6 +23,7 @@ namespace {
 #include "kernels/adapters.inl"
 #include "kernels/experts.inl"
 #include "kernels/latent_experts.inl"
+#include "kernels/state.inl"
 #include "kernels/step.inl"
 #include "kernels/logits.inl"
 #include "kernels/probes.inl"

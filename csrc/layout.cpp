@@ -35,24 +35,36 @@ class LayoutBuilder {
   }
 };
 
-void add_layer(LayoutBuilder& builder, const ModelConfig& config, const Model& model, int32_t index) {
-  const std::string prefix = "layers." + std::to_string(index) + ".";
-  const auto add_matrix = [&](const std::string& name, int32_t rows, int32_t columns) {
-    builder.add_matrix(prefix + name, config.layer_kind(prefix + name), rows, columns);
-  };
-  const int32_t hidden = model.hidden_padded, outputs = static_cast<int32_t>(round_up(config.hidden_size, kPanel));
+void add_attention(LayoutBuilder& builder, const ModelConfig& config, int32_t index, const std::string& prefix) {
   const AttentionShape shape = config.attention(index);
   const LayerSizes sizes = layer_sizes(config, index);
-  if (config.has_attn_norm(index)) builder.add_norm(prefix + "attn_norm", config, hidden);
-  add_matrix("qkv", sizes.qkv_padded, hidden);
   if (config.qkv_bias) builder.add_vector(prefix + "qkv_bias", sizes.qkv_padded);
   if (!config.qk_norm.empty()) {
     builder.add_vector(prefix + "q_norm", config.has_norm_of_heads() ? shape.head_dim : sizes.queries);
     if (sizes.keys > 0) builder.add_vector(prefix + "k_norm", config.has_norm_of_heads() ? shape.head_dim : sizes.keys);
   }
   if (config.sinks) builder.add_vector(prefix + "sinks", shape.num_heads);
+}
+
+void add_state_mixer(LayoutBuilder& builder, const Model& model, const StateLayer& state, const std::string& prefix) {
+  builder.add_vector(prefix + "mix_conv", state.channels, state.taps);
+  if (state.num_gates > 0) builder.add_vector(prefix + "mix_small", model.hidden_padded, state.num_gates);
+}
+
+void add_layer(LayoutBuilder& builder, const ModelConfig& config, const Model& model, int32_t index) {
+  const std::string prefix = "layers." + std::to_string(index) + ".";
+  const auto add_matrix = [&](const std::string& name, int32_t rows, int32_t columns) {
+    builder.add_matrix(prefix + name, config.layer_kind(prefix + name), rows, columns);
+  };
+  const int32_t hidden = model.hidden_padded, outputs = static_cast<int32_t>(round_up(config.hidden_size, kPanel));
+  const LayerSizes sizes = layer_sizes(config, index);
+  const bool attends = config.mixer(index) == Mixer::kAttention;
+  if (config.has_attn_norm(index)) builder.add_norm(prefix + "attn_norm", config, hidden);
+  add_matrix(attends ? "qkv" : "mix_in", sizes.qkv_padded, hidden);
+  if (attends) add_attention(builder, config, index, prefix);
+  else add_state_mixer(builder, model, state_sizes(config, index), prefix);
   add_matrix("o", outputs, sizes.attention_padded);
-  if (config.o_bias) builder.add_vector(prefix + "o_bias", hidden);
+  if (config.o_bias && attends) builder.add_vector(prefix + "o_bias", hidden);
   if (config.norms != "pre") builder.add_norm(prefix + "post_attn_norm", config, hidden);
   if (config.has_norms_before() && !config.shared_norm) builder.add_norm(prefix + "mlp_norm", config, hidden);
   const Experts& experts = model.experts;
@@ -136,7 +148,7 @@ void check_shape(const AttentionShape& shape) {
 // Without a causal mask a sequence is computed in one step, and its keys live for one layer.
 void check_kv_source(const ModelConfig& config, int32_t layer) {
   const int32_t source = config.kv_source(layer);
-  if (source == layer) return;
+  if (source == layer || config.mixer(layer) != Mixer::kAttention) return;
   const std::string name = "layer " + std::to_string(layer) + " attends to the keys of layer " + std::to_string(source);
   require(config.causal && source >= 0 && source < layer && config.owns_kv(source), name + ", which it cannot");
   const AttentionShape own = config.attention(layer), other = config.attention(source);
@@ -147,6 +159,7 @@ void check_attention(const ModelConfig& config) {
   const auto one_a_layer = [&](const char* name, size_t size) {
     require(size == 0 || size == static_cast<size_t>(config.num_layers), std::string(name) + " must have one entry a layer");
   };
+  one_a_layer("mixers", config.mixers.size());
   one_a_layer("attention_shapes", config.attention_shapes.size());
   one_a_layer("kv_sources", config.kv_sources.size());
   one_a_layer("windows", config.windows.size());
@@ -164,6 +177,15 @@ void check_attention(const ModelConfig& config) {
                                                std::to_string(num_ropes - 1));
     require(config.rope_frequencies[rope].size() == static_cast<size_t>(shape.head_dim) / 2,
             "the rope of a layer must have head_dim / 2 frequencies");
+  }
+}
+
+void check_states(const ModelConfig& config) {
+  for (int32_t i = 0; i < config.num_layers; i++) {
+    if (config.mixer(i) == Mixer::kAttention) continue;
+    require(config.causal && !config.parallel, "state layers beside other parts, or that see later tokens, are not supported");
+    require(config.conv_taps >= 2 && config.conv_taps <= kMaxTaps,
+            "a convolution has " + std::to_string(config.conv_taps) + " taps; expected 2 to " + std::to_string(kMaxTaps));
   }
 }
 
@@ -194,6 +216,7 @@ void ModelConfig::check() const {
   require(num_layers > 0 && hidden_size > 0 && intermediate_size > 0 && vocab_size > 0,
           "every dimension of the model must be positive");
   check_attention(*this);
+  check_states(*this);
   require(num_positions >= 0 && num_positions <= (1 << 20), "num_positions must lie between 0 and 1048576");
   for (const auto& [slot, format] : layer_formats)
     require(format == "w8" || format == "w4_symmetric" || format == "fp4",
@@ -241,7 +264,19 @@ AttentionShape ModelConfig::attention(int32_t layer) const {
   return attention_shapes.empty() ? AttentionShape{num_heads, num_kv_heads, head_dim} : attention_shapes[layer];
 }
 
-int32_t ModelConfig::kv_source(int32_t layer) const { return kv_sources.empty() ? layer : kv_sources[layer]; }
+int32_t ModelConfig::kv_source(int32_t layer) const {
+  if (mixer(layer) != Mixer::kAttention) return -1;
+  return kv_sources.empty() ? layer : kv_sources[layer];
+}
+
+Mixer ModelConfig::mixer(int32_t layer) const {
+  static const char* const names[] = {"attention", "conv"};
+  if (mixers.empty()) return Mixer::kAttention;
+  const std::string& name = mixers[static_cast<size_t>(layer)];
+  const auto found = std::find(std::begin(names), std::end(names), name);
+  require(found != std::end(names), "the mixer of a layer is " + name + "; expected attention or conv");
+  return static_cast<Mixer>(found - std::begin(names));
+}
 
 KvKind ModelConfig::kv_kind() const { return kv_dtype == "int8" ? KvKind::kInt8 : KvKind::kBf16; }
 
@@ -281,6 +316,12 @@ Layout make_layout(const ModelConfig& config) {
 LayerSizes layer_sizes(const ModelConfig& config, int32_t layer) {
   const AttentionShape shape = config.attention(layer);
   LayerSizes sizes{};
+  if (config.mixer(layer) != Mixer::kAttention) {
+    const StateLayer state = state_sizes(config, layer);
+    sizes.qkv_padded = state.in_padded;
+    sizes.attention_padded = state.mixed_padded;
+    return sizes;
+  }
   sizes.queries = shape.num_heads * shape.head_dim;
   sizes.keys = config.owns_kv(layer) ? shape.num_kv_heads * shape.head_dim : 0;
   sizes.values = shape.keys_as_values ? 0 : sizes.keys;
@@ -289,6 +330,20 @@ LayerSizes layer_sizes(const ModelConfig& config, int32_t layer) {
   sizes.qkv_padded = static_cast<int32_t>(round_up(outputs, kPanel));
   sizes.attention_padded = static_cast<int32_t>(round_up(sizes.queries, kDepth));
   return sizes;
+}
+
+// A row of a short convolution is B, C and x, all padded; the result takes the place of B.
+StateLayer state_sizes(const ModelConfig& config, int32_t layer) {
+  StateLayer state{};
+  state.mixer = config.mixer(layer);
+  if (state.mixer == Mixer::kAttention) return state;
+  state.channels = static_cast<int32_t>(round_up(config.hidden_size, kDepth));
+  state.taps = config.conv_taps;
+  state.num_units = state.channels / kStateUnit;
+  state.conv_inputs = 2 * state.channels;
+  state.in_padded = state.row_size = 3 * state.channels;
+  state.mixed_padded = state.channels;
+  return state;
 }
 
 namespace {
@@ -334,7 +389,10 @@ Model make_dimensions(const ModelConfig& config) {
   for (int32_t i = 0; i < config.num_layers; i++) {
     const LayerSizes sizes = layer_sizes(config, i);
     model.attention_padded = std::max(model.attention_padded, sizes.attention_padded);
-    model.qkv_padded = std::max(model.qkv_padded, sizes.qkv_padded);
+    const StateLayer state = state_sizes(config, i);
+    model.qkv_padded = std::max({model.qkv_padded, sizes.qkv_padded, state.row_size});
+    model.has_states |= state.mixer != Mixer::kAttention;
+    model.gates_pitch = std::max(model.gates_pitch, static_cast<int32_t>(round_up(state.num_gates, 16)));
   }
   model.vocab = config.vocab_size;
   model.vocab_padded = static_cast<int32_t>(round_up(config.vocab_size, kPanel));

@@ -24,6 +24,8 @@ struct ModelConfig {
   int32_t num_heads = 0, num_kv_heads = 0, head_dim = 0, vocab_size = 0;
   std::vector<AttentionShape> attention_shapes;  // per layer; empty: the three sizes above in all layers
   std::vector<int32_t> kv_sources;   // per layer: the layer whose KV it attends to, -1 for none; empty: its own
+  std::vector<std::string> mixers;   // per layer: attention or conv; empty: attention in all layers
+  int32_t conv_taps = 0;             // of the short convolutions
   int32_t num_positions = 0;         // rows of the table of learned positions; 0: there is none
   int32_t num_token_types = 0;       // rows of the table of token types; 0: there is none
   std::string activation = "silu";   // silu, gelu_tanh, gelu_erf, relu, relu2 or clamped_swiglu
@@ -75,6 +77,7 @@ struct ModelConfig {
   int32_t kv_source(int32_t layer) const;
   bool owns_kv(int32_t layer) const { return kv_source(layer) == layer; }
   int32_t rope(int32_t layer) const { return rope_of_layer.empty() ? 0 : rope_of_layer[layer]; }
+  Mixer mixer(int32_t layer) const;
   bool has_norms_before() const;
   bool has_attn_norm(int32_t layer) const;
 };
@@ -83,6 +86,7 @@ struct ModelConfig {
 struct Limits {
   int32_t num_blocks = 0, max_step_tokens = 0, max_step_sequences = 0, max_step_rows = 0, max_context_tokens = 0;
   int32_t max_adapters = 0, max_adapter_rank = 0;
+  int32_t num_state_slots = 0, max_draft_tokens = 0;
 };
 
 // A matrix or a vector (fp32, one row) in the packed file. Sizes include padding.
@@ -116,6 +120,7 @@ struct KvLayout {
 size_t panel_bytes(WeightKind kind, int32_t k);
 Layout make_layout(const ModelConfig& config);
 LayerSizes layer_sizes(const ModelConfig& config, int32_t layer);
+StateLayer state_sizes(const ModelConfig& config, int32_t layer);  // without places and weights
 KvLayout make_kv_layout(const ModelConfig& config);
 size_t kv_block_bytes(const ModelConfig& config);
 

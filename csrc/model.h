@@ -25,6 +25,8 @@ constexpr int kColumnRowsPerThread = 24;
 constexpr int kLogitRows = 64;     // logit rows that are computed and sampled together
 constexpr int kRedundantRows = 2;  // up to this many rows each thread quantizes redundantly
 constexpr int kSlab = 32;          // bf16 inputs of a row that lie together
+constexpr int kMaxTaps = 64;       // tokens that the convolution of a state layer sees
+constexpr int kStateUnit = 16;     // channels of a convolution that a thread computes together
 constexpr int kRankBlock = 8;      // ranks of adapters are padded to a multiple of this
 
 constexpr size_t round_up(size_t n, size_t multiple) { return (n + multiple - 1) / multiple * multiple; }
@@ -117,7 +119,39 @@ struct Heads {
   constexpr int values() const { return keys_as_values ? 0 : keys(); }
 };
 
+// How the tokens of a sequence see earlier ones: by attention, or by a state of fixed size (`Mixer` of
+// inference/models/mixers.py).
+enum class Mixer : int32_t { kAttention, kConv };
+
+// A layer whose mixer keeps a state. Its first matrix (`Layer::qkv`) is `mix_in`, which gives a row of `qkv`.
+struct StateLayer {
+  Mixer mixer;
+  int32_t channels, taps;        // of the convolution; channels are padded
+  int32_t num_gates;             // of a scan, in float32
+  int32_t num_units;             // parts of the work on a sequence that threads share; each has channels of its own
+  int32_t conv_inputs, outputs;  // first numbers in a row of `qkv` of the inputs of the convolution and of `o`
+  int32_t in_padded, row_size;   // outputs of `mix_in`, and numbers of a row of `qkv`
+  int32_t mixed_padded;          // inputs of `o`
+  size_t scan_size;              // numbers in the state of the scan
+  // Places in a slot: the state of the scan, the inputs of the convolution for the last taps - 1 tokens, followed by those
+  // of draft tokens [token][channels], and the gates of draft tokens.
+  size_t scan, rows, gates;
+  const float* filter;           // [taps][channels]
+  const float* filter_bias;      // null: there is none
+  const float* small;            // [gates][hidden_padded]; null without gates
+};
+
+// The slots of states. New sequences read one that stays zero, behind the others.
+struct StateCache {
+  float* base;
+  size_t slot_size;
+  int32_t num_slots;
+
+  float* slot(int32_t slot) const { return base + (slot < 0 ? num_slots : slot) * slot_size; }
+};
+
 struct Layer {
+  StateLayer state;
   Heads heads;
   Norm attn_norm, mlp_norm;            // before attention and MLP; the same one if they share it
   Norm post_attn_norm, post_mlp_norm;  // after them
@@ -174,6 +208,8 @@ struct Model {
   bool causal;             // false: a token attends to all of its sequence, which is in one step
   bool norms_stream;       // the norms after attention and MLP apply to the stream, after the residual was added
   bool parallel;           // attention and MLP both read the input of the layer
+  bool has_states;         // some layers keep states
+  int32_t gates_pitch;     // of the scans of state layers
   bool has_gate;           // of the MLP
   bool has_softplus_gates;  // instead of sigmoids
   bool norms_by_head;      // `q_norms` and `k_norms` are layer norms of each head, not one RMS norm of all heads
@@ -235,7 +271,6 @@ struct BestLanes {
 // Temporaries of layers with experts. A place is one row of one expert; places are sorted by expert. The activations of
 // an expert lie together, as if it had a workspace of its own with as many rows as it has places.
 struct ExpertWorkspace {
-  float* normed;          // [scratch_rows][hidden_padded]
   Activations rows;       // [T], each row on its own
   float* scores;          // [T][score_pitch]
   int32_t* chosen;        // [T][slots] experts
@@ -251,7 +286,9 @@ struct ExpertWorkspace {
 
 struct Workspace {
   float* x;         // [T][hidden_padded] the residual stream
-  float* qkv;       // [T][qkv_padded]
+  float* qkv;       // [T][qkv_padded], in state layers a row of these
+  float* gates;     // [T][gates_pitch] of the scans of state layers
+  float* normed;    // [scratch_rows][hidden_padded] of rows that are also read unquantized, by a router or for gates
   float* wide;      // [scratch_rows][attention_padded] the output of attention
   float* gated;     // [threads][gated_rows][kDepth]
   float* projected; // [scratch_rows][hidden_padded], what a norm or the end of the layer still has to take
@@ -278,10 +315,23 @@ struct StepOutputs {
   int32_t top_capacity;
 };
 
+// A state to keep: after so many tokens of a sequence of the step, counted from the first replayed one.
+struct Snapshot {
+  int32_t sequence, tokens, slot;
+};
+
+// The slots of the sequences of a step; `StateStep` of inference/runner/step.py says what each means.
+struct StateStep {
+  const int32_t *read, *write, *replayed, *certain;  // null for models without state layers
+  const Snapshot* snapshots;                         // in ascending order
+  int32_t num_snapshots;
+};
+
 struct Step {
   const int32_t *token_ids, *query_starts, *context_lens, *block_tables, *rows;
   const int32_t* token_types;  // of each token; null: all are 0
   const int32_t* adapters;  // slot of each sequence, or -1; null if no sequence has an adapter
+  StateStep states;
   const int32_t* hidden_rows;  // tokens whose final hidden states are returned; none of them is in `rows`
   int32_t num_tokens, num_sequences, num_rows, num_hidden_rows, table_width;
   const SamplingRow* sampling;
@@ -297,6 +347,7 @@ class Team;
 struct StepContext {
   const Model* model;
   const KvCache* kv;
+  const StateCache* states;
   const Workspace* work;
   const Step* step;
   Team* team;

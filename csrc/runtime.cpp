@@ -55,7 +55,6 @@ ExpertWorkspace carve_experts(const Model& model, size_t tokens, size_t scratch_
   ExpertWorkspace work{};
   if (experts.count == 0) return work;
   const size_t places = tokens * experts.slots(), total = experts.total();
-  work.normed = carver.take<float>(scratch_rows * model.hidden_padded);
   work.rows = carve_activations(tokens, experts.io_padded, format, carver);
   work.scores = carver.take<float>(tokens * experts.score_pitch());
   work.chosen = carver.take<int32_t>(places);
@@ -81,6 +80,8 @@ Workspace carve_workspace(const ModelConfig& config, const Model& model, const L
   work.gated_rows = std::min(limits.max_step_tokens, kColumnRows);
   work.x = carver.take<float>(tokens * model.hidden_padded);
   work.qkv = carver.take<float>(tokens * model.qkv_padded);
+  work.gates = carver.take<float>(tokens * model.gates_pitch);
+  work.normed = carver.take<float>(model.experts.count > 0 || model.gates_pitch > 0 ? rows * model.hidden_padded : 0);
   work.wide = carver.take<float>(rows * model.attention_padded);
   work.gated = carver.take<float>(threads * work.gated_rows * kDepth);
   work.projected = carver.take<float>(rows * model.hidden_padded);
@@ -139,7 +140,7 @@ size_t kv_cache_bytes(const ModelConfig& config, const Limits& limits) {
 Runtime::Runtime(const ModelConfig& config, const Limits& limits, std::shared_ptr<const Arena> weights,
                  int num_threads, const std::string& isa)
     : config_(config), limits_(limits), kernels_(select_kernels(isa)), weights_(std::move(weights)),
-      adapters_(config, limits), model_(make_dimensions(config)) {
+      adapters_(config, limits), states_(config, limits), state_cache_(states_.cache()), model_(make_dimensions(config)) {
   workspace_bytes_ = headrace::workspace_bytes(config, limits, num_threads);
   require(config.num_positions == 0 || limits.max_context_tokens <= config.num_positions,
           "the context has " + std::to_string(limits.max_context_tokens) + " tokens; expected at most " +
@@ -237,13 +238,18 @@ void Runtime::connect_layer(const Layout& layout, int index) {
   layer.mlp_norm = norm(config_.shared_norm ? "attn_norm" : "mlp_norm", config_.has_norms_before());
   layer.post_attn_norm = norm("post_attn_norm", config_.norms != "pre");
   layer.post_mlp_norm = norm("post_mlp_norm", config_.norms != "pre");
-  layer.qkv_bias = vector("qkv_bias", config_.qkv_bias);
-  layer.o_bias = vector("o_bias", config_.o_bias);
+  layer.qkv_bias = vector("qkv_bias", config_.qkv_bias && config_.mixer(index) == Mixer::kAttention);
+  states_.connect(layer.state, index);
+  const bool attends = layer.state.mixer == Mixer::kAttention;
+  layer.state.filter = vector("mix_conv", !attends);
+  layer.state.small = vector("mix_small", layer.state.num_gates > 0);
+  layer.o_bias = vector("o_bias", config_.o_bias && attends);
   const bool routed = config_.has_experts(index), biased = routed ? config_.expert_bias : config_.mlp_bias;
   layer.gate_up_bias = vector("gate_up_bias", biased);
   layer.down_bias = vector("down_bias", biased);
-  layer.sinks = vector("sinks", config_.sinks);
-  const bool by_head = config_.has_norm_of_heads(), by_output = !config_.qk_norm.empty() && !by_head;
+  layer.sinks = vector("sinks", config_.sinks && attends);
+  const bool by_head = attends && config_.has_norm_of_heads();
+  const bool by_output = attends && !config_.qk_norm.empty() && !by_head;
   layer.q_norm = vector("q_norm", by_head);
   layer.k_norm = vector("k_norm", by_head && layer.heads.owns_kv);
   layer.q_norms = vector("q_norm", by_output);
@@ -251,7 +257,7 @@ void Runtime::connect_layer(const Layout& layout, int index) {
   layer.router = vector("router", routed);
   layer.router_bias = vector("router_bias", routed && config_.router_bias);
   layer.choice_bias = vector("choice_bias", routed && config_.choice_bias);
-  layer.qkv = matrix("qkv");
+  layer.qkv = matrix(attends ? "qkv" : "mix_in");
   layer.o = matrix("o");
   layer.gate_up = matrix("gate_up");
   layer.down = matrix("down");
@@ -268,7 +274,7 @@ void Runtime::connect_layer(const Layout& layout, int index) {
 void Runtime::execute(const Step& step) {
   check(step);
   locate_rows(step);
-  StepContext context = {&model_, &kv_, &work_, &step, team_.get(), scratch_pointers_.data(),
+  StepContext context = {&model_, &kv_, &state_cache_, &work_, &step, team_.get(), scratch_pointers_.data(),
                          profile_.empty() ? nullptr : profile_.data()};
   struct Call {
     const Kernels* kernels;
@@ -280,6 +286,7 @@ void Runtime::execute(const Step& step) {
         call.kernels->run_step(*call.context, thread);
       },
       &call, step.num_tokens <= column_rows(team_->size()));
+  states_.finish(step);
 }
 
 namespace {
@@ -319,6 +326,7 @@ void Runtime::check(const Step& step) const {
     step.rows[i] < step.hidden_rows[j] ? i++ : j++;
   }
   for (int s = 0; s < step.num_sequences; s++) check_sequence(step, s);
+  states_.check(step);
   if (step.adapters && adapters_.size() == 0) fail("there are no adapter slots");
   for (int s = 0; step.adapters && s < step.num_sequences; s++) {
     const int32_t slot = step.adapters[s];

@@ -8,6 +8,7 @@
 #include "adapters.h"
 #include "layout.h"
 #include "memory.h"
+#include "states.h"
 #include "team.h"
 
 namespace headrace {
@@ -42,6 +43,7 @@ class Runtime {
   size_t weights_bytes() const { return weights_->size(); }
   size_t workspace_bytes() const { return workspace_bytes_; }
   size_t kv_bytes() const { return kv_memory_.size(); }
+  size_t state_bytes() const { return states_.bytes(); }
 
  private:
   void connect_weights();
@@ -59,6 +61,8 @@ class Runtime {
   std::shared_ptr<const Arena> weights_;
   Arena kv_memory_, workspace_memory_;
   AdapterSlots adapters_;
+  StateSlots states_;
+  StateCache state_cache_;
   Model model_;
   std::vector<Layer> layers_;
   KvLayout kv_layout_;

@@ -367,8 +367,9 @@ void StepRun::add_experts(Rows rows) const {
   }
 }
 
-// Many rows: as `run_row_blocks`, but all rows of the step pass through the experts together, between barriers.
-void StepRun::run_expert_blocks() {
+// Many rows: as `run_row_blocks`, but all rows of the step pass through the experts, or a state layer, together, between
+// barriers.
+void StepRun::run_joint_blocks() {
   const int num_blocks = num_row_blocks(step.num_tokens, num_threads), scratch = thread * kBlockRows;
   const auto rows_of = [&](int block) {
     const Share tokens = share_of(step.num_tokens, block, num_blocks);
@@ -384,9 +385,13 @@ void StepRun::run_expert_blocks() {
     });
     if (index == m.num_layers) return;
     const Layer& layer = m.layers[index];
+    if (has_state(layer)) {
+      run_state_share(layer);
+      barrier_after(Phase::kAttention);
+    }
     share_tasks(num_blocks, [&](int block) {
       const Rows rows = rows_of(block);
-      finish_attention(index, rows);
+      finish_mixer(index, rows);
       if (!layer.router) return finish_mlp(layer, rows);
       begin_experts(index, rows);
     });

@@ -15,6 +15,14 @@ struct Share {
   int begin, end;
 };
 
+// A sequence of the step in a state layer. Its tokens in the step have the numbers 0, 1, ...; earlier ones are negative.
+struct StateRows {
+  int first, count, certain, replayed;
+  const float* from;  // the slot that the sequence continues
+  float* to;          // the slot that receives its state
+  const Snapshot *snapshots, *snapshots_end;
+};
+
 // The inputs of a row in bf16: slabs of 32 numbers, `pitch` bytes apart.
 struct Slabs {
   const uint8_t* first;
@@ -61,14 +69,14 @@ enum class Target { kStream, kProjected, kBoth };
 class StepRun {
  public:
   StepRun(const StepContext& context, int thread)
-      : m(*context.model), kv(*context.kv), work(*context.work), step(*context.step), team(*context.team),
+      : m(*context.model), kv(*context.kv), state_cache(*context.states), work(*context.work), step(*context.step), team(*context.team),
         thread(thread), num_threads(context.team->num_active()),
         watch(context.profile ? context.profile + thread : nullptr) {}
 
   void run_layers() {
     watch.start();
     if (step.num_tokens <= column_rows(num_threads)) run_columns();
-    else if (m.experts.count > 0) run_expert_blocks();
+    else if (m.experts.count > 0 || m.has_states) run_joint_blocks();
     else run_row_blocks();
   }
 
@@ -137,14 +145,26 @@ class StepRun {
   void finish_needed_rows(int index, Rows rows, const int32_t* needed, int num_needed) const;
   void begin_layer(int index, Rows rows) const;
   void finish_layer(int index, Rows rows) const;
-  void finish_attention(int index, Rows rows) const;
+  void finish_mixer(int index, Rows rows) const;
+  void attend_columns(int index, Rows split);
+  void mix_columns(const Layer& layer, Rows split);
+  void barrier_after(Phase phase) const {
+    watch.end(phase);
+    team.barrier(thread);
+    watch.end(Phase::kWait);
+  }
+  // Prefetches the first weights of the next matrix while waiting at the barrier.
+  void barrier_before(const Matrix& next, int panel, Phase phase) const {
+    fetch_first(next, panel);
+    barrier_after(phase);
+  }
   void finish_mlp(const Layer& layer, Rows rows) const;
 
-  void run_expert_blocks();
+  void run_joint_blocks();
   void run_experts(const Layer& layer);
   template <class Body>
   void share_tasks(int count, const Body& body);
-  float* normed(int row) const { return work.experts.normed + static_cast<size_t>(row) * m.hidden_padded; }
+  float* normed(int row) const { return work.normed + static_cast<size_t>(row) * m.hidden_padded; }
   void quantize_for_experts(const Layer& layer, const float* row, int token) const;
   void norm_for_experts(const Layer& layer, Rows rows) const;
   void score_experts(const Layer& layer, Rows rows, Share experts) const;
@@ -184,6 +204,24 @@ class StepRun {
       quantize_row(layer.o.kind, row, layer.o.k, work.inputs, rows.scratch + i);
     }
   }
+
+  float* gates_of(int token) const { return work.gates + static_cast<size_t>(token) * m.gates_pitch; }
+  void keep_normed(const Layer& layer, Rows rows) const;
+  void project_gates(const Layer& layer, Rows rows, Share gates) const;
+  static bool has_state(const Layer& layer) { return layer.state.mixer != Mixer::kAttention; }
+  StateRows state_rows_of(int sequence) const;
+  // Returns the inputs of the convolution of a token; those of earlier tokens, replayed ones too, are in the slot.
+  const float* conv_input(const StateLayer& state, const StateRows& rows, int token) const {
+    if (token >= 0) return qkv(rows.first + token) + state.conv_inputs;
+    return rows.from + state.rows + static_cast<size_t>(token + rows.replayed + state.taps - 1) * state.channels;
+  }
+  void store_conv_inputs(const StateLayer& state, const StateRows& rows, Share channels) const;
+  template <class Visit>
+  void convolve(const StateLayer& state, const StateRows& rows, int token, Share channels, const Visit& visit) const;
+  void run_short_conv(const StateLayer& state, const StateRows& rows, Share channels) const;
+  void run_state_units(const StateLayer& state, const StateRows& rows, Share units) const;
+  void run_state_share(const Layer& layer) const;
+  void quantize_mixed(const Layer& layer, Rows rows) const;
 
   void project_qkv(const Layer& layer, Rows rows, Share panels) const;
   void project_gate_up(const GateUp& product, Share groups) const;
@@ -242,6 +280,7 @@ class StepRun {
 
   const Model& m;
   const KvCache& kv;
+  const StateCache& state_cache;
   const Workspace& work;
   const Step& step;
   Team& team;

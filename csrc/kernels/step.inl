@@ -13,16 +13,6 @@ void StepRun::run_columns() {
   const Rows every = {0, count, alone ? thread * kRedundantRows : 0, 0};
   const Rows split = {mine.begin, mine.end - mine.begin, mine.begin, mine.begin};
   const Rows normed = alone ? every : split;
-  const auto barrier_after = [&](Phase phase) {
-    watch.end(phase);
-    team.barrier(thread);
-    watch.end(Phase::kWait);
-  };
-  // Prefetch the first weights of the next matrix while waiting at the barrier.
-  const auto barrier_before = [&](const Matrix& next, int panel, Phase phase) {
-    fetch_first(next, panel);
-    barrier_after(phase);
-  };
   const auto norm = [&](const Norm& of, const Matrix& matrix) {
     norm_inputs(of, matrix.kind, normed);
     alone ? watch.end(Phase::kNorm) : barrier_after(Phase::kNorm);
@@ -48,26 +38,13 @@ void StepRun::run_columns() {
     const Layer& layer = m.layers[index];
     const Matrix& next = index + 1 < m.num_layers ? m.layers[index + 1].qkv : m.lm_head;
     const Share groups = gate_up_groups(layer);
+    keep_normed(layer, normed);
     norm(layer.attn_norm, layer.qkv);
     shrink(layer, kAdaptedQkv, layer.qkv, work.inputs, every.input, Phase::kQkv);
     project_qkv(layer, every, panels(layer.qkv));
+    project_gates(layer, every, share_of(layer.state.num_gates, thread, num_threads));
     barrier_after(Phase::kQkv);
-    if (finishes_qkv(layer)) {
-      finish_qkv(layer, split);
-      barrier_after(Phase::kNorm);
-    }
-    // Enough sequences of one row: a thread attends only to keys that it has written itself, without a barrier.
-    const bool whole_heads = count == step.num_sequences && count * layer.heads.num_kv >= 4 * num_threads;
-    if (layer.heads.owns_kv) {
-      store_keys_share(index, whole_heads);
-      whole_heads ? watch.end(Phase::kKeys) : barrier_after(Phase::kKeys);
-    }
-    attend_share(index, whole_heads);
-    barrier_before(layer.o, panels(layer.o).begin, Phase::kAttention);
-    if (!quantizes_heads(layer)) {
-      quantize_attention(layer, split);
-      barrier_after(Phase::kQuantize);
-    }
+    has_state(layer) ? mix_columns(layer, split) : attend_columns(index, split);
     shrink(layer, kAdaptedOutput, layer.o, work.inputs, every.scratch, Phase::kOutput);
     project_residual(layer.o, work.inputs, layer.o_bias, target_of_o(layer), every, panels(layer.o),
                      adapted_of(layer, kAdaptedOutput, every));
@@ -96,6 +73,33 @@ void StepRun::run_columns() {
     barrier_before(next, panels(next).begin, Phase::kDown);
     add_norm(layer.post_mlp_norm);
   }
+}
+
+void StepRun::attend_columns(int index, Rows split) {
+  const Layer& layer = m.layers[index];
+  if (finishes_qkv(layer)) {
+    finish_qkv(layer, split);
+    barrier_after(Phase::kNorm);
+  }
+  // Enough sequences of one row: a thread attends only to keys that it has written itself, without a barrier.
+  const int count = step.num_tokens;
+  const bool whole_heads = count == step.num_sequences && count * layer.heads.num_kv >= 4 * num_threads;
+  if (layer.heads.owns_kv) {
+    store_keys_share(index, whole_heads);
+    whole_heads ? watch.end(Phase::kKeys) : barrier_after(Phase::kKeys);
+  }
+  attend_share(index, whole_heads);
+  barrier_before(layer.o, panels(layer.o).begin, Phase::kAttention);
+  if (quantizes_heads(layer)) return;
+  quantize_attention(layer, split);
+  barrier_after(Phase::kQuantize);
+}
+
+void StepRun::mix_columns(const Layer& layer, Rows split) {
+  run_state_share(layer);
+  barrier_after(Phase::kAttention);
+  quantize_mixed(layer, split);
+  barrier_before(layer.o, panels(layer.o).begin, Phase::kQuantize);
 }
 
 // Stage i of a block of rows spans from the attention of layer i - 1 to the keys of layer i. Threads take blocks in
@@ -154,10 +158,12 @@ void StepRun::finish_needed_rows(int index, Rows rows, const int32_t* needed, in
 
 void StepRun::begin_layer(int index, Rows rows) const {
   const Layer& layer = m.layers[index];
+  keep_normed(layer, rows);
   norm_inputs(layer.attn_norm, layer.qkv.kind, rows);
   watch.end(Phase::kNorm);
   shrink_block_rows(layer, kAdaptedQkv, layer.qkv, work.inputs, rows.input, rows);
   project_qkv(layer, rows, all(layer.qkv));
+  project_gates(layer, rows, {0, layer.state.num_gates});
   watch.end(Phase::kQkv);
   if (finishes_qkv(layer)) finish_qkv(layer, rows);
   for (int i = 0; layer.heads.owns_kv && i < rows.count; i++) {
@@ -167,15 +173,19 @@ void StepRun::begin_layer(int index, Rows rows) const {
 }
 
 void StepRun::finish_layer(int index, Rows rows) const {
-  finish_attention(index, rows);
+  finish_mixer(index, rows);
   finish_mlp(m.layers[index], rows);
 }
 
-void StepRun::finish_attention(int index, Rows rows) const {
+void StepRun::finish_mixer(int index, Rows rows) const {
   const Layer& layer = m.layers[index];
-  attend_rows_of(index, rows);
-  watch.end(Phase::kAttention);
-  if (!quantizes_heads(layer)) quantize_attention(layer, rows);
+  if (has_state(layer)) {
+    quantize_mixed(layer, rows);
+  } else {
+    attend_rows_of(index, rows);
+    watch.end(Phase::kAttention);
+    if (!quantizes_heads(layer)) quantize_attention(layer, rows);
+  }
   watch.end(Phase::kQuantize);
   shrink_block_rows(layer, kAdaptedOutput, layer.o, work.inputs, rows.scratch, rows);
   project_residual(layer.o, work.inputs, layer.o_bias, target_of_o(layer), rows, all(layer.o),

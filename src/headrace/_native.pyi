@@ -5,7 +5,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from headrace.inference.runner.step import Bias, Float32, History, Int32, Mask
+from headrace.inference.runner.step import Bias, Float32, History, Int32, Mask, StateStep
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
@@ -28,6 +28,8 @@ class ModelConfig:
     head_dim: int
     attention_shapes: list[AttentionShape]
     kv_sources: list[int]
+    mixers: list[str]
+    conv_taps: int
     vocab_size: int
     num_positions: int
     num_token_types: int
@@ -93,6 +95,8 @@ class Limits:
     max_context_tokens: int
     max_adapters: int
     max_adapter_rank: int
+    num_state_slots: int
+    max_draft_tokens: int
     def __init__(self) -> None: ...
 
 class Slot:
@@ -139,6 +143,8 @@ class Runtime:
     def workspace_bytes(self) -> int: ...
     @property
     def kv_bytes(self) -> int: ...
+    @property
+    def state_bytes(self) -> int: ...
     def execute(
         self,
         token_ids: Int32,
@@ -153,6 +159,7 @@ class Runtime:
         masks: tuple[Mask, ...],
         adapters: Int32 | None,
         token_types: Int32 | None,
+        states: StateStep | None = None,
     ) -> tuple[Int32, Float32, Int32, Float32, Float32]: ...
     def logits(
         self,
@@ -162,9 +169,15 @@ class Runtime:
         block_tables: Int32,
         rows: Int32,
         adapters: Int32 | None,
+        states: StateStep | None = None,
     ) -> Float32: ...
     def router_scores(
-        self, token_ids: Int32, query_starts: Int32, context_lens: Int32, block_tables: Int32
+        self,
+        token_ids: Int32,
+        query_starts: Int32,
+        context_lens: Int32,
+        block_tables: Int32,
+        states: StateStep | None = None,
     ) -> Float32: ...
     def clear_adapter(self, slot: int) -> None: ...
     def set_adapter(
@@ -205,6 +218,7 @@ def pack_tensor(
 def workspace_bytes(config: ModelConfig, limits: Limits, num_threads: int) -> int: ...
 def adapter_bytes(config: ModelConfig, limits: Limits) -> int: ...
 def kv_block_bytes(config: ModelConfig) -> int: ...
+def state_slot_bytes(config: ModelConfig, max_draft_tokens: int) -> int: ...
 def available_isas() -> list[str]: ...
 def best_isa() -> str: ...
 def built_isas() -> list[str]: ...

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from headrace import _native
+from headrace.inference.models.mixers import ConvSpec
 from headrace.inference.models.spec import AttentionShape, ModelSpec, MoeSpec, RopeSpec
 from headrace.inference.models.weights import STORED_BITS, Encoding, RawTensor, WeightSource
 from headrace.inference.runner.memory import MemoryBudget
@@ -217,6 +218,25 @@ WITHOUT_TORCH = {
     "heads by layer",
 }
 """Networks that the torch backend refuses."""
+
+
+STATE_SPECS: Mapping[str, ModelSpec] = {
+    "short convolutions": small_spec(
+        num_layers=4, mixers=("conv", "attention", "conv", "conv"), conv=ConvSpec(taps=3), qk_norm="head"
+    ),
+    "long convolutions alone, norms on both sides": small_spec(
+        mixers=("conv", "conv"), conv=ConvSpec(taps=7), norms="both", hidden_size=200
+    ),
+    "convolutions beside experts": small_spec(
+        num_layers=3,
+        mixers=("conv", "attention", "conv"),
+        conv=ConvSpec(taps=4),
+        hidden_size=80,
+        moe=MoeSpec(num_experts=7, top_k=2, expert_size=32, layers=(False, True, True), scoring="sigmoid"),
+    ),
+}
+"""Networks with state layers."""
+STATE_LIMITS = replace(LIMITS, num_state_slots=9, max_draft_tokens=4)
 
 
 class BlockWeights(ArrayWeights):

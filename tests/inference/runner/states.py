@@ -34,6 +34,25 @@ def new_sequences(*lengths: int) -> StateStep:
     return state_step(read=[-1] * len(lengths), write=range(len(lengths)), certain=lengths)
 
 
+INVALID_STATES = {
+    "has no states": None,
+    "a slot that does not exist": state_step(read=[0, -1], write=[9, 1], certain=[2, 2]),
+    "a state for a new sequence": state_step(read=[0, 3], write=[0, 1], certain=[2, 2]),
+    "no state for another": state_step(read=[-1, -1], write=[0, 1], certain=[2, 2]),
+    "no certain token": state_step(read=[0, -1], write=[0, 1], certain=[0, 2]),
+    "more certain tokens than there are": state_step(read=[0, -1], write=[0, 1], certain=[2, 3]),
+    "drafts that were not made": state_step(read=[0, -1], write=[0, 1], certain=[2, 2], replayed=[1, 0]),
+    "a slot written twice": state_step(read=[0, -1], write=[1, 1], certain=[2, 2]),
+    "a slot read and written": state_step(read=[0, -1], write=[2, 0], certain=[2, 2]),
+    "a snapshot into a slot that is read": state_step(
+        read=[0, -1], write=[1, 2], certain=[2, 2], snapshots=[(1, 1, 0)]
+    ),
+    "a snapshot after a draft": state_step(read=[0, -1], write=[0, 1], certain=[1, 2], snapshots=[(0, 2, 3)]),
+    "snapshots out of order": state_step(read=[0, -1], write=[0, 1], certain=[2, 2], snapshots=[(1, 1, 3), (0, 1, 4)]),
+}
+"""Invalid states of a step that continues a sequence of three tokens in slot 0 by two, and begins another with two."""
+
+
 @dataclass
 class _Sequence:
     tokens: Sequence[int]
@@ -95,6 +114,11 @@ class Walk:
             if turns:
                 yield from self._execute(turns, logits)
 
+    @property
+    def _num_spare(self) -> int:
+        """Number of free slots that no new sequence needs."""
+        return len(self._free) - sum(sequence.slot < 0 for sequence in self._sequences)
+
     def _go_back(self, sequence: _Sequence) -> None:
         """Continue at a checkpoint, and drop what was computed after it."""
         slot = int(self._rng.choice(list(sequence.checkpoints)))
@@ -110,10 +134,10 @@ class Walk:
         wrong = int(rng.integers(0, most_drafts - right + 1)) if rng.random() < 0.5 else 0
         tokens = [*sequence.tokens[start : start + certain + right], *([sequence.tokens[0]] * wrong)]
         write = sequence.slot
-        if self._free and (write < 0 or rng.random() < 0.3):
+        if write < 0 or (self._num_spare > 0 and rng.random() < 0.3):
             write = int(self._free.pop())
         snapshot = None
-        if self._free and rng.random() < 0.3:
+        if self._num_spare > (sequence.slot < 0) and rng.random() < 0.3:
             snapshot = int(rng.integers(1, sequence.accepted + certain + 1)), int(self._free.pop())
         states = sequence.slot, write, sequence.accepted, certain
         return _Turn((tokens, start, sequence.blocks), states, snapshot, certain + right)

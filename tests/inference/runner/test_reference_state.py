@@ -8,7 +8,7 @@ from headrace.inference.models.mixers import ConvSpec, DeltaSpec
 from headrace.inference.models.spec import ModelSpec
 from headrace.inference.runner.reference import ReferenceRunner
 from headrace.inference.runner.step import RunnerLimits
-from tests.inference.runner.states import Walk, new_sequences, state_step
+from tests.inference.runner.states import INVALID_STATES, Walk, new_sequences
 from tests.inference.runner.steps import make_step
 from tests.inference.runner.weights import random_weights
 
@@ -63,25 +63,7 @@ def test_logits_do_not_depend_on_chunks_drafts_slots_or_checkpoints(name, seed):
     assert len(seen) == len(whole)
 
 
-INVALID = {
-    "has no states": None,
-    "a slot that does not exist": state_step(read=[0, -1], write=[9, 1], certain=[2, 2]),
-    "a state for a new sequence": state_step(read=[0, 3], write=[0, 1], certain=[2, 2]),
-    "no state for another": state_step(read=[-1, -1], write=[0, 1], certain=[2, 2]),
-    "no certain token": state_step(read=[0, -1], write=[0, 1], certain=[0, 2]),
-    "more certain tokens than there are": state_step(read=[0, -1], write=[0, 1], certain=[2, 3]),
-    "drafts that were not made": state_step(read=[0, -1], write=[0, 1], certain=[2, 2], replayed=[1, 0]),
-    "a slot written twice": state_step(read=[0, -1], write=[1, 1], certain=[2, 2]),
-    "a slot read and written": state_step(read=[0, -1], write=[2, 0], certain=[2, 2]),
-    "a snapshot into a slot that is read": state_step(
-        read=[0, -1], write=[1, 2], certain=[2, 2], snapshots=[(1, 1, 0)]
-    ),
-    "a snapshot after a draft": state_step(read=[0, -1], write=[0, 1], certain=[1, 2], snapshots=[(0, 2, 3)]),
-    "snapshots out of order": state_step(read=[0, -1], write=[0, 1], certain=[2, 2], snapshots=[(1, 1, 3), (0, 1, 4)]),
-}
-
-
-@pytest.mark.parametrize("states", INVALID.values(), ids=INVALID.keys())
+@pytest.mark.parametrize("states", INVALID_STATES.values(), ids=INVALID_STATES.keys())
 def test_a_step_that_would_read_or_write_another_state_is_invalid(states):
     runner = ReferenceRunner(SPEC, random_weights(SPEC), LIMITS)
     runner.logits(make_step(([1, 2, 3], 0, [0, 1]), states=new_sequences(3)))

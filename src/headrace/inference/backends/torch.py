@@ -50,6 +50,7 @@ def _refuse_missing_parts(model: Model) -> None:
     missing = {
         "scores by distance (alibi)": bool(model.spec.distance_slopes),
         "gates after attention": model.spec.attention_gate is not None,
+        "layers that keep a state": model.spec.has_state,
         "layers with different heads": not model.spec.has_one_attention_shape,
     }
     for part, is_there in missing.items():

@@ -47,6 +47,7 @@ class NativeRunner:
                 step.masks,
                 step.adapters,
                 step.token_types,
+                step.states,
             )
         except (TypeError, ValueError, RuntimeError) as exc:
             raise _cannot_run(exc) from exc
@@ -65,6 +66,7 @@ class NativeRunner:
                 step.block_tables,
                 step.rows,
                 step.adapters,
+                step.states,
             )
         except (TypeError, ValueError, RuntimeError) as exc:
             raise _cannot_run(exc) from exc
@@ -72,7 +74,9 @@ class NativeRunner:
     def router_scores(self, step: StepInput) -> Float32:
         """Run one step and return the scores (layers, T, E) of its routers, NaN in dense layers: for tests."""
         try:
-            return self._open().router_scores(step.token_ids, step.query_starts, step.context_lens, step.block_tables)
+            return self._open().router_scores(
+                step.token_ids, step.query_starts, step.context_lens, step.block_tables, step.states
+            )
         except (TypeError, ValueError, RuntimeError) as exc:
             raise _cannot_run(exc) from exc
 
@@ -81,7 +85,7 @@ class NativeRunner:
         try:
             runtime.clear_adapter(slot)
             for layer in range(self.spec.num_layers):
-                for matrix in MATRICES:
+                for matrix in MATRICES[self.spec.state_shape(layer) is not None :]:  # `mix_in` cannot be adapted
                     parts = _adapter_parts(self.spec, adapter, f"layers.{layer}.{matrix}")
                     if any(part is not None for part in parts):
                         runtime.set_adapter(slot, layer, matrix, parts)

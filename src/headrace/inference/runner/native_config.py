@@ -25,7 +25,7 @@ _EXPERTS: Final = (
 )
 _LIMITS: Final = (
     *("num_blocks", "max_step_tokens", "max_step_sequences", "max_step_rows", "max_context_tokens"),
-    *("max_adapters", "max_adapter_rank"),
+    *("max_adapters", "max_adapter_rank", "num_state_slots", "max_draft_tokens"),
 )
 
 
@@ -54,6 +54,8 @@ def native_config(
     config.causal, config.attention_scale = spec.is_causal, spec.attention_scale
     config.attention_shapes = [_native_shape(shape) for shape in spec.attention_shapes]
     config.kv_sources = [spec.kv_source(layer) for layer in range(spec.num_layers)]
+    config.mixers = list(spec.mixers)
+    config.conv_taps = spec.conv.taps if spec.conv is not None else 0
     if (moe := spec.moe) is not None:
         _copy(_EXPERTS, moe, config)
         config.shared_gate, config.expert_tolerance = moe.has_shared_router, moe.tolerance

@@ -43,6 +43,8 @@ _HEADER_BYTES: Final = 4096
 _SAMPLED_PAGES: Final = 64
 _PAGE_BYTES: Final = 4096
 _W4_BITS: Final = 4
+_DEPTH: Final = 64
+"""Inputs of a matrix are padded to a multiple of this."""
 _UNIFORM: Final = {Encoding.Q4_0: "w4_symmetric", Encoding.FP4: "fp4"}
 """The formats of matrices that consist of one encoding."""
 MATRICES: Final = ("qkv", "o", "gate_up", "down")
@@ -169,11 +171,21 @@ def parts_of(spec: ModelSpec, slot_name: str) -> Iterator[Part]:
             first_row += shape.query_size if part == "q" else shape.key_size
         if spec.attention_gate is not None and not suffix:
             yield Part(f"{prefix}attn_gate", first_row=first_row)
+    elif name == "mix_in":
+        yield from _short_conv_parts(slot_name, spec.hidden_size)
     elif name in {"gate_up", "gate_up_bias", "shared_gate_up"}:
         prefix = f"{prefix}shared_" if name.startswith("shared_") else prefix
         yield from _gate_up_parts(prefix, name.rpartition("gate_up")[2], is_gated=is_gated)
     else:
         yield Part(slot_name)
+
+
+def _short_conv_parts(tensor: str, size: int) -> Iterator[Part]:
+    """Yield B, C and x of a short convolution, each of which is padded."""
+    for number in range(3):
+        yield Part(
+            tensor, first_row=number * (-(-size // _DEPTH) * _DEPTH), rows=range(number * size, (number + 1) * size)
+        )
 
 
 def _gate_up_parts(
@@ -206,9 +218,10 @@ def _expert_parts(moe: MoeSpec, prefix: str, name: str, *, is_gated: bool) -> It
 def matrices_of(spec: ModelSpec, layer: int) -> tuple[str, ...]:
     """Return the packed matrices of a layer."""
     moe = spec.experts(layer)
+    matrices = MATRICES if spec.mixer(layer) == "attention" else ("mix_in", *MATRICES[1:])
     if moe is None or not moe.latent_size:
-        return MATRICES
-    return (*MATRICES, *_LATENT_MATRICES, *(_SHARED_MATRICES if moe.shared_size else ()))
+        return matrices
+    return (*matrices, *_LATENT_MATRICES, *(_SHARED_MATRICES if moe.shared_size else ()))
 
 
 def layer_formats_of(spec: ModelSpec, weights: WeightSource) -> dict[str, str]:
@@ -343,6 +356,7 @@ def _copy_vector(spec: ModelSpec, weights: WeightSource, arena: _native.Arena, s
     table = out.reshape(slot.num_rows, slot.num_columns)
     for part in parts_of(spec, slot.name):
         values = decode(weights.load(part.name))
+        values = values.T if slot.name.endswith(".mix_conv") else values
         out, values = (table, values) if is_table else (table[part.expert], values.ravel())
         rows = np.arange(len(values), dtype=np.int32)
         rows = part.first_row + (rows // 16 * 32 + rows % 16 if part.interleaved else rows)

@@ -9,7 +9,6 @@ from headrace.inference.models.spec import ModelSpec
 from headrace.inference.runner.cpu import default_threads
 from headrace.inference.runner.memory import MemoryBudget, MemoryPlan, plan_memory
 from headrace.inference.runner.native_config import NO_FORMATS, native_config
-from headrace.inference.runner.state_memory import state_slot_bytes
 from headrace.inference.runner.step import RunnerLimits
 
 
@@ -66,7 +65,7 @@ def plan_runner(  # noqa: PLR0913 - each parameter is a setting
         max_draft_tokens=max_draft_tokens,
     )
     num_threads = threads or default_threads()
-    slot_bytes = state_slot_bytes(spec, max_draft_tokens=max_draft_tokens)
+    slot_bytes = _native.state_slot_bytes(config, max_draft_tokens)
     memory = plan_memory(config, limits, budget, num_threads=num_threads, state_slot_bytes=slot_bytes)
     limits = replace(limits, num_blocks=memory.num_blocks)
     if slot_bytes:
