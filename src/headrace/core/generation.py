@@ -359,6 +359,8 @@ class ModelInfo:
     generates: bool = True
     """False for a model that is served for embeddings or scores only."""
     is_encoder_decoder: bool = False
+    has_states: bool = False
+    """True if the model has state layers: a prefix is reused up to a checkpoint of its state."""
     pooling: PoolingInfo | None = None
     """None: served for generation only."""
     backend: str = "native"

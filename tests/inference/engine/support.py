@@ -109,6 +109,7 @@ def make_engine(
         vocab_size=tokenizer.vocab_size,
         num_parameters=0,
         has_chat_template=chat_template is not None,
+        has_states=runner.limits.num_state_slots > 0,
         created_s=int(time.time()),
         generates=generates,
         pooling=pooling,

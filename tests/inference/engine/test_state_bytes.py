@@ -8,9 +8,11 @@ from dataclasses import replace
 
 import pytest
 
+from headrace.core.generation import ChatPrompt, GenerationRequest
 from headrace.inference.engine.config import EngineLimits
 from headrace.inference.engine.core.states import StatePool
 from headrace.inference.engine.service.async_engine import AsyncEngine
+from headrace.inference.models.chat import ChatTemplate
 from headrace.inference.runner.step import RunnerLimits
 from tests.inference.engine.fake_states import FakeStateRunner
 from tests.inference.engine.spec_decode.test_drafted_bytes import FEW_LETTERS, babble
@@ -179,3 +181,49 @@ async def test_a_branch_costs_the_tokens_since_the_last_checkpoint_once() -> Non
         stats = engine.stats()
     assert [answer.finish.cached_tokens for answer in answers] == [0, 0, 96]
     assert stats.recomputed_tokens_total == 96
+
+
+def common_prefix(first: tuple[int, ...], second: tuple[int, ...]) -> int:
+    return next(
+        (i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second))
+    )
+
+
+@pytest.mark.parametrize("num_dropped", [0, 70])
+async def test_ten_turns_of_a_chat_compute_few_tokens_again(num_dropped: int) -> None:
+    """Each answer opens with its reasoning, of which the template drops `num_dropped` tokens in later turns."""
+    opening = tuple(b"<assistant>")[: 6 if num_dropped else 0]
+    limits = replace(LIMITS, max_model_len=4096, max_prompt_tokens=4000)
+    places = replace(room(1 + 24, num_blocks=200), max_context_tokens=4096)
+    recomputed = []
+    async with running(state_engine(places, limits=replace(limits, max_num_seqs=1))) as engine:
+        history, before = tuple(letters(300).encode()), ()
+        for turn in range(10):
+            history += tuple(letters(60 + turn, turn).encode())
+            prompt = history + opening
+            answer = await ask(engine, request(prompt, max_new_tokens=100, ignore_eos=True))
+            recomputed.append(common_prefix(prompt, before) - answer.finish.cached_tokens)
+            before = prompt + tuple(answer.ids)
+            history += tuple(answer.ids[num_dropped:])
+    assert max(recomputed) < 2 * 16
+
+
+async def test_a_new_user_message_after_many_tool_calls_goes_on_from_the_one_before() -> None:
+    """The template drops the reasoning of the calls then; few slots must not have lost the state before them."""
+    template = ChatTemplate("{% for m in messages %}<{{ m.role[0] }}>{{ m.content }}{% endfor %}<a>")
+    places = replace(room(1 + 5, num_blocks=200), max_context_tokens=4096)
+    limits = replace(LIMITS, max_num_seqs=1, max_model_len=4096, max_prompt_tokens=4000)
+
+    def chat(*messages: tuple[str, str]) -> GenerationRequest:
+        sent = [{"role": role, "content": content} for role, content in messages]
+        return replace(request(max_new_tokens=40, ignore_eos=True), prompt=ChatPrompt(messages=sent))
+
+    async with running(state_engine(places, limits=limits, chat_template=template)) as engine:
+        start = [("system", letters(300)), ("user", letters(100, 3))]
+        calls: list[tuple[str, str]] = []
+        for call in range(10):
+            answer = await ask(engine, chat(*start, *calls))
+            assert call < 2 or answer.finish.cached_tokens > 400
+            calls += [("assistant", letters(90, call)), ("tool", letters(60, call + 1))]
+        last = await ask(engine, chat(*start, ("assistant", "done"), ("user", "and now?")))
+    assert last.finish.cached_tokens == len(f"<s>{letters(300)}<u>{letters(100, 3)}") // 16 * 16

@@ -52,6 +52,8 @@ class Sequence:
     """The slot of its adapter in the runner, or -1."""
     second_start: int = -1
     """Position from which tokens are of type 1: the second text of a pair (BERT); -1: all are of type 0."""
+    num_turn_tokens: int = 0
+    """Prompt tokens after which the prompt of the next turn may differ, in a chat; 0: unknown."""
     scores_prompt: bool = False
     """True if the logprobs of the prompt are computed."""
     can_draft: bool = True

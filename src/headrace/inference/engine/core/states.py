@@ -11,14 +11,12 @@ a checkpoint when the step has ended. Checkpoints take free slots only: progress
 
 They are made at the ends of blocks where another sequence may go on:
 
+- after the last user message of a chat: templates that drop the reasoning of earlier turns change what follows
 - near the end of a prompt, before the tokens that open the answer: the next turn of the chat may open it otherwise
 - where a sequence left a prefix that is in the KV cache: others will branch off there too
 - where a sequence leaves the prompt of a running one, and waits for it
 - at regular distances, so that a missing checkpoint costs a bounded number of tokens; evicted first
 - at the last full block of an answer, for the next turn and for preemption; evicted first while the answer goes on
-
-The engine does not know where messages begin: the prompts of earlier turns, and branches, stand in for the checkpoint
-before the last user message, from which templates go on that drop the reasoning of earlier turns.
 """
 
 from bisect import bisect_left
@@ -159,7 +157,8 @@ class StatePool(NoStates):
         (slot,) = self.slots.allocate(1)
         self._live[sequence] = LiveState(slot, source, num_reused * self._block_tokens)
         if sequence.shares_blocks:
-            self._expect(sequence, (sequence.num_prompt_tokens - _OPENING_TOKENS) // self._block_tokens)
+            for num_tokens in (sequence.num_turn_tokens, sequence.num_prompt_tokens - _OPENING_TOKENS):
+                self._expect(sequence, num_tokens // self._block_tokens)
             self._expect(sequence, sequence.num_found_blocks)
 
     def plan_step(self, sequences: Many[Sequence], certain: Many[int]) -> StateStep | None:
@@ -207,11 +206,15 @@ class StatePool(NoStates):
         return slot
 
     def _expect(self, sequence: Sequence, border: int) -> None:
-        """Plan a checkpoint after `border` blocks of a running sequence, unless it has passed them."""
-        state = self._live[sequence]
-        if border * self._block_tokens > state.num_stored_tokens and border not in state.borders:
+        """Plan a checkpoint after `border` blocks of a running sequence; keep that which it has passed already."""
+        if border <= 0:
+            return
+        state, block_hash = self._live[sequence], sequence.hash_blocks(border, self._block_tokens)[-1]
+        if border * self._block_tokens <= state.num_stored_tokens:
+            self.slots.touch(block_hash)
+        elif border not in state.borders:
             state.borders.add(border)
-            self._expected.setdefault(sequence.hash_blocks(border, self._block_tokens)[-1], state)
+            self._expected.setdefault(block_hash, state)
 
     def _drop_borders(self, sequence: Sequence, state: LiveState, *, up_to: int) -> None:
         for border in [border for border in state.borders if border <= up_to]:

@@ -128,6 +128,7 @@ def _model_info(
         max_model_len=limits.max_model_len,
         max_prompt_tokens=limits.max_prompt_tokens,
         max_num_seqs=fitted.max_num_seqs,
+        has_states=runner.limits.num_state_slots > 0,
         vocab_size=model.spec.vocab_size,
         num_parameters=model.spec.num_parameters,
         has_chat_template=model.chat_template is not None,

@@ -16,6 +16,7 @@ import msgspec
 from headrace.core.errors import InvalidRequest, PromptTooLong
 from headrace.core.generation import ChatPrompt, GenerationRequest, PoolingInfo, PoolingParams, TextSpan
 from headrace.inference.engine.config import EngineLimits
+from headrace.inference.engine.service.turns import end_of_last_user_message
 from headrace.inference.engine.service.validation import check_token_ids
 from headrace.inference.models.chat import ChatTemplate
 from headrace.inference.models.pooling import Pooler
@@ -42,6 +43,8 @@ class InputTokens(NamedTuple):
     """Position of the first token of type 1, for networks with token types; -1: all are of type 0."""
     opening: str = ""
     """The end of a chat's prompt that the answer continues, see `AnswerFormat.opening`."""
+    num_turn_tokens: int = 0
+    """Tokens of a chat's prompt up to the end of the last user message; 0: unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,13 +60,23 @@ class TextParts:
 class PromptEncoder:
     """Turns the prompts of requests into tokens; one per engine."""
 
-    def __init__(self, parts: TextParts, limits: EngineLimits, *, vocab_size: int, pooling: PoolingInfo | None) -> None:
+    def __init__(
+        self,
+        parts: TextParts,
+        limits: EngineLimits,
+        *,
+        vocab_size: int,
+        pooling: PoolingInfo | None,
+        finds_turns: bool = False,
+    ) -> None:
+        """Create an encoder; with `finds_turns`, it finds the end of a chat's last user message."""
         self._tokenizer = parts.tokenizer
         self._chat_template = parts.chat_template
         self._pooler = parts.pooler
         self._limits = limits
         self._vocab_size = vocab_size
         self._pooling = pooling
+        self._finds_turns = finds_turns
         self.answer_format = None if parts.chat_template is None else parts.chat_template.answer_format
         """The separators of reasoning in the model's answers, if it has any."""
         self._max_characters = _MAX_CHARS_A_TOKEN * limits.max_model_len
@@ -113,7 +126,8 @@ class PromptEncoder:
             raise InvalidRequest(
                 f"`truncate_prompt_tokens` is {most}; expected 1 or more.", param="truncate_prompt_tokens"
             )
-        return tokens._replace(ids=tokens.ids[-most:])
+        num_cut = max(0, len(tokens.ids) - most)
+        return tokens._replace(ids=tokens.ids[-most:], num_turn_tokens=max(0, tokens.num_turn_tokens - num_cut))
 
     async def _pooled_tokens(self, prompt: str | tuple[int, ...] | ChatPrompt, params: PoolingParams) -> InputTokens:
         assert self._pooling is not None
@@ -152,9 +166,15 @@ class PromptEncoder:
             if self._tokenizer.bos_token_id is None:
                 raise InvalidRequest("The prompt is empty; expected at least one token.", param="prompt")
             ids = [self._tokenizer.bos_token_id]
-        if self.answer_format is None or isinstance(prompt, str):
+        if isinstance(prompt, str):
             return InputTokens(ids)
-        return InputTokens(ids, opening=self.answer_format.opening(text))
+        opening = "" if self.answer_format is None else self.answer_format.opening(text)
+        return InputTokens(ids, opening=opening, num_turn_tokens=self._turn_tokens(prompt, text, len(ids)))
+
+    def _turn_tokens(self, prompt: ChatPrompt, text: str, num_tokens: int) -> int:
+        """Return the tokens up to the end of the last user message: all but those of the text after it."""
+        end = end_of_last_user_message(prompt.messages, text) if self._finds_turns else -1
+        return 0 if end < 0 else num_tokens - len(self._tokenizer.encode(text[end:], add_special_tokens=False))
 
     def _text(self, prompt: str | ChatPrompt, limits: RenderLimits) -> str:
         """Return a text as it is, and a chat as its template renders it."""

@@ -56,7 +56,9 @@ class RequestProcessor:
         self._info = info
         self._vocab_size = vocab_size
         self._delays_grammars = delays_grammars
-        self.prompts = PromptEncoder(parts, limits, vocab_size=vocab_size, pooling=info.pooling)
+        self.prompts = PromptEncoder(
+            parts, limits, vocab_size=vocab_size, pooling=info.pooling, finds_turns=info.has_states
+        )
         self.grammars = GrammarCompiler(
             parts.tokenizer, vocab_size=vocab_size, timeout_s=limits.request.grammar_timeout_s
         )
@@ -158,6 +160,7 @@ class RequestProcessor:
                 seed=seed,
                 adapter_slot=-1 if adapter is None else adapter.slot,
                 second_start=prompt.second_start,
+                num_turn_tokens=prompt.num_turn_tokens,
                 scores_prompt=scores_prompt,
                 can_draft=grammar is None,  # the mask of a row depends on the tokens before it
                 pool=None if pooling is None else SequencePool(pool_method, num_prompt_tokens),
