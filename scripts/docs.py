@@ -27,8 +27,9 @@ from fields_page import fields_page
 from prometheus_client import Metric
 
 from headrace.core import errors
+from headrace.core.engine_stats import EngineStats
 from headrace.core.exposition import families
-from headrace.core.generation import EngineStats, ModelInfo
+from headrace.core.generation import ModelInfo
 from headrace.core.metrics import Metrics
 from headrace.core.sizes import format_size
 from headrace.inference.models.aliases import ALIASES

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from headrace.core import exposition
-from headrace.core.generation import EngineStats
+from headrace.core.engine_stats import EngineStats
 from headrace.core.metrics import Metrics
 from headrace.core.telemetry import RequestRecord
 from headrace.platform.gateway import metrics as gateway_exposition

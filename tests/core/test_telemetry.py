@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
+from headrace.core.engine_stats import EngineStats
 from headrace.core.exposition import render
-from headrace.core.generation import EngineStats, ModelInfo
+from headrace.core.generation import ModelInfo
 from headrace.core.metrics import SECONDS, Distribution, Metrics
 from headrace.core.telemetry import RequestRecord, get_logger, log_request, mask_secrets, setup_logging
 

@@ -4,7 +4,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from headrace.core.generation import EngineStats, FinishReason, ModelInfo
+from headrace.core.engine_stats import EngineStats
+from headrace.core.generation import FinishReason, ModelInfo
 from headrace.core.telemetry import RequestRecord
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)

@@ -17,12 +17,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headrace.core.answer_format.formats import AnswerFormat
+from headrace.core.engine_stats import EngineStats
 from headrace.core.errors import ContextTooLong, HeadraceError, InvalidRequest, NotFound, PromptTooLong, Unavailable
 from headrace.core.generation import (
     AdapterInfo,
     ChatPrompt,
     Chunk,
-    EngineStats,
     Finish,
     FinishReason,
     GenerationRequest,

@@ -10,9 +10,9 @@ from functools import cache
 
 import tokenizers
 
+from headrace.core.engine_stats import EngineStats
 from headrace.core.generation import (
     Chunk,
-    EngineStats,
     Finish,
     GenerationRequest,
     ModelInfo,

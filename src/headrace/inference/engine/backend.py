@@ -9,7 +9,8 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Protocol
 
-from headrace.core.generation import AdapterInfo, ChatPrompt, Chunk, EngineStats, GenerationRequest, ModelInfo, TextSpan
+from headrace.core.engine_stats import EngineStats
+from headrace.core.generation import AdapterInfo, ChatPrompt, Chunk, GenerationRequest, ModelInfo, TextSpan
 
 Take = Callable[[Chunk], bool]
 """Takes a chunk on the event loop without waiting; False: await a `Drain` before the next one."""

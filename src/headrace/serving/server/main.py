@@ -7,7 +7,8 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from headrace.core.generation import EngineStats, ModelInfo
+from headrace.core.engine_stats import EngineStats
+from headrace.core.generation import ModelInfo
 from headrace.core.metrics import Metrics
 from headrace.core.progress import Progress, no_progress
 from headrace.core.sampling_defaults import describe_defaults

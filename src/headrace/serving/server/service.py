@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.core.generation import EngineStats, ModelInfo
+from headrace.core.engine_stats import EngineStats
+from headrace.core.generation import ModelInfo
 from headrace.core.metrics import Metrics
 from headrace.core.tracing import NO_TRACER, Tracer
 from headrace.inference.engine.backend import Backend

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.core.generation import EngineStats, ModelInfo
+from headrace.core.engine_stats import EngineStats
+from headrace.core.generation import ModelInfo
 from headrace.tools.cli.tables import wrapped
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from headrace.core.engine_stats import EngineStats
 from headrace.core.exposition import render
-from headrace.core.generation import EngineStats
 from headrace.core.metrics import Metrics
 from headrace.platform.cloudwatch.metrics.metric import Metric
 from headrace.platform.cloudwatch.metrics.worker_page import (

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from headrace.core.engine_stats import EngineStats
 from headrace.core.errors import EngineFailed, HeadraceError, Unavailable
-from headrace.core.generation import Chunk, EngineStats, FinishReason, TokenLogprob
+from headrace.core.generation import Chunk, FinishReason, TokenLogprob
 from headrace.inference.backends.vllm.adapters import AdapterFacts
 from headrace.inference.backends.vllm.errors import request_error
 from headrace.inference.backends.vllm.sampling import check_params

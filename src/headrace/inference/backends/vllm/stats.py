@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.core.generation import EngineStats
+from headrace.core.engine_stats import EngineStats
 
 
 @dataclass(slots=True)

@@ -7,7 +7,8 @@ or a runner: if it fails, its requests end with an ERROR chunk, and the next ste
 
 from collections.abc import Callable, Iterable
 
-from headrace.core.generation import Chunk, EngineStats, FinishReason, TokenLogprob
+from headrace.core.engine_stats import EngineStats
+from headrace.core.generation import Chunk, FinishReason, TokenLogprob
 from headrace.inference.engine.config import EngineLimits
 from headrace.inference.engine.core.choice import Choice, prompt_token
 from headrace.inference.engine.core.observer import EngineObserver

@@ -16,12 +16,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
 
+from headrace.core.engine_stats import EngineStats
 from headrace.core.errors import Busy, EngineFailed, Unavailable
 from headrace.core.generation import (
     AdapterInfo,
     ChatPrompt,
     Chunk,
-    EngineStats,
     FinishReason,
     GenerationRequest,
     ModelInfo,

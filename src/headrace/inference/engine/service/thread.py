@@ -13,8 +13,9 @@ from pathlib import Path
 
 import structlog
 
+from headrace.core.engine_stats import EngineStats
 from headrace.core.errors import SettingsError, Unavailable
-from headrace.core.generation import Chunk, EngineStats, Finish, FinishReason
+from headrace.core.generation import Chunk, Finish, FinishReason
 from headrace.inference.engine.config import EngineLimits
 from headrace.inference.engine.core.choice import Choice
 from headrace.inference.engine.core.engine import Emitted, Engine
