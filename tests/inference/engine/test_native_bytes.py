@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 
 from headrace.core.generation import GenerationRequest
+from headrace.inference.models.mixers import ConvSpec
 from headrace.inference.runner.step import RunnerLimits
 from tests.inference.engine.support import (
     EOS,
@@ -30,6 +31,9 @@ from tests.inference.runner.native_models import FORMATS, load, small_spec
 from tests.inference.runner.weights import random_weights
 
 SPEC = small_spec(vocab_size=VOCAB_SIZE)
+STATE_SPEC = small_spec(
+    vocab_size=VOCAB_SIZE, num_layers=3, mixers=("conv", "attention", "conv"), conv=ConvSpec(taps=3), qk_norm="head"
+)
 ROOM = RunnerLimits(
     num_blocks=96,
     block_tokens=32,
@@ -46,6 +50,7 @@ CASES = {
     "preemption": (LIMITS, 20),
 }
 """Limits and blocks. Drafts would make answers too short-lived to collide in a small pool."""
+NETWORKS = [(SPEC, *formats) for formats in FORMATS] + [(STATE_SPEC, "w8a8", "int8")]
 
 
 def mixed_requests() -> list[GenerationRequest]:
@@ -76,14 +81,19 @@ def essence(answer: Answer) -> tuple[object, ...]:
     return answer.text, answer.tokens, answer.prompt, replace(answer.finish, cached_tokens=0)
 
 
-@pytest.mark.parametrize(("dtype", "kv_dtype"), FORMATS)
-async def test_answers_do_not_depend_on_drafts_the_batch_the_cache_chunks_or_preemption(dtype, kv_dtype, tmp_path):
-    wanted, weights = mixed_requests(), random_weights(SPEC)
+@pytest.mark.parametrize(("spec", "dtype", "kv_dtype"), NETWORKS)
+async def test_answers_do_not_depend_on_drafts_the_batch_the_cache_chunks_or_preemption(
+    spec, dtype, kv_dtype, tmp_path
+):
+    wanted, weights = mixed_requests(), random_weights(spec)
 
     def engine_of(limits, num_blocks):
         room = replace(ROOM, num_blocks=num_blocks)
+        if spec.has_state:  # one checkpoint for each sequence
+            room = replace(room, num_state_slots=32, max_draft_tokens=6)
         engine = make_engine(
-            limits=limits, runner=load(SPEC, weights, tmp_path, dtype=dtype, kv_dtype=kv_dtype, limits=room)
+            limits=replace(limits, max_num_seqs=16),
+            runner=load(spec, weights, tmp_path, dtype=dtype, kv_dtype=kv_dtype, limits=room),
         )
         core_of(engine).scheduler._row_costs = FreeRows()
         core_of(engine).scheduler._expected_output_tokens = 1.0

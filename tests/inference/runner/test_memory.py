@@ -10,7 +10,7 @@ from headrace.inference.models.spec import MoeSpec
 from headrace.inference.runner.memory import MemoryBudget, available_memory_bytes, total_memory_bytes
 from headrace.inference.runner.native import load_native_runner
 from headrace.inference.runner.plan import plan_runner
-from tests.inference.runner.native_models import FORMATS, SPECS, load, small_spec
+from tests.inference.runner.native_models import FORMATS, SPECS, STATE_SPECS, load, small_spec
 from tests.inference.runner.steps import make_step
 from tests.inference.runner.weights import random_weights
 
@@ -45,17 +45,24 @@ def plan(spec, **changes):
 def test_the_plan_is_what_is_allocated(tmp_path):
     """For every network, format and number of threads; all differences are reported at once."""
     differences = {}
-    for name, spec in SPECS.items():
+    for name, spec in (SPECS | STATE_SPECS).items():
         weights = random_weights(spec)
         for (dtype, kv_dtype), threads in product(FORMATS, (1, 3)):
             whole = runner_plan(spec, dtype=dtype, kv_dtype=kv_dtype, threads=threads)
             planned, limits = whole.memory, whole.limits
             runner = load(spec, weights, tmp_path, dtype=dtype, kv_dtype=kv_dtype, threads=threads, limits=limits)
             info = runner.info
-            allocated = (info.weights_bytes, info.workspace_bytes, info.kv_cache_bytes)
+            allocated = (info.weights_bytes, info.workspace_bytes, info.kv_cache_bytes, info.state_bytes)
             runner.close()
-            expected = (planned.weights_bytes, planned.workspace_bytes, planned.kv_cache_bytes)
-            if (*allocated, sum(allocated), limits.num_blocks) != (*expected, planned.total_bytes, planned.num_blocks):
+            kv_cache_bytes = max(1, planned.kv_cache_bytes)  # an arena is never empty
+            total_bytes = planned.total_bytes + kv_cache_bytes - planned.kv_cache_bytes
+            expected = (
+                planned.weights_bytes,
+                planned.workspace_bytes,
+                kv_cache_bytes,
+                planned.states.total_bytes,
+            )
+            if (*allocated, sum(allocated), limits.num_blocks) != (*expected, total_bytes, planned.num_blocks):
                 differences[name, dtype, kv_dtype, threads] = (allocated, expected)
     assert differences == {}
 

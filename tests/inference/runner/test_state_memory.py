@@ -7,11 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.errors import InsufficientMemory
-from headrace.inference.models.mixers import ConvSpec
 from headrace.inference.runner.memory import MemoryBudget, MemoryPlan, RunnerSizes, plan_sizes
-from headrace.inference.runner.state_memory import state_slot_bytes
 from headrace.inference.runner.step import RunnerLimits
-from tests.inference.runner.native_models import small_spec
 
 MIB = 1 << 20
 LIMITS = RunnerLimits(
@@ -37,13 +34,6 @@ def plan(available_mib: int, *, sizes: RunnerSizes = QWEN_9B, kv_cache_mib: int 
     kv_cache_bytes = None if kv_cache_mib is None else kv_cache_mib * MIB
     budget = MemoryBudget(available_bytes=available_mib * MIB, kv_cache_bytes=kv_cache_bytes)
     return plan_sizes(sizes, LIMITS, budget, formats="less")
-
-
-def test_a_slot_holds_the_convolution_the_scan_and_the_inputs_of_draft_tokens() -> None:
-    conv = small_spec(num_layers=3, hidden_size=64, mixers=("conv", "attention", "conv"), conv=ConvSpec(taps=3))
-    assert state_slot_bytes(conv, max_draft_tokens=0) == 2 * 4 * 2 * 64
-    assert state_slot_bytes(conv, max_draft_tokens=5) == 2 * 4 * 7 * 64
-    assert state_slot_bytes(small_spec(), max_draft_tokens=5) == 0
 
 
 def test_much_memory_has_slots_for_all_sequences_and_checkpoints_for_a_quarter_of_the_kv_cache() -> None:

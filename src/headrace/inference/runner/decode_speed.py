@@ -10,7 +10,6 @@ from headrace.inference.models.spec import ModelSpec
 from headrace.inference.runner.cpu import default_threads
 from headrace.inference.runner.memory import active_weight_bytes
 from headrace.inference.runner.native_config import NO_FORMATS, native_config
-from headrace.inference.runner.state_memory import state_slot_bytes
 
 _PIECE_BYTES: Final = 32 << 20
 """Read in about a millisecond: on a busy machine some reads are then not interrupted."""
@@ -51,7 +50,7 @@ def decode_bytes(
     unread = sum(slot.num_bytes - slot.num_bytes // slot.num_rows for slot in slots)
     return DecodeBytes(
         weights=active_weight_bytes(config) - unread,
-        state=2 * state_slot_bytes(spec, max_draft_tokens=0),
+        state=2 * _native.state_slot_bytes(config, 0),
         kv_at_max_model_len=round(read * layer_bytes),
     )
 

@@ -182,7 +182,7 @@ def _info(runtime: _native.Runtime, plan: RunnerPlan, packed: PackedWeights) -> 
         kv_cache_bytes=runtime.kv_bytes,
         workspace_bytes=runtime.workspace_bytes,
         adapter_bytes=memory.adapter_bytes,
-        state_bytes=memory.states.total_bytes,
+        state_bytes=runtime.state_bytes,
         facts={
             "isa": runtime.isa,
             "threads": str(runtime.num_threads),

@@ -1,18 +1,13 @@
 """
-The memory of state slots, for models with state layers: how large one is, and how many there are.
+The number of state slots that a runner has memory for, for models with state layers.
 
 A state is as large as the KV cache of 15 (LFM2) to 7,000 tokens (Granite 4 H). Each running sequence needs a slot; the
 others keep checkpoints of prefixes (`engine.core.states`).
 """
 
 from dataclasses import dataclass
-from math import prod
 from typing import Final
 
-from headrace.inference.models.spec import ModelSpec
-
-_FLOAT_BYTES: Final = 4
-_LINE_BYTES: Final = 64
 _LEAST_CHECKPOINTS: Final = 2
 _CHECKPOINT_SHARE: Final = 0.25
 """
@@ -36,21 +31,6 @@ class StateSlots:
     @property
     def total_bytes(self) -> int:
         return self.num_slots * self.slot_bytes
-
-
-def state_slot_bytes(spec: ModelSpec, *, max_draft_tokens: int) -> int:
-    """Return the bytes of one slot; the arrays of a layer begin at cache lines."""
-    shapes = [shape for layer in range(spec.num_layers) if (shape := spec.state_shape(layer)) is not None]
-    arrays = [
-        size * _FLOAT_BYTES
-        for shape in shapes
-        for size in (
-            (shape.taps - 1 + max_draft_tokens) * shape.channels,
-            max_draft_tokens * shape.num_gates,
-            prod(shape.scan) if shape.scan else 0,
-        )
-    ]
-    return sum(-(-size // _LINE_BYTES) * _LINE_BYTES for size in arrays)
 
 
 def live_slots(slot_bytes: int, *, max_num_seqs: int, free_bytes: int, kv_cache_bytes: int) -> int:
