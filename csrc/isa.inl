@@ -24,6 +24,7 @@ namespace {
 #include "kernels/experts.inl"
 #include "kernels/latent_experts.inl"
 #include "kernels/state.inl"
+#include "kernels/delta.inl"
 #include "kernels/step.inl"
 #include "kernels/logits.inl"
 #include "kernels/probes.inl"

@@ -49,6 +49,10 @@ void add_attention(LayoutBuilder& builder, const ModelConfig& config, int32_t in
 void add_state_mixer(LayoutBuilder& builder, const Model& model, const StateLayer& state, const std::string& prefix) {
   builder.add_vector(prefix + "mix_conv", state.channels, state.taps);
   if (state.num_gates > 0) builder.add_vector(prefix + "mix_small", model.hidden_padded, state.num_gates);
+  if (state.mixer != Mixer::kDelta) return;
+  builder.add_vector(prefix + "mix_decay", state.delta.value_heads);
+  builder.add_vector(prefix + "mix_dt_bias", state.delta.value_heads);
+  builder.add_vector(prefix + "mix_norm", state.delta.value_dim);
 }
 
 void add_layer(LayoutBuilder& builder, const ModelConfig& config, const Model& model, int32_t index) {
@@ -65,8 +69,8 @@ void add_layer(LayoutBuilder& builder, const ModelConfig& config, const Model& m
   else add_state_mixer(builder, model, state_sizes(config, index), prefix);
   add_matrix("o", outputs, sizes.attention_padded);
   if (config.o_bias && attends) builder.add_vector(prefix + "o_bias", hidden);
-  if (config.norms != "pre") builder.add_norm(prefix + "post_attn_norm", config, hidden);
-  if (config.has_norms_before() && !config.shared_norm) builder.add_norm(prefix + "mlp_norm", config, hidden);
+  if (config.has_norms_after(index)) builder.add_norm(prefix + "post_attn_norm", config, hidden);
+  if (config.has_norms_before(index) && !config.shared_norm) builder.add_norm(prefix + "mlp_norm", config, hidden);
   const Experts& experts = model.experts;
   const bool routed = config.has_experts(index);
   const int32_t inner = routed ? experts.size_padded : model.intermediate_padded, copies = routed ? experts.total() : 1;
@@ -87,7 +91,7 @@ void add_layer(LayoutBuilder& builder, const ModelConfig& config, const Model& m
     if (shared > 0) add_matrix("shared_gate_up", config.gated_mlp ? 2 * shared : shared, hidden);
     if (shared > 0) add_matrix("shared_down", outputs, shared);
   }
-  if (config.norms != "pre") builder.add_norm(prefix + "post_mlp_norm", config, hidden);
+  if (config.has_norms_after(index)) builder.add_norm(prefix + "post_mlp_norm", config, hidden);
 }
 
 ExpertChoice parse_choice(const ModelConfig& config) {
@@ -180,12 +184,23 @@ void check_attention(const ModelConfig& config) {
   }
 }
 
+void check_delta(const ModelConfig& config) {
+  require(config.delta_key_heads > 0 && config.delta_value_heads > 0 && config.delta_value_heads % config.delta_key_heads == 0,
+          "the value heads of the delta rule must be a multiple of its key heads");
+  for (const int32_t size : {config.delta_key_dim, config.delta_value_dim}) {
+    require(size > 0 && size % 16 == 0 && size <= kMaxHeadDim,
+            "a head of the delta rule has " + std::to_string(size) + " numbers; expected a multiple of 16 up to 512");
+  }
+}
+
 void check_states(const ModelConfig& config) {
   for (int32_t i = 0; i < config.num_layers; i++) {
     if (config.mixer(i) == Mixer::kAttention) continue;
     require(config.causal && !config.parallel, "state layers beside other parts, or that see later tokens, are not supported");
-    require(config.conv_taps >= 2 && config.conv_taps <= kMaxTaps,
-            "a convolution has " + std::to_string(config.conv_taps) + " taps; expected 2 to " + std::to_string(kMaxTaps));
+    if (config.mixer(i) == Mixer::kDelta) check_delta(config);
+    const int32_t taps = config.mixer(i) == Mixer::kDelta ? config.delta_taps : config.conv_taps;
+    require(taps >= 2 && taps <= kMaxTaps,
+            "a convolution has " + std::to_string(taps) + " taps; expected 2 to " + std::to_string(kMaxTaps));
   }
 }
 
@@ -195,6 +210,7 @@ void check_norms(const ModelConfig& config) {
   };
   expect("norm", config.norm, {"rms", "layer"});
   expect("norms", config.norms, {"pre", "post", "both", "stream"});
+  expect("state_norms", config.state_norms, {"", "pre"});
   expect("qk_norm", config.qk_norm, {"", "head", "rotated", "full", "layer"});
   require(config.norm == "layer" || !config.norm_bias, "an RMS norm has no bias");
   require(config.norms == "pre" || !config.parallel, "parallel attention and MLP need their norms before them");
@@ -256,9 +272,13 @@ int32_t ModelConfig::num_gates(int32_t layer) const {
   return attention_gate.empty() ? 0 : attention_gate == "head" ? shape.num_heads : shape.num_heads * shape.head_dim;
 }
 
-bool ModelConfig::has_norms_before() const { return norms == "pre" || norms == "both"; }
+const std::string& ModelConfig::norms_of(int32_t layer) const {
+  return state_norms.empty() || mixer(layer) == Mixer::kAttention ? norms : state_norms;
+}
 
-bool ModelConfig::has_attn_norm(int32_t layer) const { return has_norms_before() && (layer > 0 || first_attn_norm); }
+bool ModelConfig::has_norms_before(int32_t layer) const { return norms_of(layer) == "pre" || norms_of(layer) == "both"; }
+
+bool ModelConfig::has_attn_norm(int32_t layer) const { return has_norms_before(layer) && (layer > 0 || first_attn_norm); }
 
 AttentionShape ModelConfig::attention(int32_t layer) const {
   return attention_shapes.empty() ? AttentionShape{num_heads, num_kv_heads, head_dim} : attention_shapes[layer];
@@ -270,11 +290,11 @@ int32_t ModelConfig::kv_source(int32_t layer) const {
 }
 
 Mixer ModelConfig::mixer(int32_t layer) const {
-  static const char* const names[] = {"attention", "conv"};
+  static const char* const names[] = {"attention", "conv", "delta"};
   if (mixers.empty()) return Mixer::kAttention;
   const std::string& name = mixers[static_cast<size_t>(layer)];
   const auto found = std::find(std::begin(names), std::end(names), name);
-  require(found != std::end(names), "the mixer of a layer is " + name + "; expected attention or conv");
+  require(found != std::end(names), "the mixer of a layer is " + name + "; expected attention, conv or delta");
   return static_cast<Mixer>(found - std::begin(names));
 }
 
@@ -332,11 +352,29 @@ LayerSizes layer_sizes(const ModelConfig& config, int32_t layer) {
   return sizes;
 }
 
+// A row of the delta rule is q, k, v and z, in whose place is the result.
+StateLayer delta_sizes(const ModelConfig& config) {
+  StateLayer state{};
+  state.mixer = Mixer::kDelta;
+  state.delta = {config.delta_key_heads, config.delta_value_heads, config.delta_key_dim, config.delta_value_dim,
+                 config.delta_is_tiled,  config.delta_beta_scale,  config.delta_norm_eps, nullptr, nullptr, nullptr};
+  state.channels = 2 * state.delta.num_keys() + state.delta.num_values();
+  state.taps = config.delta_taps;
+  state.num_gates = 2 * state.delta.value_heads;
+  state.num_units = state.delta.key_heads;
+  state.outputs = state.channels;
+  state.mixed_padded = static_cast<int32_t>(round_up(state.delta.num_values(), kDepth));
+  state.in_padded = state.row_size = static_cast<int32_t>(round_up(state.channels + state.mixed_padded, kPanel));
+  state.scan_size = static_cast<size_t>(state.delta.value_heads) * state.delta.head_size();
+  return state;
+}
+
 // A row of a short convolution is B, C and x, all padded; the result takes the place of B.
 StateLayer state_sizes(const ModelConfig& config, int32_t layer) {
   StateLayer state{};
   state.mixer = config.mixer(layer);
   if (state.mixer == Mixer::kAttention) return state;
+  if (state.mixer == Mixer::kDelta) return delta_sizes(config);
   state.channels = static_cast<int32_t>(round_up(config.hidden_size, kDepth));
   state.taps = config.conv_taps;
   state.num_units = state.channels / kStateUnit;
@@ -391,6 +429,7 @@ Model make_dimensions(const ModelConfig& config) {
     model.attention_padded = std::max(model.attention_padded, sizes.attention_padded);
     const StateLayer state = state_sizes(config, i);
     model.qkv_padded = std::max({model.qkv_padded, sizes.qkv_padded, state.row_size});
+    if (state.mixer == Mixer::kDelta) model.scan_scratch = state.delta.scratch_size();
     model.has_states |= state.mixer != Mixer::kAttention;
     model.gates_pitch = std::max(model.gates_pitch, static_cast<int32_t>(round_up(state.num_gates, 16)));
   }

@@ -24,13 +24,17 @@ struct ModelConfig {
   int32_t num_heads = 0, num_kv_heads = 0, head_dim = 0, vocab_size = 0;
   std::vector<AttentionShape> attention_shapes;  // per layer; empty: the three sizes above in all layers
   std::vector<int32_t> kv_sources;   // per layer: the layer whose KV it attends to, -1 for none; empty: its own
-  std::vector<std::string> mixers;   // per layer: attention or conv; empty: attention in all layers
+  std::vector<std::string> mixers;   // per layer: attention, conv or delta; empty: attention in all layers
+  int32_t delta_key_heads = 0, delta_value_heads = 0, delta_key_dim = 0, delta_value_dim = 0, delta_taps = 0;
+  bool delta_is_tiled = false;       // value heads lie as in the files of llama.cpp
+  float delta_beta_scale = 1.0f, delta_norm_eps = 0.0f;
   int32_t conv_taps = 0;             // of the short convolutions
   int32_t num_positions = 0;         // rows of the table of learned positions; 0: there is none
   int32_t num_token_types = 0;       // rows of the table of token types; 0: there is none
   std::string activation = "silu";   // silu, gelu_tanh, gelu_erf, relu, relu2 or clamped_swiglu
   std::string norm = "rms";          // rms or layer
   std::string norms = "pre";         // pre, post, both or stream
+  std::string state_norms;           // of layers with a state; empty: as in other layers
   std::string qk_norm;               // head, rotated, full or layer; empty: none
   bool causal = true;                // false: a token attends to all of its sequence
   bool embedding_norm = false;       // a norm of the embeddings
@@ -78,7 +82,9 @@ struct ModelConfig {
   bool owns_kv(int32_t layer) const { return kv_source(layer) == layer; }
   int32_t rope(int32_t layer) const { return rope_of_layer.empty() ? 0 : rope_of_layer[layer]; }
   Mixer mixer(int32_t layer) const;
-  bool has_norms_before() const;
+  const std::string& norms_of(int32_t layer) const;
+  bool has_norms_before(int32_t layer) const;
+  bool has_norms_after(int32_t layer) const { return norms_of(layer) != "pre"; }
   bool has_attn_norm(int32_t layer) const;
 };
 

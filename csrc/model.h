@@ -27,6 +27,7 @@ constexpr int kRedundantRows = 2;  // up to this many rows each thread quantizes
 constexpr int kSlab = 32;          // bf16 inputs of a row that lie together
 constexpr int kMaxTaps = 64;       // tokens that the convolution of a state layer sees
 constexpr int kStateUnit = 16;     // channels of a convolution that a thread computes together
+constexpr int kDeltaTokens = 16;   // tokens of a scan whose inputs are prepared together
 constexpr int kRankBlock = 8;      // ranks of adapters are padded to a multiple of this
 
 constexpr size_t round_up(size_t n, size_t multiple) { return (n + multiple - 1) / multiple * multiple; }
@@ -121,7 +122,25 @@ struct Heads {
 
 // How the tokens of a sequence see earlier ones: by attention, or by a state of fixed size (`Mixer` of
 // inference/models/mixers.py).
-enum class Mixer : int32_t { kAttention, kConv };
+enum class Mixer : int32_t { kAttention, kConv, kDelta };
+
+// The gated delta rule; `DeltaSpec` of inference/models/mixers.py has its formulas.
+struct Delta {
+  int32_t key_heads, value_heads, key_dim, value_dim;
+  bool is_tiled;  // value head h reads key head h % key_heads; otherwise those of a key head follow each other
+  float beta_scale, norm_eps;
+  const float *decay, *dt_bias, *norm;
+
+  constexpr int key_head_of(int head) const {
+    return is_tiled ? head % key_heads : head / (value_heads / key_heads);
+  }
+  constexpr int num_keys() const { return key_heads * key_dim; }
+  constexpr int num_values() const { return value_heads * value_dim; }
+  constexpr int value_padded() const { return static_cast<int>(round_up(value_dim, kPanel)); }
+  constexpr int head_size() const { return key_dim * value_padded(); }  // numbers in the state of a value head
+  // Numbers in the memory of a thread: a state for draft tokens, and for kDeltaTokens tokens q, k, v and the output.
+  constexpr int scratch_size() const { return head_size() + kDeltaTokens * 2 * (key_dim + value_padded()); }
+};
 
 // A layer whose mixer keeps a state. Its first matrix (`Layer::qkv`) is `mix_in`, which gives a row of `qkv`.
 struct StateLayer {
@@ -136,6 +155,7 @@ struct StateLayer {
   // Places in a slot: the state of the scan, the inputs of the convolution for the last taps - 1 tokens, followed by those
   // of draft tokens [token][channels], and the gates of draft tokens.
   size_t scan, rows, gates;
+  Delta delta;
   const float* filter;           // [taps][channels]
   const float* filter_bias;      // null: there is none
   const float* small;            // [gates][hidden_padded]; null without gates
@@ -210,6 +230,7 @@ struct Model {
   bool parallel;           // attention and MLP both read the input of the layer
   bool has_states;         // some layers keep states
   int32_t gates_pitch;     // of the scans of state layers
+  int32_t scan_scratch;    // numbers that a scan keeps for each thread
   bool has_gate;           // of the MLP
   bool has_softplus_gates;  // instead of sigmoids
   bool norms_by_head;      // `q_norms` and `k_norms` are layer norms of each head, not one RMS norm of all heads
@@ -288,6 +309,7 @@ struct Workspace {
   float* x;         // [T][hidden_padded] the residual stream
   float* qkv;       // [T][qkv_padded], in state layers a row of these
   float* gates;     // [T][gates_pitch] of the scans of state layers
+  float* scan;      // [threads][scan_scratch]
   float* normed;    // [scratch_rows][hidden_padded] of rows that are also read unquantized, by a router or for gates
   float* wide;      // [scratch_rows][attention_padded] the output of attention
   float* gated;     // [threads][gated_rows][kDepth]

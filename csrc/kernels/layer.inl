@@ -23,6 +23,14 @@ struct StateRows {
   const Snapshot *snapshots, *snapshots_end;
 };
 
+// The inputs and the output of a token in a value head of the delta rule.
+struct DeltaRow {
+  const float *q, *k;  // [key_dim], of unit length, q times key_dim^-0.5
+  const float* v;
+  float* out;
+  float decay, beta, dot;  // dot: of q and k
+};
+
 // The inputs of a row in bf16: slabs of 32 numbers, `pitch` bytes apart.
 struct Slabs {
   const uint8_t* first;
@@ -218,6 +226,14 @@ class StepRun {
   void store_conv_inputs(const StateLayer& state, const StateRows& rows, Share channels) const;
   template <class Visit>
   void convolve(const StateLayer& state, const StateRows& rows, int token, Share channels, const Visit& visit) const;
+  const float* scan_gates(const StateLayer& state, const StateRows& rows, int token) const;
+  void store_gates(const StateLayer& state, const StateRows& rows, Share gates) const;
+  float* scan_scratch() const { return work.scan + static_cast<size_t>(thread) * m.scan_scratch; }
+  void load_delta_rows(const StateLayer& state, const StateRows& rows, int head, int first, int count, DeltaRow* loaded) const;
+  void finish_delta_rows(const StateLayer& state, const StateRows& rows, int head, int first, int count,
+                         const DeltaRow* loaded) const;
+  void run_delta_head(const StateLayer& state, const StateRows& rows, int head) const;
+  void run_delta(const StateLayer& state, const StateRows& rows, Share key_heads) const;
   void run_short_conv(const StateLayer& state, const StateRows& rows, Share channels) const;
   void run_state_units(const StateLayer& state, const StateRows& rows, Share units) const;
   void run_state_share(const Layer& layer) const;

@@ -47,6 +47,7 @@ void StepRun::store_conv_inputs(const StateLayer& state, const StateRows& rows, 
   for (int token = rows.certain; token < rows.count; token++) copy(rows.to, state.taps - 1 + token - rows.certain, token);
 }
 
+
 // Convolves channels [begin, end) at a token, summed from the oldest tap on, and gives each vector to `visit`.
 template <class Visit>
 void StepRun::convolve(const StateLayer& state, const StateRows& rows, int token, Share channels, const Visit& visit) const {
@@ -58,6 +59,20 @@ void StepRun::convolve(const StateLayer& state, const StateRows& rows, int token
       total = fma(load_f(state.filter + static_cast<size_t>(tap) * state.channels + c), load_f(inputs[tap] + c), total);
     }
     visit(c, state.filter_bias ? add(total, load_f(state.filter_bias + c)) : total);
+  }
+}
+
+// Returns the gates of a token; those of replayed tokens are in the slot.
+const float* StepRun::scan_gates(const StateLayer& state, const StateRows& rows, int token) const {
+  if (token >= 0) return gates_of(rows.first + token);
+  return rows.from + state.gates + static_cast<size_t>(token + rows.replayed) * state.num_gates;
+}
+
+// Stores gates of the draft tokens for their replay.
+void StepRun::store_gates(const StateLayer& state, const StateRows& rows, Share gates) const {
+  for (int token = rows.certain; token < rows.count; token++) {
+    float* to = rows.to + state.gates + static_cast<size_t>(token - rows.certain) * state.num_gates;
+    for (int i = gates.begin; i < gates.end; i++) to[i] = gates_of(rows.first + token)[i];
   }
 }
 
@@ -93,6 +108,7 @@ void StepRun::run_state_share(const Layer& layer) const {
 }
 
 void StepRun::run_state_units(const StateLayer& state, const StateRows& rows, Share units) const {
+  if (state.mixer == Mixer::kDelta) return run_delta(state, rows, units);
   const int width = state.channels / state.num_units;
   run_short_conv(state, rows, {units.begin * width, units.end * width});
 }

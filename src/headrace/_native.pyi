@@ -30,6 +30,14 @@ class ModelConfig:
     kv_sources: list[int]
     mixers: list[str]
     conv_taps: int
+    delta_key_heads: int
+    delta_value_heads: int
+    delta_key_dim: int
+    delta_value_dim: int
+    delta_taps: int
+    delta_is_tiled: bool
+    delta_beta_scale: float
+    delta_norm_eps: float
     vocab_size: int
     num_positions: int
     num_token_types: int
@@ -46,6 +54,7 @@ class ModelConfig:
     tie_embeddings: bool
     qkv_bias: bool
     o_bias: bool
+    state_norms: str
     qk_norm: str
     mlp_bias: bool
     head_bias: bool

@@ -97,6 +97,24 @@ GRANITE_EXPERTS = {
 }
 LFM2 = NO_HEAD_DIM | {"layer_types": ["conv", "full_attention", "conv"], "conv_L_cache": 3}
 
+DELTA = {
+    "num_hidden_layers": 4,
+    "layer_types": ["linear_attention", "linear_attention", "full_attention", "linear_attention"],
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 6,
+    "linear_key_head_dim": 32,
+    "linear_value_head_dim": 32,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.25},
+    "pad_token_id": 0,
+}
+"""Layers with the gated delta rule, with three value heads a key head."""
+DELTA_EXPERTS = DELTA | {
+    "num_experts": 5,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 64,
+}
+
 NETWORKS: dict[str, tuple[str, dict[str, object]]] = {
     "llama": ("LlamaForCausalLM", {}),
     "llama, tied": ("LlamaForCausalLM", {"tie_word_embeddings": True}),
@@ -126,6 +144,18 @@ NETWORKS: dict[str, tuple[str, dict[str, object]]] = {
         EXPERTS | {"shared_expert_intermediate_size": 128, "num_experts_per_tok": 4, "mlp_only_layers": [1]},
     ),
     "qwen 3 moe": ("Qwen3MoeForCausalLM", EXPERTS | {"norm_topk_prob": True}),
+    "qwen 3 next": ("Qwen3NextForCausalLM", DELTA_EXPERTS),
+    "qwen 3.5": ("Qwen3_5ForCausalLM", DELTA | {"tie_word_embeddings": True}),
+    "qwen 3.5 vl": (
+        "Qwen3_5ForConditionalGeneration",
+        DELTA | {"linear_key_head_dim": 64, "vision_config": QWEN_VISION | {"num_position_embeddings": 16}},
+    ),
+    "qwen 3.5 moe": ("Qwen3_5MoeForCausalLM", DELTA_EXPERTS),
+    "olmo hybrid": (
+        "OlmoHybridForCausalLM",
+        DELTA | {"linear_key_head_dim": 48, "rms_norm_eps": 1e-4, "rope_parameters": MROPE},
+    ),
+    "olmo hybrid, no positions": ("OlmoHybridForCausalLM", DELTA | {"rope_parameters": None}),
     "glm 4.5": ("Glm4MoeForCausalLM", ROUTED | {"attention_bias": True, "use_qk_norm": True, "pad_token_id": 0}),
     "glm 4.5 air": ("Glm4MoeForCausalLM", ROUTED | {"n_group": 1, "topk_group": 1, "norm_topk_prob": False}),
     "ernie 4.5 moe": (

@@ -12,8 +12,12 @@ from headrace.inference.models.decoding import decode
 from headrace.inference.models.gguf_file import open_gguf
 from headrace.inference.models.gguf_reader import GgufWeights, read_gguf_spec
 from headrace.inference.models.hf_checkpoint import read_hf_checkpoint
+from headrace.inference.runner.reference import ReferenceRunner
 from tests.inference.models.model_files import gguf_metadata, write_gguf
-from tests.parity.checkpoints import write_checkpoint
+from tests.inference.runner.states import new_sequences
+from tests.inference.runner.steps import make_step
+from tests.parity import delta_twins
+from tests.parity.checkpoints import CONTEXT, TOKENS, write_checkpoint
 from tests.parity.test_layouts import write_layout
 
 PERMUTED = ("arcee", "granite", "olmo", "granitemoe", "smollm3", "minicpm", "llama", "internlm2", "baichuan")
@@ -27,6 +31,22 @@ ROUTED = {
     "expert_weights_norm": True,
 }
 CONVOLUTIONS = {"attention.head_count_kv": [0, 2, 0], "shortconv.l_cache": 3}
+DELTA = {
+    "ssm.conv_kernel": 4,
+    "ssm.state_size": 32,
+    "ssm.group_count": 2,
+    "ssm.time_step_rank": 6,
+    "ssm.inner_size": 192,
+    "attention.recurrent_layers": [True, True, False, True],
+    "full_attention_interval": 4,
+    "rope.dimension_count": 8,
+}
+DELTA_EXPERTS = {
+    "expert_count": 5,
+    "expert_used_count": 2,
+    "expert_feed_forward_length": 32,
+    "expert_shared_feed_forward_length": 64,
+}
 NAMED_AS = {"hy_v3": "dots1"}
 """Architectures that the installed `gguf` does not know, and one that names the same tensors alike."""
 TWINS = {
@@ -83,6 +103,18 @@ TWINS = {
         | ROUTED
         | {"expert_count": 10, "expert_weights_scale": 1.3, "leading_dense_block_count": 1, "expert_gating_func": 2},
     ),
+    "qwen 3 next": ("qwen3next", DELTA | DELTA_EXPERTS),
+    "qwen 3.5": (
+        "qwen35",
+        DELTA
+        | {
+            "rope.dimension_sections": [1, 2, 1, 0],
+            "block_count": 5,
+            "nextn_predict_layers": 1,
+            "attention.recurrent_layers": [True, True, False, True, False],
+        },
+    ),
+    "qwen 3.5 moe": ("qwen35moe", DELTA | DELTA_EXPERTS | {"rope.dimension_sections": [1, 2, 1, 0]}),
     "phi 3.5 moe": (
         "phimoe",
         {
@@ -189,7 +221,11 @@ def converted(folder, architecture, spec):
         name = name.replace("feed_forward.expert.bias", "feed_forward.expert_bias.bias")
         name = re.sub(r"^model\.(.+feed_forward\.experts)", r"\1", name)
         name = name.replace("mlp.expert.bias", "mlp.gate.e_score_correction.bias")
-        for part, rows in split(name, values):
+        if spec.delta is not None:
+            pieces = list(delta_twins.convert(name, values, spec, architecture))
+        else:
+            pieces = list(split(name, values))
+        for part, rows in pieces:
             name = names.get_name(part, try_suffixes=(".weight", ".bias"))
             tensors[f"{name}.weight" if part.endswith("sinks") else name] = rows
     for kind in ("short", "long"):
@@ -267,11 +303,25 @@ def check_twin(folder, architecture, metadata, *, is_renamed=False):
     assert comparable(spec) == (replace(expected_spec, family=spec.family) if is_renamed else expected_spec)
     weights = GgufWeights(opened, family, spec)
     assert set(weights.names()) == set(checkpoint.weights.names())
+    networks = ((checkpoint.spec, checkpoint.weights), (spec, weights))
+    is_tiled = spec.delta is not None and spec.delta.is_tiled
     for weight in weights.names():
         if spec.rope_of_layer and weight.endswith((".q", ".k")) and spec.rope(int(weight.split(".")[1])) is None:
             continue  # without positions the order of the rows of a head does not matter
         expected = decode(checkpoint.weights.load(weight))
+        if is_tiled and spec.mixer(layer_of(weight)) == "delta":
+            expected = delta_twins.tiled(weight, expected, spec.delta)
         np.testing.assert_allclose(decode(weights.load(weight)), expected, rtol=1e-6, err_msg=weight)
+    if is_tiled:  # the order of the heads differs, and with it that of the columns of `o`
+        limits = replace(CONTEXT, num_state_slots=1)
+        step = make_step((TOKENS, 0, [7, 3, 11, 2]), states=new_sequences(len(TOKENS)))
+        logits = [ReferenceRunner(*network, limits).logits(step) for network in networks]
+        np.testing.assert_allclose(*logits, rtol=1e-4, atol=1e-4)
+
+
+def layer_of(weight):
+    layer = weight.split(".")[1] if weight.startswith("layers.") else "-1"
+    return int(layer)
 
 
 def comparable(spec):
@@ -281,5 +331,6 @@ def comparable(spec):
     moe = spec.moe and replace(
         spec.moe, tolerance=float(spec.moe.tolerance > 0), factor_scale=round(spec.moe.factor_scale, 5)
     )
-    spec = replace(spec, swiglu_limit=0.0, moe=moe)
+    delta = spec.delta and replace(spec.delta, is_tiled=False, norm_eps=round(spec.delta.norm_eps, 10))
+    spec = replace(spec, swiglu_limit=0.0, moe=moe, delta=delta)
     return replace(spec, **{key: float(f"{getattr(spec, key):.5g}") for key in exact}, ropes=tuple(ropes))

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from headrace import _native
-from headrace.inference.models.mixers import ConvSpec
+from headrace.inference.models.mixers import ConvSpec, DeltaSpec
 from headrace.inference.models.spec import AttentionShape, ModelSpec, MoeSpec, RopeSpec
 from headrace.inference.models.weights import STORED_BITS, Encoding, RawTensor, WeightSource
 from headrace.inference.runner.memory import MemoryBudget
@@ -226,6 +226,18 @@ STATE_SPECS: Mapping[str, ModelSpec] = {
     ),
     "long convolutions alone, norms on both sides": small_spec(
         mixers=("conv", "conv"), conv=ConvSpec(taps=7), norms="both", hidden_size=200
+    ),
+    "the delta rule, beside gated attention": small_spec(
+        num_layers=3,
+        mixers=("delta", "attention", "delta"),
+        delta=DeltaSpec(key_heads=2, value_heads=6, key_dim=32, value_dim=48, taps=4, norm_eps=1e-6, is_tiled=True),
+        attention_gate="element",
+        qk_norm="head",
+    ),
+    "the delta rule alone, value heads by key head, experts": small_spec(
+        mixers=("delta", "delta"),
+        delta=DeltaSpec(key_heads=3, value_heads=6, key_dim=16, value_dim=64, taps=3, norm_eps=1e-5, beta_scale=2.0),
+        moe=MoeSpec(num_experts=7, top_k=2, expert_size=32, layers=(False, True), renormalize=True),
     ),
     "convolutions beside experts": small_spec(
         num_layers=3,

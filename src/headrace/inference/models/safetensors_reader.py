@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from headrace.core.errors import BrokenModel, UnsupportedModel
 from headrace.core.telemetry import get_logger
-from headrace.inference.models.families.family import HEAD_INDEX, Family
+from headrace.inference.models.families.family import HEAD_INDEX, QKV_INDEX, Family
 from headrace.inference.models.fields import Fields
 from headrace.inference.models.places import Place, folder_places
 from headrace.inference.models.quantized.fp4 import MXFP4_BLOCK, mxfp4_tensor
@@ -70,8 +70,11 @@ class SafetensorsWeights:
         prefix = next((prefix for prefix in _PREFIXES if prefix + embed in tensors), "model.")
         self._shapes = expected_shapes(spec)
         self._places = folder_places(family, spec)
-        stored = {name: _prefixed(place.stored, prefix, tensors) for name, place in self._places.items()}
-        tensors = tensors | _joined_heads(tensors, stored.values()) | _cut_experts(tensors, stored.values())
+        stored = {
+            name: _renamed(_prefixed(place.stored, prefix, tensors), family.other_names, tensors)
+            for name, place in self._places.items()
+        }
+        tensors = tensors | _joined_parts(tensors, stored.values()) | _cut_experts(tensors, stored.values())
         self._weights = {name: self._find(tensors, stored[name], place) for name, place in self._places.items()}
         _refuse_unknown_biases(tensors, set(stored.values()))
         # Matrices that lose precision beyond their format, by the reason.
@@ -163,16 +166,23 @@ def _plain(tensor: StoredTensor, shape: Shape, *, transposed: bool) -> StoredWei
     return StoredWeight(encoding, STORED_BITS[encoding], load, format=tensor.dtype)
 
 
-def _joined_heads(tensors: TensorFiles, names: Iterable[str]) -> dict[str, StoredTensor]:
-    """Return the vectors that are stored in a tensor for each head, each joined to one."""
+def _joined_parts(tensors: TensorFiles, names: Iterable[str]) -> dict[str, StoredTensor]:
+    """Return the weights that are stored in a tensor for each head, or for each of q, k and v, each joined to one."""
     joined = {}
     for name in names:
-        heads = (name.replace(HEAD_INDEX, str(head)) for head in count_up()) if HEAD_INDEX in name else ()
-        parts = [tensors[found] for found in takewhile(tensors.__contains__, heads)]
-        if len({part.dtype for part in parts}) == 1:
-            data = np.concatenate([part.data for part in parts])
-            joined[name] = replace(parts[0], name=name, shape=(sum(prod(part.shape) for part in parts),), data=data)
+        found = takewhile(tensors.__contains__, _names_of_parts(name))
+        parts = [tensors[part] for part in found]
+        if len({(part.dtype, part.shape[1:]) for part in parts}) == 1:
+            data = np.concatenate([part.data.reshape(-1) for part in parts])
+            shape = (sum(part.shape[0] for part in parts), *parts[0].shape[1:])
+            joined[name] = replace(parts[0], name=name, shape=shape, data=data)
     return joined
+
+
+def _names_of_parts(name: str) -> Iterable[str]:
+    if HEAD_INDEX in name:
+        return (name.replace(HEAD_INDEX, str(head)) for head in count_up())
+    return (name.replace(QKV_INDEX, part) for part in "qkv") if QKV_INDEX in name else ()
 
 
 def _cut_experts(tensors: TensorFiles, names: Iterable[str]) -> dict[str, StoredTensor]:
@@ -210,6 +220,12 @@ def _prefixed(stored: str, prefix: str, tensors: Mapping[str, StoredTensor]) -> 
         return prefix + stored.removeprefix("model.")
     parent = prefix.removesuffix("model.")
     return parent + stored if parent + stored in tensors else stored
+
+
+def _renamed(stored: str, others: Mapping[str, str], tensors: TensorFiles) -> str:
+    """Return the name of a tensor, or another one if only that is in this checkpoint."""
+    names = (stored.replace(part, other) for part, other in others.items() if part in stored)
+    return stored if stored in tensors else next((name for name in names if name in tensors), stored)
 
 
 def find_experts(tensors: TensorFiles, name: str, shape: Shape, num_experts: int) -> StoredWeight | None:

@@ -2,7 +2,7 @@
 
 from headrace.inference.models.latent import MlaSpec
 from headrace.inference.models.mixers import DeltaSpec
-from headrace.inference.models.spec import ModelSpec, MoeSpec
+from headrace.inference.models.spec import ModelSpec, MoeSpec, Norms
 
 Shape = tuple[int, int]
 """Rows, columns; a vector is one row."""
@@ -25,7 +25,7 @@ def expected_shapes(spec: ModelSpec) -> dict[str, Shape]:
     if spec.head_bias:
         shapes["lm_head_bias"] = (1, spec.vocab_size)
     for index in range(spec.num_layers):
-        layer = _mixer_shapes(spec, index) | _norms_of_layer(spec)
+        layer = _mixer_shapes(spec, index) | _norms_of_layer(spec, spec.norms_of(index))
         if spec.has_mlp(index):
             layer |= _mlp_shapes(spec, spec.experts(index))
         if index == 0 and not spec.first_attn_norm:
@@ -78,14 +78,14 @@ def _bias_shapes(prefix: str, hidden: int, inner: int) -> dict[str, Shape]:
     return {f"{prefix}gate_bias": (1, inner), f"{prefix}up_bias": (1, inner), f"{prefix}down_bias": (1, hidden)}
 
 
-def _norms_of_layer(spec: ModelSpec) -> dict[str, Shape]:
+def _norms_of_layer(spec: ModelSpec, norms: Norms) -> dict[str, Shape]:
     shapes: dict[str, Shape] = {}
-    has_norms_before = spec.norms in {"pre", "both"}
+    has_norms_before = norms in {"pre", "both"}
     if has_norms_before:
         shapes |= _norm_shapes(spec, "attn_norm")
     if has_norms_before and spec.parallel != "one":
         shapes |= _norm_shapes(spec, "mlp_norm")
-    if spec.norms != "pre":
+    if norms != "pre":
         shapes |= _norm_shapes(spec, "post_attn_norm", "post_mlp_norm")
     return shapes
 

@@ -74,6 +74,7 @@ from headrace.inference.models.latent import MlaSpec
 from headrace.inference.models.mixers import ConvSpec, DeltaSpec, Mixer, StateShape
 
 Scoring = Literal["softmax", "sigmoid", "sqrt_softplus"]
+Norms = Literal["pre", "post", "both", "stream"]
 Activation = Literal["silu", "gelu_tanh", "gelu_erf", "relu", "relu2", "clamped_swiglu"]
 
 _EXPERT: Final = re.compile(r"(.+)\.experts\.(\d+)\.(\w+)")
@@ -235,11 +236,13 @@ class ModelSpec:
     norm: Literal["rms", "layer"] = "rms"
     norm_bias: bool = False
     """Norms add a bias (LayerNorm)."""
-    norms: Literal["pre", "post", "both", "stream"] = "pre"
+    norms: Norms = "pre"
     """
     Norms before attention and MLP, after them (before the residual is added; OLMo 2), or both (Gemma 2). `stream`:
     after the residual is added, of the sum that goes on; there is no final norm (BERT).
     """
+    state_norms: Literal["pre"] | None = None
+    """Norms of layers with a state, where they differ from those of other layers (OLMo Hybrid); None: as in these."""
     embedding_norm: bool = False
     """A norm of the embeddings, before the first layer."""
     first_attn_norm: bool = True
@@ -379,6 +382,10 @@ class ModelSpec:
     def window(self, layer: int) -> int:
         """Return the sliding window of a layer in tokens; 0 for none."""
         return self.windows[layer] if self.windows else 0
+
+    def norms_of(self, layer: int) -> Norms:
+        """Return the places of the norms of a layer."""
+        return self.norms if self.state_norms is None or self.state_mixer(layer) is None else self.state_norms
 
     def mixer(self, layer: int) -> Mixer:
         return self.mixers[layer] if self.mixers else "attention"

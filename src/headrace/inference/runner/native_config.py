@@ -23,6 +23,11 @@ _EXPERTS: Final = (
     *("scoring", "group_score", "num_groups", "top_groups", "choice_bias", "sum_floor", "factor_scale"),
     "latent_size",
 )
+_DELTA: Final = (
+    *("key_heads", "value_heads", "key_dim", "value_dim", "taps"),
+    *("is_tiled", "beta_scale", "norm_eps"),
+)
+"""Fields of `DeltaSpec`, which the native structure has with the prefix `delta_`."""
 _LIMITS: Final = (
     *("num_blocks", "max_step_tokens", "max_step_sequences", "max_step_rows", "max_context_tokens"),
     *("max_adapters", "max_adapter_rank", "num_state_slots", "max_draft_tokens"),
@@ -54,8 +59,11 @@ def native_config(
     config.causal, config.attention_scale = spec.is_causal, spec.attention_scale
     config.attention_shapes = [_native_shape(shape) for shape in spec.attention_shapes]
     config.kv_sources = [spec.kv_source(layer) for layer in range(spec.num_layers)]
-    config.mixers = list(spec.mixers)
+    config.mixers, config.state_norms = list(spec.mixers), spec.state_norms or ""
     config.conv_taps = spec.conv.taps if spec.conv is not None else 0
+    if spec.delta is not None:
+        for name in _DELTA:
+            setattr(config, f"delta_{name}", getattr(spec.delta, name))
     if (moe := spec.moe) is not None:
         _copy(_EXPERTS, moe, config)
         config.shared_gate, config.expert_tolerance = moe.has_shared_router, moe.tolerance

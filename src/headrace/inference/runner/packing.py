@@ -31,6 +31,7 @@ from headrace.core.errors import BrokenModel, SettingsError
 from headrace.core.progress import Progress, no_progress
 from headrace.core.sizes import format_size
 from headrace.inference.models.decoding import decode
+from headrace.inference.models.mixers import DeltaSpec
 from headrace.inference.models.spec import ModelSpec, MoeSpec
 from headrace.inference.models.weights import Encoding, WeightSource, cut_tensor
 
@@ -171,6 +172,11 @@ def parts_of(spec: ModelSpec, slot_name: str) -> Iterator[Part]:
             first_row += shape.query_size if part == "q" else shape.key_size
         if spec.attention_gate is not None and not suffix:
             yield Part(f"{prefix}attn_gate", first_row=first_row)
+    elif name == "mix_in" and spec.delta is not None:
+        yield from _delta_parts(prefix, spec.delta)
+    elif name == "mix_small" and spec.delta is not None:
+        yield Part(f"{prefix}mix_beta")
+        yield Part(f"{prefix}mix_dt", first_row=spec.delta.value_heads)
     elif name == "mix_in":
         yield from _short_conv_parts(slot_name, spec.hidden_size)
     elif name in {"gate_up", "gate_up_bias", "shared_gate_up"}:
@@ -186,6 +192,13 @@ def _short_conv_parts(tensor: str, size: int) -> Iterator[Part]:
         yield Part(
             tensor, first_row=number * (-(-size // _DEPTH) * _DEPTH), rows=range(number * size, (number + 1) * size)
         )
+
+
+def _delta_parts(prefix: str, delta: DeltaSpec) -> Iterator[Part]:
+    first_row = 0
+    for part, size in (("q", delta.num_keys), ("k", delta.num_keys), ("v", delta.num_values), ("z", 0)):
+        yield Part(f"{prefix}mix_{part}", first_row=first_row)
+        first_row += size
 
 
 def _gate_up_parts(

@@ -182,7 +182,7 @@ class Layer:
         return self._norm(x, name) if name in self._weights else x
 
     def _norm_after(self, x: Float32, name: str) -> Float32:
-        return x if self._spec.norms == "pre" else self._norm(x, name)
+        return self._norm(x, name) if name in self._weights else x
 
     def _attention(self, x: Float32, positions: Int32, sequences: list[tuple[Int32, int]]) -> Float32:
         queries, *own = self._latents(x, positions, self._spec.mla) if self._spec.mla else self._heads(x, positions)

@@ -58,6 +58,9 @@ ONES: Final = "ones"
 EXPERT_INDEX: Final = "{expert}"
 """Placeholder for the expert's index in the names of expert tensors."""
 
+QKV_INDEX: Final = "{qkv}"
+"""Placeholder for q, k and v in the name of a weight that has a tensor for each of them."""
+
 HEAD_INDEX: Final = "{head}"
 """Placeholder for the head's index in the names of norms that have a tensor for each head."""
 
@@ -207,6 +210,8 @@ class Family:
     """Reads the metadata of a GGUF file, in place of `gguf_spec`."""
 
     tensors: Mapping[str, str] = field(default_factory=lambda: LLAMA_TENSORS)
+    other_names: Mapping[str, str] = field(default_factory=dict)
+    """Parts of names of tensors in Hugging Face checkpoints, and what some of these have in their place."""
     gguf_tensors: Mapping[str, str] = field(default_factory=lambda: GGUF_TENSORS)
     """Weights with the same name in a checkpoint are stored one after the other in one tensor (see `places`)."""
     qkv_by_kv_head: bool = False

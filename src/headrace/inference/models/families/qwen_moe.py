@@ -13,11 +13,11 @@ from headrace.inference.models.spec import ModelSpec, MoeSpec
 
 def _qwen2_from_config(family: Family, config: Fields) -> ModelSpec:
     shared_size = config.whole("shared_expert_intermediate_size", 5632)
-    moe = _experts(config, num_experts=60, top_k=4, expert_size=1408)
+    moe = sparse_experts(config, num_experts=60, top_k=4, expert_size=1408)
     return qwen.from_config(family, config, replace(moe, shared_size=shared_size, has_shared_router=True))
 
 
-def _experts(config: Fields, *, num_experts: int, top_k: int, expert_size: int) -> MoeSpec:
+def sparse_experts(config: Fields, *, num_experts: int, top_k: int, expert_size: int) -> MoeSpec:
     """Read the experts with the defaults of a family; every `decoder_sparse_step`-th layer has some."""
     step = config.whole("decoder_sparse_step", 1)
     dense = config.values.get("mlp_only_layers") or []
@@ -52,7 +52,7 @@ QWEN3_MOE: Final = Family(
     bias_flags=ATTENTION_BIAS,
     parts={"qk_norm": "head"},
     spec_from_config=lambda family, config: qwen.from_config(
-        family, config, _experts(config, num_experts=128, top_k=8, expert_size=768)
+        family, config, sparse_experts(config, num_experts=128, top_k=8, expert_size=768)
     ),
     gguf_architectures=("qwen3moe",),
     spec_from_gguf=lambda family, header: gguf_spec(family, header, moe=gguf_experts(header, renormalize=True)),

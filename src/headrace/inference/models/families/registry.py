@@ -39,6 +39,7 @@ from headrace.inference.models.families.modernbert import MODERNBERT
 from headrace.inference.models.families.nemotron import NEMOTRON
 from headrace.inference.models.families.nomic_bert import NOMIC_BERT
 from headrace.inference.models.families.olmo import OLMO, OLMO2, OLMO3
+from headrace.inference.models.families.olmo_hybrid import OLMO_HYBRID
 from headrace.inference.models.families.olmoe import OLMOE
 from headrace.inference.models.families.opt import OPT
 from headrace.inference.models.families.phi import PHI3
@@ -46,6 +47,7 @@ from headrace.inference.models.families.phi2 import PHI
 from headrace.inference.models.families.phimoe import PHIMOE
 from headrace.inference.models.families.qwen import QWEN2, QWEN2_VL, QWEN3, QWEN3_VL
 from headrace.inference.models.families.qwen1 import QWEN
+from headrace.inference.models.families.qwen_delta import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
 from headrace.inference.models.families.qwen_moe import QWEN2_MOE, QWEN3_MOE
 from headrace.inference.models.families.reading import gguf_spec, read_config
 from headrace.inference.models.families.seed_oss import SEED_OSS
@@ -59,9 +61,9 @@ FAMILIES: Final = (
     *(LLAMA, MISTRAL, MISTRAL_PARAMS, MINISTRAL, MINISTRAL3, QWEN2, QWEN3, GEMMA, GEMMA3),
     *(QWEN2_VL, QWEN3_VL, GRANITE_HYBRID, MINICPM, ERNIE4_5, SEED_OSS),
     *(INTERNLM2, INTERNLM3, QWEN, BAICHUAN, CHATGLM, EXAONE, ARCEE),
-    *(PHI3, GRANITE, SMOLLM3, GLM, GLM4, GEMMA2, VAULTGEMMA, OLMO, OLMO2, OLMO3, EXAONE4),
+    *(PHI3, GRANITE, SMOLLM3, GLM, GLM4, GEMMA2, VAULTGEMMA, OLMO, OLMO2, OLMO3, OLMO_HYBRID, EXAONE4),
     *(COHERE, COHERE2, STABLELM, STARCODER2, PHI, NEMOTRON, FALCON, GPT_NEOX, GPT2, GPTJ, OPT, BLOOM, MPT),
-    *(MIXTRAL, QWEN2_MOE, QWEN3_MOE, GRANITE_MOE, OLMOE, GPT_OSS, PHIMOE),
+    *(MIXTRAL, QWEN2_MOE, QWEN3_MOE, QWEN3_NEXT, QWEN3_5, QWEN3_5_MOE, GRANITE_MOE, OLMOE, GPT_OSS, PHIMOE),
     *(GLM4_MOE, ERNIE4_5_MOE, MINIMAX_M2, DOTS1, EXAONE_MOE, HUNYUAN, HUNYUAN_MOE, HY_V3),
     *(LFM2, LFM2_MOE, LFM3),
     *(BERT, ROBERTA, MODERNBERT, NOMIC_BERT),
@@ -72,6 +74,8 @@ NESTED: Final = {
     "mistral3": "mistral",
     "qwen2_vl": "qwen2_vl_text",
     "qwen2_5_vl": "qwen2_5_vl_text",
+    "qwen3_5": "qwen3_5_text",
+    "qwen3_5_moe": "qwen3_5_moe_text",
     "qwen3_vl": "qwen3_vl_text",
 }
 """`model_type` of networks that also read images, and that of their text part."""
@@ -84,7 +88,7 @@ _MISSING: Final = {
     "t5": "an encoder",
     **dict.fromkeys(("mpnet", "deberta", "deberta-v2"), "relative positions"),
     **dict.fromkeys(
-        ("mamba", "mamba2", "rwkv", "qwen3_next", "qwen3_5", "falcon_h1", "nemotron_h"),
+        ("mamba", "mamba2", "rwkv", "falcon_h1", "nemotron_h"),
         "a recurrent state",
     ),
 }
