@@ -17,6 +17,7 @@ import ast
 import builtins
 import copy
 import json
+import math
 import os
 import random
 import signal
@@ -27,6 +28,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from itertools import accumulate
 from pathlib import Path
 from types import CodeType
 from typing import NamedTuple
@@ -106,6 +108,9 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=40, help="mutants of each module, a random sample (default: 40)")
     parser.add_argument("--seed", type=int, default=1, help="of the sample (default: 1)")
     parser.add_argument("--processes", type=int, default=2, help="mutants that are tested at once (default: 2)")
+    parser.add_argument(
+        "--seconds", type=float, default=math.inf, help="of tests for each mutant, the quickest first (default: all)"
+    )
     parser.add_argument("--show", action="store_true", help="print the mutants without testing them")
     given = parser.parse_args()
     chosen = {path: tests for path, tests in MODULES.items() if not given.parts or any(p in path for p in given.parts)}
@@ -118,7 +123,7 @@ def main() -> None:
             continue
         if path not in callers:
             callers |= recorded([other for other in chosen if chosen[other] == tests], tests)
-        survivors = tested(path, mutants, callers[path], given.processes)
+        survivors = tested(path, mutants, callers[path], given.processes, given.seconds)
         killed, total = killed + len(mutants) - len(survivors), total + len(mutants)
         print(f"{len(mutants) - len(survivors):4} of {len(mutants):4} killed: {path}", flush=True)
         for mutant in survivors:
@@ -214,12 +219,12 @@ def with_calls(path: str) -> ast.Module:
     return ast.fix_missing_locations(tree)
 
 
-def tested(path: str, mutants: list[Mutant], callers: Callers, processes: int) -> list[Mutant]:
+def tested(path: str, mutants: list[Mutant], callers: Callers, processes: int, most_s: float) -> list[Mutant]:
     """Return the mutants that no test kills."""
     tree = ast.parse((SRC / path).read_text())
 
     def is_alive(mutant: Mutant) -> bool:
-        parts = tests_of(tree, mutant.line, callers)
+        parts = tests_of(tree, mutant.line, callers, most_s)
         limit_s = 20 + 6 * max((callers[test][0] for part in parts for test in part), default=0.0)
         return all(survives({path: mutant.tree}, part, limit_s) for part in parts)
 
@@ -228,7 +233,7 @@ def tested(path: str, mutants: list[Mutant], callers: Callers, processes: int) -
     return [mutant for mutant, survived in zip(mutants, alive, strict=True) if survived]
 
 
-def tests_of(tree: ast.Module, line: int, callers: Callers) -> list[list[str]]:
+def tests_of(tree: ast.Module, line: int, callers: Callers, most_s: float) -> list[list[str]]:
     """
     Return the tests that call the function around a line; outside functions all of them.
 
@@ -249,7 +254,13 @@ def tests_of(tree: ast.Module, line: int, callers: Callers) -> list[list[str]]:
     first = max(files.values(), key=lambda tests: len(tests) / (1 + sum(callers[test][0] for test in tests)))
     rest = [test for tests in files.values() if tests is not first for test in tests]
     parts = [sorted(part, key=lambda test: callers[test][0]) for part in (first, rest)]
-    return [part for part in parts if part]
+    return [part for part in (_within(part, most_s, callers) for part in parts) if part]
+
+
+def _within(tests: list[str], most_s: float, callers: Callers) -> list[str]:
+    """Return the first of the tests, which together take at most so many seconds."""
+    ends_s = accumulate(callers[test][0] for test in tests)
+    return [test for test, end_s in zip(tests, ends_s, strict=True) if end_s <= most_s]
 
 
 def survives(trees: dict[str, ast.Module], tests: list[str], limit_s: float, *, plugin: object = None) -> bool:
