@@ -86,6 +86,13 @@ def test_the_split_into_pieces_does_not_change_the_parts(known, words, data):
 
 
 @pytest.mark.parametrize("known", [known for known in FORMATS if not known.has_channels], ids=lambda known: known.name)
+def test_tags_are_found_that_arrive_character_by_character(known):
+    before, after = known.wrapper or ("", "")
+    text = f"{known.start}Well.{known.end}{before}Paris.{after}"
+    assert parts_of(known, text) == [("ReasoningText", "Well."), ("ContentText", "Paris.")]
+
+
+@pytest.mark.parametrize("known", [known for known in FORMATS if not known.has_channels], ids=lambda known: known.name)
 def test_reasoning_between_tags_is_separated_from_the_content(known):
     before, after = known.wrapper or ("", "")
     text = f"\n{known.start}\nWell.\n\nYes.\n{known.end}\n\n{before}Paris.\nOf course.{after}"

@@ -1,5 +1,6 @@
 """Quantized checkpoints of tiny random models: what is written, reported and refused."""
 
+import json
 from collections import defaultdict
 
 import numpy as np
@@ -10,6 +11,7 @@ from headrace.inference.models.decoding import decode
 from headrace.inference.models.families.registry import from_config
 from headrace.inference.models.fields import Fields
 from headrace.inference.models.loading import load_model
+from headrace.inference.models.model import SMOOTHED_KEY
 from headrace.inference.models.places import folder_places, merge
 from headrace.inference.models.shapes import expected_shapes
 from headrace.inference.runner.quantize import check_can_quantize, write_quantized
@@ -61,6 +63,9 @@ def test_a_quantized_folder_holds_the_weights_within_a_step(tmp_path, config, bi
     for name, values in before.items():
         step = np.abs(values).max() / (60 if bits == 8 or name.endswith("norm") else 4)
         assert np.abs(after[name] - values).max() < step, name
+    written = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert written["quantization_config"]["format"] == {8: "int-quantized", 4: "pack-quantized"}[bits]
+    assert SMOOTHED_KEY not in written
     assert shown == [("Quantizing", done, 2, "layers") for done in (0, 1, 2)]
     assert [report.index for report in reports] == [0, 1]
     for report in reports:
@@ -75,6 +80,7 @@ def test_norms_are_smoothed_as_they_are_stored(tmp_path):
 
     reports = write_quantized(model, tmp_path / "out", SAMPLES, alphas=(0.5,))
 
+    assert json.loads((tmp_path / "out" / "config.json").read_text())[SMOOTHED_KEY] is True
     smoothed = load_model(str(tmp_path / "out"))
     for report in reports:
         name = f"layers.{report.index}.attn_norm"

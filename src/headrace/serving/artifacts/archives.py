@@ -162,7 +162,7 @@ class _Xz(io.RawIOBase):
 def _decompressed(packed: _Packed, name: str) -> IO[bytes]:
     """Decompress by the format that the first bytes show, regardless of the file name."""
     buffered = io.BufferedReader(packed, 1 << 20)
-    head = buffered.peek(6)[:6]
+    head = buffered.peek(6)
     if head.startswith(b"\x1f\x8b"):
         return gzip.GzipFile(fileobj=buffered, mode="rb")  # type: ignore[return-value]
     if head.startswith(b"BZh"):

@@ -138,6 +138,25 @@ def test_noise_halves_a_chunk_at_most_and_is_forgotten_slowly() -> None:
     assert chunk == int(0.9 * 0.2 / noise / b)
 
 
+@pytest.mark.parametrize("start_s", [0.0, 0.02])
+def test_attention_has_a_bounded_cost_and_the_rest_of_the_fit_is_the_best_with_it(start_s: float) -> None:
+    """Attending to a token takes 1/50 of computing one here; the bound is 1/256."""
+    model = StepTimeModel()
+    steps = [(tokens, tokens * context) for tokens in (8, 32, 128, 512) for context in (10, 200, 3000)]
+    seconds = {step: start_s + 1e-4 * step[0] + 2e-6 * step[1] for step in steps}
+    for tokens, attended in steps:
+        model.observe(tokens=tokens, attended=attended, seconds=seconds[tokens, attended])
+    a, b, c = model.coefficients
+    assert c == pytest.approx(b / 256)
+
+    def error(a: float, b: float) -> float:
+        return sum(((a + b * (step[0] + step[1] / 256)) / seconds[step] - 1) ** 2 for step in steps)
+
+    others = [(a, 0.99 * b), (a, 1.01 * b), (a + 1e-4, b), *([(a - 1e-4, b)] if a > 1e-4 else [])]
+    assert (a > 0) == (start_s > 0)
+    assert all(error(a, b) < error(*other) for other in others)
+
+
 @pytest.mark.parametrize(("tokens", "seconds"), [(4, 0.0), (4, -1.0), (4, float("nan")), (4, float("inf")), (0, 0.1)])
 def test_invalid_times_are_ignored(tokens: int, seconds: float) -> None:
     model = StepTimeModel()
