@@ -178,6 +178,10 @@ NETWORKS: dict[str, tuple[str, dict[str, object]]] = {
     "hunyuan moe": ("HunYuanMoEV1ForCausalLM", {"num_experts": 6, "moe_topk": 2, "pad_token_id": 0}),
     "hy 3": ("HYV3ForCausalLM", NAMED_EXPERTS),
     "lfm 2": ("Lfm2ForCausalLM", LFM2 | {"block_multiple_of": 8, "block_ffn_dim_multiplier": 1.2}),
+    "lfm 2, with images": (
+        "Lfm2VlForConditionalGeneration",
+        LFM2 | {"vision_config": {key: SMALL_VISION[key] for key in SMALL_VISION if key != "image_size"}},
+    ),
     "lfm 2 moe": (
         "Lfm2MoeForCausalLM",
         LFM2

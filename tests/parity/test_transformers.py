@@ -82,9 +82,10 @@ def check_error(checkpoint, runner, dtype):
     assert relative_error(sample(runner.logits(every_row(runner.spec))), expected) < TOLERANCES[dtype]
 
 
-@pytest.mark.parametrize("checkpoint", ["qwen 3", "qwen 2 moe"], indirect=True, scope="module")
+@pytest.mark.parametrize("checkpoint", ["qwen 3", "qwen 2 moe", "lfm 2"], indirect=True, scope="module")
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize(("dtype", "kv_dtype"), FORMATS)
 def test_every_cpu_variant_and_format_stays_close_to_transformers(checkpoint, dtype, kv_dtype, isa, tmp_path):
-    runner = load(checkpoint.model.spec, checkpoint.model.weights, tmp_path, dtype=dtype, kv_dtype=kv_dtype, isa=isa)
+    spec, formats = checkpoint.model.spec, {"dtype": dtype, "kv_dtype": kv_dtype, "isa": isa}
+    runner = load(spec, checkpoint.model.weights, tmp_path, **formats, limits=limits_of(spec))
     check_error(checkpoint, runner, dtype)

@@ -36,7 +36,7 @@ def _lfm2_from_config(family: Family, config: Fields) -> ModelSpec:
     if config.texts("layer_types"):
         kinds = _kinds(config, spec)
     else:  # as older configs say it
-        with_attention = config.numbers("full_attn_idxs") or range(spec.num_layers)
+        with_attention = set(config.numbers("full_attn_idxs")) or range(spec.num_layers)
         kinds = tuple(_FULL if layer in with_attention else _CONV for layer in range(spec.num_layers))
     return _with_convolutions(_tied(config, spec), kinds, config.whole("conv_L_cache", 3), config.source)
 

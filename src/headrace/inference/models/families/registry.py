@@ -71,6 +71,7 @@ FAMILIES: Final = (
 NESTED: Final = {
     "gemma3": "gemma3_text",
     "lfm2_vl": "lfm2",
+    "lfm3_vl": "lfm3",
     "mistral3": "mistral",
     "qwen2_vl": "qwen2_vl_text",
     "qwen2_5_vl": "qwen2_5_vl_text",
