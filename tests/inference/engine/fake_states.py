@@ -5,7 +5,6 @@ The state of a slot is a hash of all tokens that it has seen. After each step it
 cache, so a wrong slot, replay or snapshot fails the step at once.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,19 +14,20 @@ from headrace.testing.fake_runner import FakeRunner
 
 _MULTIPLIER = 6364136223846793005
 _MASK = 2**64 - 1
+_POWERS = np.cumprod(np.concatenate([[1], np.full(8192, _MULTIPLIER)]).astype(np.uint64), dtype=np.uint64)
 
 
 @dataclass(frozen=True)
 class Slot:
     state: int = 0
-    drafts: tuple[int, ...] = ()
+    drafts: Int32 = field(default_factory=lambda: np.empty(0, np.int32))
     """Inputs of the draft tokens after the state."""
 
 
-def scan(state: int, tokens: Iterable[int]) -> int:
-    for token in tokens:
-        state = (state * _MULTIPLIER + token + 1) & _MASK
-    return state
+def scan(state: int, tokens: Int32) -> int:
+    """Return `state * M + token + 1` for one token after the other, modulo 2**64."""
+    terms = (tokens.astype(np.uint64) + np.uint64(1)) * _POWERS[len(tokens) - 1 :: -1][: len(tokens)]
+    return (state * int(_POWERS[len(tokens)]) + int(terms.sum(dtype=np.uint64))) & _MASK
 
 
 @dataclass(frozen=True)
@@ -70,13 +70,13 @@ class FakeStateRunner(FakeRunner):
         assert replayed <= len(slot.drafts), "More draft tokens are replayed than the slot has inputs of."
         context = int(step.context_lens[index])
         cached = self._tokens(step, index, context + int(step.query_starts[index + 1] - step.query_starts[index]))
-        known = [*slot.drafts[:replayed], *cached[context : context + certain].tolist()]
+        known = np.concatenate([slot.drafts[:replayed], cached[context : context + certain]])
         for sequence, count, target in states.snapshots.tolist():
             if sequence == index:
                 self._states[target] = Slot(scan(slot.state, known[:count]))
         state = scan(slot.state, known)
-        assert state == scan(0, cached[: context + certain].tolist()), "The state is not that of the tokens before."
-        return Slot(state, tuple(cached[context + certain :].tolist()))
+        assert state == scan(0, cached[: context + certain]), "The state is not that of the tokens before."
+        return Slot(state, cached[context + certain :])
 
     def _tokens(self, step: StepInput, index: int, count: int) -> Int32:
         return np.asarray(self._cache[self._slots(step, index, count)], np.int32)

@@ -4,6 +4,7 @@ Batch invariance of models with state layers: no answer depends on the slots and
 The fake runner compares every state with the tokens before it; `test_lfm2_bytes` is the same on the kernels.
 """
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -74,15 +75,26 @@ CASES = {
 """Limits, slots and blocks."""
 
 
+async def plainly(wanted: list[GenerationRequest], **options: object) -> list[tuple[object, ...]]:
+    """Each request alone, by a model without states, without drafts and without a cache."""
+    async with running(make_engine(limits=replace(LIMITS, enable_prefix_caching=False), **options)) as engine:
+        return [essence(await ask(engine, sent)) for sent in wanted]
+
+
+@pytest.fixture(scope="module")
+def expected_answers() -> list[tuple[object, ...]]:
+    return asyncio.run(plainly(mixed_requests()))
+
+
 @pytest.mark.parametrize("case", list(CASES))
-async def test_concurrent_answers_equal_those_of_each_request_alone(case: str) -> None:
+async def test_concurrent_answers_equal_those_of_each_request_alone(
+    case: str, expected_answers: list[tuple[object, ...]]
+) -> None:
     limits, num_slots, num_blocks = CASES[case]
     wanted = mixed_requests()
-    async with running(make_engine(limits=replace(LIMITS, enable_prefix_caching=False))) as engine:
-        expected = [essence(await ask(engine, sent)) for sent in wanted]
     async with running(state_engine(room(num_slots, num_blocks), limits=limits)) as engine:
         answers = await ask_together(engine, wanted)
-        assert [essence(answer) for answer in answers] == expected
+        assert [essence(answer) for answer in answers] == expected_answers
         uses, stats = uses_of(engine), engine.stats()
     assert uses["snapshots"] > 0
     assert uses["checkpoints"] > 0 or case in ("not cached", "one sequence")
@@ -101,8 +113,7 @@ DRAFTED = {
 @pytest.mark.parametrize("text", TEXTS)
 async def test_drafts_are_replayed_and_change_no_answer(text: str) -> None:
     wanted = drafted_requests()
-    async with running(make_engine(limits=replace(LIMITS, enable_prefix_caching=False), **TEXTS[text])) as engine:
-        expected = [essence(await ask(engine, sent)) for sent in wanted]
+    expected = await plainly(wanted, **TEXTS[text])
     for case, (limits, num_slots, num_blocks) in DRAFTED.items():
         drafting = replace(limits, max_draft_tokens=40)  # more than a slot keeps the inputs of
         async with running(state_engine(room(num_slots, num_blocks), limits=drafting, **TEXTS[text])) as engine:

@@ -104,7 +104,7 @@ prompts = st.builds(
 actions = st.sampled_from(["step", "step", "step", "preempt", "finish", "evict"])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.lists(st.tuples(prompts, st.integers(1, 40)), min_size=1, max_size=9),
     st.lists(st.tuples(actions, st.integers(0, 100)), max_size=60),
