@@ -82,6 +82,7 @@ void add_layer(LayoutBuilder& builder, const ModelConfig& config, const Model& m
   const bool latent = routed && experts.has_latent;
   add_matrix("gate_up", copies * inputs_of_down, latent ? experts.io_padded : hidden);
   if (biased) builder.add_vector(prefix + "gate_up_bias", inputs_of_down, copies);
+  if (model.activation == Activation::kXielu) builder.add_vector(prefix + "xielu", kXieluNumbers);
   add_matrix("down", copies * (latent ? experts.io_padded : outputs), inner);
   if (biased) builder.add_vector(prefix + "down_bias", hidden, copies);
   if (latent) {
@@ -136,9 +137,9 @@ void check_experts(const ModelConfig& config) {
 }
 
 Activation parse_activation(const std::string& name) {
-  static const char* const names[] = {"silu", "gelu_tanh", "gelu_erf", "relu", "relu2", "clamped_swiglu"};
+  static const char* const names[] = {"silu", "gelu_tanh", "gelu_erf", "relu", "relu2", "clamped_swiglu", "xielu"};
   const auto found = std::find(std::begin(names), std::end(names), name);
-  require(found != std::end(names), "activation is " + name + "; expected silu, gelu_tanh, gelu_erf, relu, relu2 or clamped_swiglu");
+  require(found != std::end(names), "activation is " + name + "; expected silu, gelu_tanh, gelu_erf, relu, relu2, clamped_swiglu or xielu");
   return static_cast<Activation>(found - std::begin(names));
 }
 
@@ -239,6 +240,8 @@ void ModelConfig::check() const {
             slot + " is " + format + "; expected w8, w4_symmetric or fp4");
   require(parse_activation(activation) != Activation::kClampedSwiglu || (gated_mlp && swiglu_limit > 0),
           "clamped_swiglu needs a gate and a limit above 0");
+  require(parse_activation(activation) != Activation::kXielu || (!gated_mlp && num_experts == 0),
+          "xielu needs a plain MLP without experts");
   require(attention_gate.empty() || attention_gate == "element" || attention_gate == "head",
           "attention_gate is " + attention_gate + "; expected element or head");
   require(gate_activation == "sigmoid" || gate_activation == "softplus",

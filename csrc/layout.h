@@ -31,7 +31,7 @@ struct ModelConfig {
   int32_t conv_taps = 0;             // of the short convolutions
   int32_t num_positions = 0;         // rows of the table of learned positions; 0: there is none
   int32_t num_token_types = 0;       // rows of the table of token types; 0: there is none
-  std::string activation = "silu";   // silu, gelu_tanh, gelu_erf, relu, relu2 or clamped_swiglu
+  std::string activation = "silu";   // silu, gelu_tanh, gelu_erf, relu, relu2, clamped_swiglu or xielu
   std::string norm = "rms";          // rms or layer
   std::string norms = "pre";         // pre, post, both or stream
   std::string state_norms;           // of layers with a state; empty: as in other layers

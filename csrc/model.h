@@ -53,7 +53,8 @@ constexpr bool has_nibbles(WeightKind kind) {
 constexpr uint8_t kFp4Middle = 12;
 constexpr uint8_t kFp4Steps[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 enum class KvKind : int32_t { kBf16 = 0, kInt8 = 1 };
-enum class Activation : int32_t { kSilu = 0, kGeluTanh = 1, kGeluErf = 2, kRelu = 3, kRelu2 = 4, kClampedSwiglu = 5 };
+enum class Activation : int32_t { kSilu = 0, kGeluTanh = 1, kGeluErf = 2, kRelu = 3, kRelu2 = 4, kClampedSwiglu = 5, kXielu = 6 };
+constexpr int32_t kXieluNumbers = 3;  // of a layer: those of squares, of exponentials and of x itself
 enum class NormKind : int32_t { kRms = 0, kLayer = 1 };
 
 // A matrix in panels of 32 outputs. Within a panel the inputs are the outermost dimension:
@@ -180,6 +181,7 @@ struct Layer {
   const float *q_norm, *k_norm;        // of every head alike; null where there is none
   const float *q_norms, *k_norms;      // one weight for each output of q and k; null where there is none
   const float* rope;                            // [position][D], D/2 cosines and then D/2 sines
+  const float* xielu;                           // [kXieluNumbers]; null with another activation
   const float* sinks;                           // [heads] scores beside those of the tokens; null: there are none
   const float* router;                          // [experts, then the shared gate][hidden_padded]; null in dense layers
   const float* router_bias;                     // [score_pitch]; null: there is none

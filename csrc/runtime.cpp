@@ -252,6 +252,7 @@ void Runtime::connect_layer(const Layout& layout, int index) {
   const bool routed = config_.has_experts(index), biased = routed ? config_.expert_bias : config_.mlp_bias;
   layer.gate_up_bias = vector("gate_up_bias", biased);
   layer.down_bias = vector("down_bias", biased);
+  layer.xielu = vector("xielu", model_.activation == Activation::kXielu);
   layer.sinks = vector("sinks", config_.sinks && attends);
   const bool by_head = attends && config_.has_norm_of_heads();
   const bool by_output = attends && !config_.qk_norm.empty() && !by_head;

@@ -63,6 +63,7 @@ struct GateUp {
   const Activations *inputs, *outputs;
   int first_input, first_output, num_rows;
   Adapted adapted;
+  const float* xielu = nullptr;  // the numbers of this activation
 };
 
 INLINE Share share_of(int count, int thread, int num_threads) {
@@ -244,7 +245,7 @@ class StepRun {
   GateUp gate_up_of(const Layer& layer, Rows rows) const {
     return {&layer.gate_up,     layer.down.kind, layer.gate_up_bias, &work.inputs,
             &work.gated_inputs, rows.input,      rows.scratch,       rows.count,
-            adapted_of(layer, kAdaptedGateUp, rows)};
+            adapted_of(layer, kAdaptedGateUp, rows), layer.xielu};
   }
   GateUp shared_gate_up_of(const Layer& layer, Rows rows) const {
     return {&layer.shared_gate_up, layer.shared_down.kind, nullptr,      &work.inputs,

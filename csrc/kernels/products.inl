@@ -44,7 +44,7 @@ void StepRun::project_gate_up(const GateUp& product, Share groups) const {
          [&](int row, int count, int column, float* tile) {
            if (product.adapted.any) expand_rows(product.adapted, row, count, column, tile);
            const float* bias = product.bias ? product.bias + column : nullptr;
-           activate_tile(m, tile, bias, count, gated(row) + column / outputs_per_input - group * kDepth);
+           activate_tile(m, product.xielu, tile, bias, count, gated(row) + column / outputs_per_input - group * kDepth);
          });
     for (int i = 0; i < product.num_rows; i++) {
       quantize_row(product.kind, gated(i), kDepth, *product.outputs, product.first_output + i, group * kDepth);

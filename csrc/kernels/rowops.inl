@@ -65,6 +65,14 @@ INLINE vf clamped_swiglu(vf gate, vf up, float limit) {
   return mul(add(up, set_f(1.0f)), sigmoid_times(gate, mul(gate, set_f(1.702f))));
 }
 
+// `numbers` are p, n and l: p x^2 + l x where x is positive, else (n + l) (e^x - 1 - x) + l x; NaN stays NaN.
+INLINE vf xielu(vf x, const float* numbers) {
+  const vf linear = mul(x, set_f(numbers[2])), power = exp2_v(mul(min(x, zero_f()), set_f(kLog2E)));
+  const vf above = mul(mul(x, x), set_f(numbers[0]));
+  const vf below = mul(sub(sub(power, set_f(1.0f)), x), set_f(numbers[1] + numbers[2]));
+  return add(linear, select(greater(x, zero_f()), above, below));
+}
+
 // Applies `function` to the gates of `rows` rows of a tile and its up; without gates, to all of it and 1.
 template <class Function>
 INLINE void activate_rows(const float* tile, const float* bias, bool has_gate, int rows, float* out,
@@ -84,8 +92,9 @@ INLINE void activate_rows(const float* tile, const float* bias, bool has_gate, i
   }
 }
 
-// Writes the inputs of `down` that a tile gives; rows of `out` are kDepth apart.
-NOINLINE void activate_tile(const Model& m, const float* tile, const float* bias, int rows, float* out) {
+// Writes the inputs of `down` that a tile gives; rows of `out` are kDepth apart. `numbers` are those of xIELU.
+NOINLINE void activate_tile(const Model& m, const float* numbers, const float* tile, const float* bias, int rows,
+                            float* out) {
   const auto combine = [&](const auto& function) { activate_rows(tile, bias, m.has_gate, rows, out, function); };
   const auto apply = [&](const auto& function) { combine([&](vf x, vf up) { return mul(function(x), up); }); };
   switch (m.activation) {
@@ -96,6 +105,7 @@ NOINLINE void activate_tile(const Model& m, const float* tile, const float* bias
     case Activation::kRelu2: return apply([](vf x) { return mul(relu(x), relu(x)); });
     case Activation::kClampedSwiglu:
       return combine([&](vf gate, vf up) { return clamped_swiglu(gate, up, m.swiglu_limit); });
+    case Activation::kXielu: return apply([&](vf x) { return xielu(x, numbers); });
   }
 }
 

@@ -85,6 +85,8 @@ def write_files(network: Network, folder: Path) -> None:
 def random_values(name: str, kind: TensorKind) -> Float32:
     """Return multiples of 1/32, which bfloat16 and 4-bit weights in groups of 32 inputs hold exactly; noisy vectors."""
     rng = np.random.default_rng([SEED, zlib.crc32(name.encode())])
+    if not kind.shape:
+        return np.array(kind.center, np.float32)
     if len(kind.shape) == 1:
         return (kind.center + 0.1 * rng.standard_normal(kind.shape)).astype(np.float32)
     steps = rng.integers(-8, 8, kind.shape).astype(np.float32)

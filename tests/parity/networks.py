@@ -293,6 +293,7 @@ NETWORKS: dict[str, tuple[str, dict[str, object]]] = {
     "glm 4, 0414": ("Glm4ForCausalLM", {"attention_bias": True, "hidden_size": 96, "pad_token_id": 0}),
     "ernie 4.5": ("Ernie4_5ForCausalLM", {"tie_word_embeddings": True, "pad_token_id": 0}),
     "arcee": ("ArceeForCausalLM", {"hidden_act": "relu2"}),
+    "apertus": ("ApertusForCausalLM", {"rope_parameters": MROPE, "pad_token_id": 0}),
     "seed oss": ("SeedOssForCausalLM", {"pad_token_id": 0}),
     "granite 4, dense": (
         "GraniteMoeHybridForCausalLM",
@@ -391,6 +392,10 @@ NETWORKS: dict[str, tuple[str, dict[str, object]]] = {
         "FalconForCausalLM",
         {"hidden_size": 128, "num_kv_heads": 2, "new_decoder_architecture": True, "num_ln_in_parallel_attn": 1}
         | NO_HEAD_DIM,
+    ),
+    "falcon rw": (
+        "FalconForCausalLM",
+        {"hidden_size": 128, "alibi": True, "parallel_attn": False, "multi_query": False, "bias": True} | NO_HEAD_DIM,
     ),
     "nemotron": ("NemotronForCausalLM", {"hidden_size": 80, "attention_bias": True, "mlp_bias": True}),
     "opt": ("OPTForCausalLM", {"hidden_size": 80, "ffn_dim": 96, "num_attention_heads": 5, "pad_token_id": 1} | OPT),

@@ -58,7 +58,7 @@ def describe_network(name: str, folder: Path) -> Network:
     tensors = {
         tensor: TensorKind(
             values.shape,
-            center=center_of(tensor, values) if values.ndim == 1 else 0.0,
+            center=center_of(tensor, values),
             is_transposed=values.ndim > 1 and tensor.startswith(tuple(transposed)) if transposed else False,
         )
         for tensor, values in sorted(load_file(folder / "model.safetensors").items())
@@ -69,7 +69,9 @@ def describe_network(name: str, folder: Path) -> Network:
 
 
 def center_of(tensor: str, values: Float32) -> float:
-    """Return the mean of a vector's random values; that of decays lets a state live for tens of tokens."""
+    """Return a scalar, or the mean of random values; that of decays lets a state live for tens of tokens."""
+    if values.ndim != 1:
+        return 0.0 if values.ndim else float(values)
     return CENTERS.get(tensor.rpartition(".")[2], round(float(values.mean())))
 
 

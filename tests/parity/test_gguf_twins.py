@@ -130,6 +130,7 @@ TWINS = {
     "ernie 4.5": ("ernie4_5", {}),
     "seed oss": ("seed_oss", {}),
     "arcee": ("arcee", {}),
+    "apertus": ("apertus", {}),
     "gemma 2": (
         "gemma2",
         {
@@ -202,6 +203,8 @@ def converted(folder, architecture, spec):
     names = gguf.get_tensor_name_map(known[NAMED_AS.get(architecture, architecture)], spec.num_layers)
     tensors = {}
     for stored_name, stored in stack_experts(load_file(folder / "model.safetensors")).items():
+        if ".act_fn." in stored_name:  # in the metadata
+            continue
         name = stored_name.removeprefix("transformer.") if architecture in {"bloom", "chatglm"} else stored_name
         values = stored
         heads = spec.num_heads if "q_proj" in name else spec.num_kv_heads if "k_proj" in name else 0
@@ -232,6 +235,16 @@ def converted(folder, architecture, spec):
         factors = getattr(spec.ropes[0], f"{kind}_factors")
         tensors |= {f"rope_factors_{kind}.weight": np.array(factors, np.float32)} if factors else {}
     return tensors
+
+
+def numbers_of_layers(folder):
+    """Return the numbers of activations, which a converter writes as lists with one of each layer."""
+    tensors = load_file(folder / "model.safetensors")
+    names = sorted((name for name in tensors if ".act_fn." in name), key=lambda name: int(name.split(".")[2]))
+    listed = {}
+    for name in names:
+        listed.setdefault(f"xielu.{name.rpartition('.')[2]}", []).append(float(tensors[name].item()))
+    return listed
 
 
 def metadata_of(spec, architecture):
@@ -292,7 +305,7 @@ def check_twin(folder, architecture, metadata, *, is_renamed=False):
         values[f"{architecture}.attention.layer_norm_rms_epsilon"] = 1e-6
     file = write_gguf(
         folder / "model.gguf",
-        metadata_of(checkpoint.spec, architecture) | values,
+        metadata_of(checkpoint.spec, architecture) | values | numbers_of_layers(folder / "model"),
         converted(folder / "model", architecture, checkpoint.spec),
         architecture=architecture,
     )

@@ -267,7 +267,10 @@ def test_impossible_experts_are_refused(change, named):
     [
         ({"model_type": "mamba"}, "'mamba'"),
         ({"model_type": "deepseek_v2"}, "needs latent attention"),
-        ({"model_type": "falcon", "alibi": True}, "alibi = True"),
+        (
+            {"model_type": "bloom", "n_layer": 1, "n_head": 4, "apply_residual_connection_post_layernorm": True},
+            "residuals",
+        ),
         ({"model_type": "opt", "do_layer_norm_before": False}, "do_layer_norm_before = False"),
         ({"model_type": "gpt2", "scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx = True"),
         ({"model_type": None}, "model_type"),

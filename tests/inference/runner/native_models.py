@@ -152,6 +152,7 @@ SPECS: Mapping[str, ModelSpec] = {
     "scores by distance": small_spec(
         rope_of_layer=(-1, -1), distance_slopes=(0.5, 0.25, 0.125, 0.0625, 0.03, 0.01), windows=(40, 0), norm="layer"
     ),
+    "an activation with numbers of each layer": small_spec(mlp="plain", activation="xielu", qk_norm="head"),
     "softcaps, norms on both sides": small_spec(
         head_dim=64,
         num_heads=3,
@@ -216,6 +217,7 @@ WITHOUT_TORCH = {
     "gates after attention, one a number",
     "gates after attention, one a head",
     "heads by layer",
+    "an activation with numbers of each layer",
 }
 """Networks that the torch backend refuses."""
 

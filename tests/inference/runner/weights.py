@@ -75,6 +75,8 @@ def _random(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> Floa
         return 1 + 0.1 * values
     if name.endswith("mix_decay"):
         return -np.abs(values)
+    if "xielu" in name:
+        return np.abs(values)
     if name.endswith("bias"):
         return 0.1 * values
     return values if name == "embed" else values * shape[-1] ** -0.5

@@ -52,6 +52,7 @@ def _refuse_missing_parts(model: Model) -> None:
         "gates after attention": model.spec.attention_gate is not None,
         "layers that keep a state": model.spec.has_state,
         "layers with different heads": not model.spec.has_one_attention_shape,
+        "activations with numbers of their own (xIELU)": model.spec.activation == "xielu",
     }
     for part, is_there in missing.items():
         if is_there:

@@ -8,8 +8,15 @@ from headrace.inference.models.weights import Encoding, RawTensor, as_float32
 
 Float32 = npt.NDArray[np.float32]
 
+SOFTPLUS_PARTS = ("xielu_positive", "xielu_negative")
+"""Parts of layers that are the softplus of what checkpoints store."""
 BLOCK = 32
 """Numbers that share a scale in the quantized encodings."""
+
+
+def softplus(values: Float32) -> Float32:
+    """Return `log(1 + e^x)`."""
+    return np.logaddexp(np.float32(0), values).astype(np.float32)
 
 
 def decode(tensor: RawTensor) -> Float32:

@@ -5,6 +5,7 @@ Formats of weights that runners support are returned unchanged, Q4_K and ternary
 scales; others are dequantized to F32.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from math import prod
 from pathlib import Path
@@ -15,6 +16,7 @@ import numpy.typing as npt
 
 from headrace.core.errors import BrokenModel, UnsupportedModel
 from headrace.core.generation import PoolingMethod
+from headrace.inference.models.decoding import SOFTPLUS_PARTS, softplus
 from headrace.inference.models.families.family import Family, GgufHeader
 from headrace.inference.models.families.registry import from_gguf
 from headrace.inference.models.families.rope_config import ROPE_TENSORS
@@ -56,6 +58,8 @@ _NAMES: Final = {
     39: "MXFP4", 40: "NVFP4",
 }  # fmt: skip
 """Source: ggml.h, ggml_type."""
+_LAYER_KEY: Final = re.compile(r"blk\.(\d{1,5})\.(xielu\.\w+)")
+"""Names of numbers that the metadata hold for all layers."""
 _TEMPLATE: Final = "tokenizer.chat_template"
 _SAMPLING: Final = {
     "temperature": "temp",
@@ -123,6 +127,8 @@ class GgufWeights:
         if place.is_matrix:  # before the conversion, whose cost grows with the rows
             data = place.cut(data)
         encoding, data = _converted(self._file, tensor, data)
+        if name.endswith(SOFTPLUS_PARTS):
+            data = softplus(data.view("<f4")).view(np.uint8)
         if place.is_matrix:
             return place.turn(RawTensor(encoding, len(data), tensor.num_columns, data))
         return place.select(RawTensor(encoding, *place.shape, data.reshape(1, -1)))
@@ -132,7 +138,7 @@ class GgufWeights:
         if place.is_ones:
             rows = np.ones(shape, np.float32).view(np.uint8)
             return GgufTensor(name=stored, type_id=_F32, num_rows=shape[0], num_columns=shape[1], rows=rows)
-        tensor = self._file.tensors.get(stored)
+        tensor = self._file.tensors.get(stored) or _number_of_layer(self._file, stored)
         if tensor is None:
             raise BrokenModel(f"{self._file.path} has no tensor {stored}, which this network requires.", tensor=stored)
         found = (tensor.num_rows, tensor.num_columns)
@@ -148,6 +154,19 @@ class GgufWeights:
                 tensor=stored,
             )
         return tensor
+
+
+def _number_of_layer(file: GgufFile, name: str) -> GgufTensor | None:
+    """Return a number of a layer that the metadata hold for all layers (`xielu.alpha_p`) as a tensor, or None."""
+    match = _LAYER_KEY.fullmatch(name)
+    values = np.atleast_1d(np.asarray(file.metadata.get(match[2]))) if match is not None else np.empty(0)
+    if match is None or values.dtype.kind != "f" or values.ndim != 1:
+        return None
+    layer = 0 if len(values) == 1 else int(match[1])  # one number is that of all layers
+    if layer >= len(values):
+        return None
+    rows = values[layer : layer + 1].astype("<f4").reshape(1, 1).view(np.uint8)
+    return GgufTensor(name=name, type_id=_F32, num_rows=1, num_columns=1, rows=rows)
 
 
 def _handed_out(type_id: int) -> Encoding:

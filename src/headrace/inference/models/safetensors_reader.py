@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from headrace.core.errors import BrokenModel, UnsupportedModel
 from headrace.core.telemetry import get_logger
+from headrace.inference.models.decoding import SOFTPLUS_PARTS, softplus
 from headrace.inference.models.families.family import HEAD_INDEX, QKV_INDEX, Family
 from headrace.inference.models.fields import Fields
 from headrace.inference.models.places import Place, folder_places
@@ -118,6 +119,8 @@ class SafetensorsWeights:
             tensor = float_tensor(values.reshape(tensor.num_rows, -1))
         if name.endswith(".mix_decay"):  # checkpoints store its logarithm
             tensor = float_tensor(-np.exp(as_float32(tensor.data.ravel(), tensor.encoding)).reshape(1, -1))
+        if name.endswith(SOFTPLUS_PARTS):
+            tensor = float_tensor(softplus(as_float32(tensor.data.ravel(), tensor.encoding)).reshape(1, -1))
         return place.select(tensor)
 
     def _find(self, tensors: TensorFiles, stored: str, place: Place) -> StoredWeight:

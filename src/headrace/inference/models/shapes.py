@@ -42,6 +42,8 @@ def _mlp_shapes(spec: ModelSpec, moe: MoeSpec | None) -> dict[str, Shape]:
             shapes |= _bias_shapes("", hidden, spec.intermediate_size)
     else:
         shapes = _expert_shapes(moe, hidden)
+    if spec.activation == "xielu":
+        shapes |= dict.fromkeys(("xielu_positive", "xielu_negative", "xielu_linear"), (1, 1))
     gates = () if spec.mlp == "gated" else ("gate", "gate_bias", "shared_gate")
     return {name: shape for name, shape in shapes.items() if name.rpartition(".")[2] not in gates}
 

@@ -28,6 +28,7 @@ Canonical weights (rows = outputs, columns = inputs; rotary halves in the "NeoX"
     layers.{i}.up               (intermediate, hidden)
     layers.{i}.gate_bias | up_bias | down_bias      when `mlp_bias`
     layers.{i}.down             (hidden, intermediate)
+    layers.{i}.xielu_positive | xielu_negative | xielu_linear  (1,)    when `activation` is "xielu"
     layers.{i}.post_mlp_norm    (hidden,)           when `norms` is "post" or "both"
 
 Each norm but those of q and k also has a `{norm}_bias` when `norm_bias`.
@@ -75,7 +76,7 @@ from headrace.inference.models.mixers import ConvSpec, DeltaSpec, Mixer, StateSh
 
 Scoring = Literal["softmax", "sigmoid", "sqrt_softplus"]
 Norms = Literal["pre", "post", "both", "stream"]
-Activation = Literal["silu", "gelu_tanh", "gelu_erf", "relu", "relu2", "clamped_swiglu"]
+Activation = Literal["silu", "gelu_tanh", "gelu_erf", "relu", "relu2", "clamped_swiglu", "xielu"]
 
 _EXPERT: Final = re.compile(r"(.+)\.experts\.(\d+)\.(\w+)")
 
@@ -254,7 +255,11 @@ class ModelSpec:
     mlp: Literal["gated", "plain"] = "gated"
     """`down(activation(gate(x)) * up(x))` or `down(activation(up(x)))`."""
     activation: Activation = "silu"
-    """`clamped_swiglu` takes gate and up: `(up + 1) * gate * sigmoid(1.702 * gate)` within `swiglu_limit` (gpt-oss)."""
+    """
+    `clamped_swiglu` takes gate and up: `(up + 1) * gate * sigmoid(1.702 * gate)` within `swiglu_limit` (gpt-oss).
+    `xielu` has numbers p, n and l of each layer: `p x^2 + l x` where x is positive, else `(n + l) (e^x - 1 - x) + l x`
+    (Apertus; Huang & Schlag 2024).
+    """
     swiglu_limit: float = 0.0
     """Largest gate, and largest magnitude of up, in `clamped_swiglu`."""
     learned_positions: int = 0

@@ -182,6 +182,9 @@ def parts_of(spec: ModelSpec, slot_name: str) -> Iterator[Part]:
     elif name in {"gate_up", "gate_up_bias", "shared_gate_up"}:
         prefix = f"{prefix}shared_" if name.startswith("shared_") else prefix
         yield from _gate_up_parts(prefix, name.rpartition("gate_up")[2], is_gated=is_gated)
+    elif name == "xielu":
+        for row, part in enumerate(("positive", "negative", "linear")):
+            yield Part(f"{slot_name}_{part}", first_row=row)
     else:
         yield Part(slot_name)
 

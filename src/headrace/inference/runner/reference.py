@@ -19,7 +19,7 @@ from headrace.inference.models.rope import Float64, inverse_frequencies
 from headrace.inference.models.spec import ModelSpec, RopeSpec
 from headrace.inference.models.weights import WeightSource
 from headrace.inference.runner.checks import check_step, token_slots
-from headrace.inference.runner.reference_activations import ACTIVATIONS, GATES, clamped_swiglu
+from headrace.inference.runner.reference_activations import ACTIVATIONS, GATES, clamped_swiglu, xielu
 from headrace.inference.runner.reference_mla import expand_values, latent_heads, query_factors
 from headrace.inference.runner.reference_moe import Scoring, as_computed, mix_experts
 from headrace.inference.runner.reference_state import StateSlots, join_parts
@@ -268,6 +268,9 @@ class Layer:
             inner = clamped_swiglu(self._linear(x, f"{prefix}gate"), up, spec.swiglu_limit)
         elif spec.mlp == "gated":
             inner = ACTIVATIONS[spec.activation](self._linear(x, f"{prefix}gate")) * up
+        elif spec.activation == "xielu":
+            curve = (self._weights[f"xielu_{part}"] for part in ("positive", "negative", "linear"))
+            inner = xielu(up, *curve)
         else:
             inner = ACTIVATIONS[spec.activation](up)
         return self._linear(inner, f"{prefix}down")

@@ -57,6 +57,13 @@ def clamped_swiglu(gate: Float32, up: Float32, limit: float) -> Float32:
     return activated
 
 
+def xielu(x: Float32, positive: Float32, negative: Float32, linear: Float32) -> Float32:
+    """Apply xIELU (Huang & Schlag 2024) with numbers of the layer."""
+    below = (negative + linear) * (np.expm1(np.minimum(x, np.float32(0))) - x)
+    activated: Float32 = np.where(x > 0, positive * x * x, below) + linear * x
+    return activated
+
+
 ACTIVATIONS: Final[Mapping[Activation, Callable[[Float32], Float32]]] = MappingProxyType(
     {"silu": silu, "gelu_tanh": gelu_tanh, "gelu_erf": gelu_erf, "relu": relu, "relu2": relu2}
 )

@@ -1,8 +1,9 @@
-"""Falcon 7B (one norm for attention and MLP), 40B and 180B (one each), and Falcon 2 11B. Alibi is refused."""
+"""Falcon 7B (one norm for attention and MLP), 40B and 180B (one each), Falcon 2 11B, and Falcon-RW with alibi."""
 
 from dataclasses import replace
 from typing import Final, Literal
 
+from headrace.inference.models.families.alibi import alibi_slopes
 from headrace.inference.models.families.family import (
     ALL_BIASED,
     GGUF_FUSED_QKV,
@@ -11,7 +12,7 @@ from headrace.inference.models.families.family import (
     QKV,
     Family,
 )
-from headrace.inference.models.families.reading import config_spec, gguf_spec
+from headrace.inference.models.families.reading import config_spec, gguf_spec, without_positions
 from headrace.inference.models.fields import Fields
 from headrace.inference.models.spec import ModelSpec
 
@@ -24,7 +25,12 @@ def _from_config(family: Family, config: Fields) -> ModelSpec:
         "intermediate_size": config.whole("ffn_hidden_size", 4 * config.whole("hidden_size")),
     }
     spec = config_spec(family, Fields({**config.values, **derived}, config.source))
-    return replace(spec, parallel=_parallel(config))
+    spec = replace(spec, parallel=_parallel(config))
+    if not config.flag("alibi"):
+        return spec
+    # Falcon adds the biases to scores before their scale.
+    slopes = tuple(slope * spec.head_dim**-0.5 for slope in alibi_slopes(spec.num_heads))
+    return replace(without_positions(spec), distance_slopes=slopes)
 
 
 def _parallel(config: Fields) -> Literal["one", "two"] | None:
@@ -46,7 +52,7 @@ def _variant(family: Family, spec: ModelSpec) -> Family:
 
 FALCON: Final = Family(
     name="falcon",
-    models="Falcon 7B, 40B and 180B, Falcon 2 (without alibi)",
+    models="Falcon 7B, 40B and 180B, Falcon 2, Falcon-RW",
     verified=("transformers", "GGUF twin"),
     # Source: transformers `FalconConfig`.
     defaults={
@@ -58,9 +64,9 @@ FALCON: Final = Family(
         "multi_query": True,
         "parallel_attn": True,
         "bias": False,
+        "alibi": False,
     },
     keys={"rms_norm_eps": "layer_norm_epsilon"},
-    refused={"alibi": (False, "positions as biases of the scores (alibi)")},
     activation="gelu_erf",
     activation_key="activation",
     reads_activation=True,

@@ -22,6 +22,7 @@ ACTIVATIONS: Final[Mapping[str, Activation]] = MappingProxyType(
         "gelu": "gelu_erf",
         "relu": "relu",
         "relu2": "relu2",
+        "xielu": "xielu",
     }
 )
 """Activations by their names in configs."""

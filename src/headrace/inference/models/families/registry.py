@@ -5,6 +5,7 @@ from typing import Final
 
 from headrace.core.errors import UnsupportedModel
 from headrace.inference.models.families.alibi import BLOOM, MPT
+from headrace.inference.models.families.apertus import APERTUS
 from headrace.inference.models.families.arcee import ARCEE
 from headrace.inference.models.families.baichuan import BAICHUAN
 from headrace.inference.models.families.bert import BERT, ROBERTA
@@ -60,7 +61,7 @@ from headrace.inference.models.spec import ModelSpec
 FAMILIES: Final = (
     *(LLAMA, MISTRAL, MISTRAL_PARAMS, MINISTRAL, MINISTRAL3, QWEN2, QWEN3, GEMMA, GEMMA3),
     *(QWEN2_VL, QWEN3_VL, GRANITE_HYBRID, MINICPM, ERNIE4_5, SEED_OSS),
-    *(INTERNLM2, INTERNLM3, QWEN, BAICHUAN, CHATGLM, EXAONE, ARCEE),
+    *(INTERNLM2, INTERNLM3, QWEN, BAICHUAN, CHATGLM, EXAONE, ARCEE, APERTUS),
     *(PHI3, GRANITE, SMOLLM3, GLM, GLM4, GEMMA2, VAULTGEMMA, OLMO, OLMO2, OLMO3, OLMO_HYBRID, EXAONE4),
     *(COHERE, COHERE2, STABLELM, STARCODER2, PHI, NEMOTRON, FALCON, GPT_NEOX, GPT2, GPTJ, OPT, BLOOM, MPT),
     *(MIXTRAL, QWEN2_MOE, QWEN3_MOE, QWEN3_NEXT, QWEN3_5, QWEN3_5_MOE, GRANITE_MOE, OLMOE, GPT_OSS, PHIMOE),
