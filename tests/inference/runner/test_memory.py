@@ -162,6 +162,13 @@ def test_the_vocabulary_for_grammars_is_left_room_for():
         assert 0 <= room_bytes < planned.block_bytes
 
 
+def test_a_state_slot_keeps_the_inputs_of_a_limited_number_of_draft_tokens():
+    spec = STATE_SPECS["short convolutions"]
+    limits = [runner_plan(spec, max_draft_tokens=count).limits.max_draft_tokens for count in (0, 8, 5000)]
+    assert limits == [0, 8, 32]
+    assert runner_plan(small_spec(), max_draft_tokens=5000).limits.max_draft_tokens == 0
+
+
 def test_other_block_sizes_are_refused():
     with pytest.raises(SettingsError, match="block_tokens is 16; expected 32"):
         plan(small_spec(), block_tokens=16)

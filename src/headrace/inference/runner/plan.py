@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 from headrace import _native
 from headrace.core.errors import SettingsError
@@ -10,6 +11,9 @@ from headrace.inference.runner.cpu import default_threads
 from headrace.inference.runner.memory import MemoryBudget, MemoryPlan, plan_memory
 from headrace.inference.runner.native_config import NO_FORMATS, native_config
 from headrace.inference.runner.step import RunnerLimits
+
+_MAX_DRAFT_TOKENS: Final = 32
+"""Draft tokens of a model with state layers: every state slot keeps the inputs of so many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,10 +66,10 @@ def plan_runner(  # noqa: PLR0913 - each parameter is a setting
         max_context_tokens=max_model_len,
         max_adapters=max_adapters,
         max_adapter_rank=max_adapter_rank,
-        max_draft_tokens=max_draft_tokens,
+        max_draft_tokens=min(max_draft_tokens, _MAX_DRAFT_TOKENS) if spec.has_state else 0,
     )
     num_threads = threads or default_threads()
-    slot_bytes = _native.state_slot_bytes(config, max_draft_tokens)
+    slot_bytes = _native.state_slot_bytes(config, limits.max_draft_tokens)
     memory = plan_memory(config, limits, budget, num_threads=num_threads, state_slot_bytes=slot_bytes)
     limits = replace(limits, num_blocks=memory.num_blocks)
     if slot_bytes:

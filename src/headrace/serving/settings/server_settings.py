@@ -174,7 +174,7 @@ class ServerSettings:
     """Longest prompt, tokens. Default: `max_model_len` - 1."""
 
     max_num_seqs: int = model_setting(rules.integer(1), 64)
-    """Sequences that run at the same time."""
+    """Sequences that run at the same time. Fewer if the states of so many do not fit (models with state layers)."""
 
     max_num_batched_tokens: int = model_setting(rules.integer(1), 512)
     """Token budget of one step, prompt chunks and running sequences together."""
@@ -195,7 +195,10 @@ class ServerSettings:
     """
 
     enable_prefix_caching: bool = model_setting(rules.boolean(), True)
-    """Keep the KV blocks of finished prompts, and reuse them for prompts with the same prefix."""
+    """
+    Keep the KV blocks of finished prompts, and reuse them for prompts with the same prefix; for models with state
+    layers, up to a checkpoint of the state.
+    """
 
     cache_dir: Path | None = setting(rules.path("a folder"), None)  # noqa: RUF009 -- a field, as all others
     """Folder for downloaded models and packed weights. Default: `HEADRACE_HOME`, else `~/.cache/headrace`."""

@@ -270,7 +270,7 @@ class StatePool(NoStates):
     def _keep_snapshots(self, state: LiveState) -> None:
         for slot, border in state.snapshots:
             self.slots.register(slot, border.block_hash)
-            if border.is_answer:
+            if border.is_answer and self.slots.find(border.block_hash) == slot:  # unless another sequence was faster
                 state.answer_hash = border.block_hash
             self.slots.free([slot], is_cold=border.is_cold)
         state.snapshots.clear()
