@@ -5,11 +5,12 @@ The fake runner compares every state with the tokens before it; `test_lfm2_bytes
 """
 
 import asyncio
+import random
 from dataclasses import replace
 
 import pytest
 
-from headrace.core.generation import ChatPrompt, GenerationRequest
+from headrace.core.generation import ChatPrompt, FinishReason, GenerationRequest
 from headrace.inference.engine.config import EngineLimits
 from headrace.inference.engine.core.states import StatePool
 from headrace.inference.engine.service.async_engine import AsyncEngine
@@ -30,6 +31,7 @@ from tests.inference.engine.support import (
     request,
     runner_limits,
     running,
+    settled,
 )
 from tests.inference.engine.test_same_bytes import mixed_requests
 
@@ -238,3 +240,39 @@ async def test_a_new_user_message_after_many_tool_calls_goes_on_from_the_one_bef
             calls += [("assistant", letters(90, call)), ("tool", letters(60, call + 1))]
         last = await ask(engine, chat(*start, ("assistant", "done"), ("user", "and now?")))
     assert last.finish.cached_tokens == len(f"<s>{letters(300)}<u>{letters(100, 3)}") // 16 * 16
+
+
+async def test_a_failed_step_gives_its_slots_back_and_leaves_checkpoints_valid() -> None:
+    wanted = request(START, max_new_tokens=40, ignore_eos=True)
+    (expected,) = await plainly([wanted])
+    async with running(state_engine(room(66), fail_on_steps=[60, 61])) as engine:
+        assert essence(await ask(engine, wanted)) == expected
+        runner = core_of(engine)._runner
+        assert isinstance(runner, FakeStateRunner)
+        runner.num_steps = 60
+        for _ in range(2):  # in the step that reads the checkpoint
+            assert (await ask(engine, wanted)).finish.reason is FinishReason.ERROR
+        again = await ask(engine, wanted)
+        assert (essence(again), again.finish.cached_tokens) == (expected, 80)
+        assert engine.stats().num_live_states == 0
+
+
+async def test_aborted_requests_leave_the_slots_consistent() -> None:
+    rng = random.Random(3)
+    limits = replace(LIMITS, max_num_seqs=8, max_num_batched_tokens=64, max_draft_tokens=DRAFTS, max_waiting_seqs=500)
+
+    async def one(number: int) -> None:
+        prompt = "abcdabcd" * rng.randint(0, 6) + "d" * rng.randint(1, 20)
+        chunks = engine.generate(request(prompt, max_new_tokens=rng.randint(1, 40)))
+        patience = rng.randint(0, 12) if number % 3 == 0 else 1000
+        async for _ in chunks:
+            patience -= 1
+            if patience <= 0:
+                break
+        await chunks.aclose()
+
+    async with running(state_engine(room(12, num_blocks=40), limits=limits, **TEXTS["babble"])) as engine:
+        await asyncio.gather(*(one(number) for number in range(150)))
+        await settled(engine, lambda stats: stats.num_running + stats.num_waiting == 0)
+        assert uses_of(engine)["checkpoints"] > 0
+        assert states_of(engine).slots.num_free == 12

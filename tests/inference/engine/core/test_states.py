@@ -173,6 +173,31 @@ def test_an_answer_holds_one_checkpoint_and_leaves_those_of_prompts_alone() -> N
     assert len(set(kept) & set(states.slots._by_hash)) == 2  # the answer took one, and then replaced its own
 
 
+def test_the_checkpoints_that_are_kept_longest_take_the_free_slots_first() -> None:
+    loop = Loop(room_of(1 + 2), max_num_seqs=1, step_tokens=48)
+    states = loop.scheduler.states
+    assert isinstance(states, StatePool)
+    states._spacing = 2
+    sequence = loop.add(0, [1] * 40, 1)
+    sequence.num_turn_tokens = 21
+    loop.run()
+    assert set(states.slots._by_hash) == {sequence.hashes[5 - 1], sequence.hashes[8 - 1]}
+    assert next(iter(states.slots._cached)) == states.slots.find(sequence.hashes[5 - 1])
+
+
+def test_a_sequence_waits_for_one_that_computes_a_branch_again_and_goes_on_from_its_checkpoint() -> None:
+    loop = Loop(room_of(3 + 9), max_num_seqs=3, step_tokens=16)
+    states = loop.scheduler.states
+    assert isinstance(states, StatePool)
+    states._spacing = 10_000
+    loop.add(0, [1] * 24 + [2] * 24, 1)
+    loop.run()
+    first, second = loop.add(1, [1] * 24 + [0] * 20, 1), loop.add(2, [1] * 24 + [2] * 4 + [0] * 20, 1)
+    third = loop.add(3, [1] * 24 + [0] * 4 + [1] * 20, 1)
+    loop.run()
+    assert [s.num_cached_tokens for s in (first, second, third)] == [0, 24, 28]
+
+
 def test_a_checkpoint_is_forgotten_with_the_kv_of_its_block() -> None:
     loop = Loop(room_of(1 + 20, num_blocks=24), max_num_seqs=1, step_tokens=48)
     pool = loop.scheduler.pool
