@@ -32,6 +32,8 @@ from headrace.inference.models.weights import Encoding
 BLOCK = 32
 SCALES = {Type.Q4_0: 2.0**-9, Type.Q8_0: 2.0**-11}
 BYTES_OF_BLOCK = {Type.Q4_0: 16, Type.Q8_0: 32}
+BALANCED = np.array([(low or 8) | (high or 8) << 4 for high in range(16) for low in range(16)], np.uint8)
+"""Bytes whose nibbles are 8 on average, the zero of Q4_0: else every weight leans to one side, and so does the text."""
 CONTEXT = 32768
 EPSILON = 1e-6
 END = "<end>"
@@ -185,7 +187,8 @@ def blocks_of(tensor: Tensor, rng: np.random.Generator, *, rows: int) -> npt.NDA
         return rng.standard_normal((rows, columns), dtype=np.float32)
     blocks = np.empty((rows, columns // BLOCK, 2 + BYTES_OF_BLOCK[tensor.kind]), np.uint8)
     blocks[:, :, :2] = np.array([SCALES[tensor.kind]], np.float16).view(np.uint8)
-    blocks[:, :, 2:] = np.frombuffer(rng.bytes(blocks[:, :, 2:].size), np.uint8).reshape(blocks[:, :, 2:].shape)
+    values = np.frombuffer(rng.bytes(blocks[:, :, 2:].size), np.uint8).reshape(blocks[:, :, 2:].shape)
+    blocks[:, :, 2:] = BALANCED[values] if tensor.kind is Type.Q4_0 else values
     return blocks.reshape(rows, -1)
 
 
