@@ -69,6 +69,10 @@ class _Sequence:
     def done(self) -> int:
         return self.stored + self.accepted
 
+    @property
+    def is_done(self) -> bool:
+        return self.done >= len(self.tokens)
+
 
 @dataclass(frozen=True)
 class _Turn:
@@ -92,23 +96,25 @@ class Walk:
         tables: Sequence[Sequence[int]],
         rng: np.random.Generator,
         limits: RunnerLimits,
+        chunks: Sequence[int] = CHUNKS,
     ) -> None:
         self._sequences = [_Sequence(*pair) for pair in zip(prompts, tables, strict=True)]
         self._rng = rng
         self._limits = limits
+        self._chunks = chunks
+        self._backs = 0
         self._free = list(rng.permutation(limits.num_state_slots))
 
     def run(self, logits: Callable[[StepInput], Float32], max_tokens: int) -> Iterator[tuple[int, int, Float32]]:
         """Yield number, position and logits of tokens until all sequences are computed, some of them several times."""
-        backs = 2 * len(self._sequences)
-        while waiting := [i for i, s in enumerate(self._sequences) if s.done < len(s.tokens)]:
+        self._backs = 2 * len(self._sequences)
+        while waiting := [index for index, sequence in enumerate(self._sequences) if self._can_run(sequence)]:
             turns, room = {}, max_tokens
             for index in self._rng.permutation(waiting):
                 if room > self._limits.max_draft_tokens and self._rng.random() < 0.7:
                     sequence = self._sequences[index]
-                    if backs and sequence.checkpoints and self._rng.random() < 0.3:
+                    if self._can_go_back(sequence) and (sequence.is_done or self._rng.random() < 0.3):
                         self._go_back(sequence)
-                        backs -= 1
                     turns[int(index)] = turn = self._turn(sequence, room)
                     room -= len(turn.piece[0])
             if turns:
@@ -119,9 +125,17 @@ class Walk:
         """Number of free slots that no new sequence needs."""
         return len(self._free) - sum(sequence.slot < 0 for sequence in self._sequences)
 
+    def _can_run(self, sequence: _Sequence) -> bool:
+        return not sequence.is_done or self._can_go_back(sequence)
+
+    def _can_go_back(self, sequence: _Sequence) -> bool:
+        return self._backs > 0 and any(stored < len(sequence.tokens) for stored in sequence.checkpoints.values())
+
     def _go_back(self, sequence: _Sequence) -> None:
         """Continue at a checkpoint, and drop what was computed after it."""
-        slot = int(self._rng.choice(list(sequence.checkpoints)))
+        self._backs -= 1
+        early = [slot for slot, stored in sequence.checkpoints.items() if stored < len(sequence.tokens)]
+        slot = int(self._rng.choice(early))
         if sequence.slot >= 0:
             self._free.append(sequence.slot)
         sequence.slot, sequence.stored, sequence.accepted = slot, sequence.checkpoints.pop(slot), 0
@@ -129,7 +143,7 @@ class Walk:
     def _turn(self, sequence: _Sequence, room: int) -> _Turn:
         start, rng = sequence.done, self._rng
         most_drafts = self._limits.max_draft_tokens
-        certain = min(int(rng.choice(CHUNKS)), len(sequence.tokens) - start, room - most_drafts)
+        certain = min(int(rng.choice(self._chunks)), len(sequence.tokens) - start, room - most_drafts)
         right = int(rng.integers(0, min(most_drafts, len(sequence.tokens) - start - certain) + 1))
         wrong = int(rng.integers(0, most_drafts - right + 1)) if rng.random() < 0.5 else 0
         tokens = [*sequence.tokens[start : start + certain + right], *([sequence.tokens[0]] * wrong)]
