@@ -45,6 +45,7 @@ def test_drafts_are_counted_and_fill_a_block_before_another_is_allocated() -> No
     plan = scheduler.schedule()
     assert (plan.counts, plan.num_drafted, plan.num_tokens) == ([BLOCK], BLOCK - 1, BLOCK)
     assert len(sequence.blocks) == 3
+    assert plan.attended == plan.decode_attended == 9 + 10 + 11 + 12, "the newest token and three drafts"
 
 
 @pytest.mark.parametrize(("num_free", "num_drafted"), [(1, 1), (2, 1), (3, 3)])
@@ -86,6 +87,15 @@ def test_one_prompt_is_scored_at_a_time_within_the_rows_and_none_overtakes_it() 
     plan, _ = run_step(scheduler)
     assert (plan.sequences, plan.counts) == ([scored[0]], [12 - 4 + 1])
     assert [s.arrival_id for s in scheduler.waiting] == [1, 2]
+
+
+def test_prompts_in_prefill_share_each_step() -> None:
+    scheduler = make_scheduler(max_num_seqs=4, max_step_tokens=32, max_step_rows=12)
+    scored = make_sequence(0, [1] * 20)
+    scored.scores_prompt = True
+    scheduler.add(scored)
+    scheduler.add(make_sequence(1, [2] * 60))
+    assert [run_step(scheduler)[0].counts for _ in range(3)] == [[9, 23], [9, 23], [2, 14]]
 
 
 def test_a_prompt_that_needs_one_step_waits_for_a_budget_that_holds_it() -> None:
