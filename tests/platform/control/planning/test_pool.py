@@ -157,6 +157,9 @@ def test_a_resource_that_an_instance_lacks_does_not_count_as_used() -> None:
     need = Resources(memory_mb=1)
     assert choose_instance("d", need, whole=whole, instances="ab", placed=placed, strategy="BINPACK") == "b"
     assert choose_instance("d", need, whole=whole, instances="ab", placed=placed, strategy="SPREAD") == "a"
+    one_gpu = Resources(accelerators=1, memory_mb=100)
+    placed = [*copies("c", "a", ONE), *copies("c", "b", Resources(memory_mb=50))]
+    assert choose_instance("d", need, whole=one_gpu, instances="ab", placed=placed, strategy="BINPACK") == "a"
 
 
 @pytest.mark.parametrize(
