@@ -24,6 +24,7 @@ from blocks import with_block
 from cli_page import cli_page
 from container_page import container_names_page
 from fields_page import fields_page
+from popular_models import POPULAR
 from prometheus_client import Metric
 
 from headrace.core import errors
@@ -33,7 +34,7 @@ from headrace.core.generation import ModelInfo
 from headrace.core.metrics import Metrics
 from headrace.core.sizes import format_size
 from headrace.inference.models.aliases import ALIASES
-from headrace.inference.models.families.registry import FAMILIES, NESTED, refused_networks
+from headrace.inference.models.families.registry import FAMILIES, NESTED, backends_with, refused_networks
 from headrace.platform.gateway.metrics import GatewayMetrics
 from headrace.platform.gateway.metrics import families as gateway_families
 from headrace.platform.host.operations import OPERATIONS
@@ -251,13 +252,37 @@ def families_block() -> Iterator[str]:
             f"| {', '.join(family.verified)} |"
         )
     yield "\nHeadrace rejects these, and the error names the missing part:\n"
-    yield "| `model_type` | needs |"
-    yield "|---|---|"
+    yield "| `model_type` | needs | other backends |"
+    yield "|---|---|---|"
     by_part: dict[str, list[str]] = {}
     for name, part in refused_networks().items():
         by_part.setdefault(part, []).append(name)
-    yield from (f"| {_code_list(names)} | {part} |" for part, names in by_part.items())
+    for part, names in by_part.items():
+        yield f"| {_code_list(names)} | {part} | {_elsewhere_of(part)} |"
     yield ""
+
+
+def popular_block() -> Iterator[str]:
+    """Yield the most pulled models and whether the native backend runs them, for the page of models."""
+    types = {name for family in FAMILIES for name in family.model_types}
+    types |= {outer for outer, text in NESTED.items() if text in types}
+    architectures = {name for family in FAMILIES for name in family.gguf_architectures}
+    native = [model for model in POPULAR if model.model_type in types and model.architecture in architectures]
+    yield f"\nOf these {len(POPULAR)}, Headrace's own engine runs {len(native)}, from folders and GGUF files:\n"
+    yield "| model | `model_type` | GGUF architecture | runs on |"
+    yield "|---|---|---|---|"
+    for model in POPULAR:
+        backends = "native" if model in native else _elsewhere(model.model_type)
+        yield f"| {model.name} | `{model.model_type}` | `{model.architecture}` | {backends} |"
+    yield ""
+
+
+def _elsewhere(model_type: str) -> str:
+    return _elsewhere_of(refused_networks().get(model_type, ""))
+
+
+def _elsewhere_of(part: str) -> str:
+    return backends_with(part).removeprefix("--backend ").removesuffix(" runs it")
 
 
 def coverage_page() -> Iterator[str]:
@@ -293,6 +318,7 @@ PAGES: dict[str, Callable[[], Iterator[str]]] = {
 BLOCKS: dict[str, tuple[Path, Callable[[], Iterator[str]]]] = {
     "folders": (CONTRIBUTING, packages_block),
     "aliases": (DOCS / "models.md", aliases_block),
+    "popular": (DOCS / "models.md", popular_block),
     "families": (DOCS / "supported-models.md", families_block),
 }
 """Parts of pages that are written by hand, between comments with a name."""

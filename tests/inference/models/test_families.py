@@ -266,7 +266,10 @@ def test_impossible_experts_are_refused(change, named):
     ("change", "named"),
     [
         ({"model_type": "mamba"}, "'mamba'"),
-        ({"model_type": "deepseek_v2"}, "needs latent attention"),
+        ({"model_type": "gemma3n"}, "needs several residual streams .* --backend transformers or vllm runs it"),
+        ({"model_type": "jamba"}, "needs a recurrent state, .* --backend vllm runs it"),
+        ({"model_type": "t5"}, "needs an encoder, .* --backend transformers runs it"),
+        ({"model_type": "nonesuch"}, "Headrace takes transformers or vLLM if they are installed"),
         (
             {"model_type": "bloom", "n_layer": 1, "n_head": 4, "apply_residual_connection_post_layernorm": True},
             "residuals",

@@ -90,13 +90,27 @@ _MISSING: Final = {
     "t5": "an encoder",
     **dict.fromkeys(("mpnet", "deberta", "deberta-v2"), "relative positions"),
     **dict.fromkeys(
-        ("mamba", "mamba2", "rwkv", "falcon_h1", "nemotron_h"),
+        ("mamba", "mamba2", "falcon_h1", "nemotron_h"),
         "a recurrent state",
     ),
+    **dict.fromkeys(("bamba", "jamba", "zamba2", "kimi_linear"), "a recurrent state"),
+    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), "sparse attention, whose positions an indexer chooses"),
+    "rwkv": "a recurrent state in place of attention",
+    "deepseek_v4": "compressed keys and several residual streams",
+    "llama4": "attention in chunks",
+    "mimo_v2_flash": "values of another size than the keys",
 }
 """Missing features by `model_type`, for networks that are often requested."""
-_RUN_ELSEWHERE: Final = (
-    " This network needs {part}, which the native backend does not have; docs/backends.md names the backends that do."
+_ELSEWHERE: Final = {
+    "a recurrent state": "--backend vllm runs it",
+    "an encoder": "--backend transformers runs it",
+    "a recurrent state in place of attention": "no other backend has it",
+    "relative positions": "no other backend computes embeddings",
+}
+"""The backends that have a missing feature, unless transformers and vLLM both do."""
+_RUN_ELSEWHERE: Final = " This network needs {part}, which the native backend does not have; {backends}."
+_MAY_RUN_ELSEWHERE: Final = (
+    " Without --backend, Headrace takes transformers or vLLM if they are installed and have the network."
 )
 
 
@@ -109,10 +123,17 @@ def from_config(config: Fields) -> tuple[Family, ModelSpec]:
             spec = read_config(family, config)
             return family.variant_of(spec), spec
     known = ", ".join(name for family in FAMILIES for name in family.model_types)
-    missing = _RUN_ELSEWHERE.format(part=_MISSING[model_type]) if model_type in _MISSING else ""
+    elsewhere = _MAY_RUN_ELSEWHERE
+    if (part := _MISSING.get(model_type)) is not None:
+        elsewhere = _RUN_ELSEWHERE.format(part=part, backends=backends_with(part))
     raise UnsupportedModel(
-        f"{config.source}: model_type is {model_type!r}; expected one of {known}.{missing}", model_type=model_type
+        f"{config.source}: model_type is {model_type!r}; expected one of {known}.{elsewhere}", model_type=model_type
     )
+
+
+def backends_with(part: str) -> str:
+    """Return which backends have a feature that the native one lacks."""
+    return _ELSEWHERE.get(part, "--backend transformers or vllm runs it")
 
 
 def refused_networks() -> Mapping[str, str]:
@@ -147,6 +168,7 @@ def from_gguf(architecture: str, header: GgufHeader) -> tuple[Family, ModelSpec]
             return family.variant_of(spec), spec
     known = ", ".join(name for family in FAMILIES for name in family.gguf_architectures)
     raise UnsupportedModel(
-        f"{header.fields.source}: the architecture is {architecture!r}; expected one of {known}.",
+        f"{header.fields.source}: the architecture is {architecture!r}; expected one of {known}. "
+        "Other backends read no GGUF files, but may run the folder from which this one was converted.",
         architecture=architecture,
     )
