@@ -63,13 +63,20 @@ async def test_separators_stay_in_the_text_only_for_callers_that_need_them() -> 
     assert [chunk.opening for chunk in hidden.chunks if chunk.opening] == []
 
 
-async def test_markers_of_calls_stay_in_the_text_only_for_chats_with_tools() -> None:
+@pytest.mark.parametrize(
+    ("written", "without_markers"),
+    [
+        ("[TOOL_CALLS]f[ARGS]{}", "f{}"),
+        ('<|tool_call>call:f{a:<|"|>x<|"|>}<tool_call|>', "call:f{a:x}"),
+    ],
+)
+async def test_markers_of_calls_stay_in_the_text_only_for_chats_with_tools(written, without_markers) -> None:
     asked = replace(chat(), separates_reasoning=False)
     tools = [{"type": "function", "function": {"name": "f"}}]
-    async with running(thinking("{{ messages[0].content }}{{ tools }}", "[TOOL_CALLS]f[ARGS]{}<eos>")) as engine:
+    async with running(thinking("{{ messages[0].content }}{{ tools }}", f"{written}<eos>")) as engine:
         shown = await ask(engine, replace(asked, prompt=replace(asked.prompt, tools=tools)))
         hidden = await ask(engine, asked)
-    assert (shown.text, hidden.text) == ("[TOOL_CALLS]f[ARGS]{}", "f{}")
+    assert (shown.text, hidden.text) == (written, without_markers)
 
 
 @pytest.mark.parametrize(
