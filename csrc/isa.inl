@@ -25,6 +25,7 @@ namespace {
 #include "kernels/latent_experts.inl"
 #include "kernels/state.inl"
 #include "kernels/delta.inl"
+#include "kernels/ssd.inl"
 #include "kernels/step.inl"
 #include "kernels/logits.inl"
 #include "kernels/probes.inl"

@@ -46,30 +46,26 @@ void add_attention(LayoutBuilder& builder, const ModelConfig& config, int32_t in
   if (config.sinks) builder.add_vector(prefix + "sinks", shape.num_heads);
 }
 
-void add_state_mixer(LayoutBuilder& builder, const Model& model, const StateLayer& state, const std::string& prefix) {
+void add_state_mixer(LayoutBuilder& builder, const Model& model, const StateLayer& state, const std::string& prefix,
+                     bool has_bias, bool has_norm) {
   builder.add_vector(prefix + "mix_conv", state.channels, state.taps);
+  if (has_bias) builder.add_vector(prefix + "mix_conv_bias", state.channels);
   if (state.num_gates > 0) builder.add_vector(prefix + "mix_small", model.hidden_padded, state.num_gates);
-  if (state.mixer != Mixer::kDelta) return;
-  builder.add_vector(prefix + "mix_decay", state.delta.value_heads);
-  builder.add_vector(prefix + "mix_dt_bias", state.delta.value_heads);
-  builder.add_vector(prefix + "mix_norm", state.delta.value_dim);
+  if (state.mixer == Mixer::kDelta) {
+    builder.add_vector(prefix + "mix_decay", state.delta.value_heads);
+    builder.add_vector(prefix + "mix_dt_bias", state.delta.value_heads);
+    builder.add_vector(prefix + "mix_norm", state.delta.value_dim);
+  }
+  if (state.mixer != Mixer::kSsd) return;
+  for (const char* name : {"mix_decay", "mix_dt_bias", "mix_skip"}) builder.add_vector(prefix + name, state.ssd.heads);
+  if (has_norm) builder.add_vector(prefix + "mix_norm", state.ssd.num_values());
 }
 
-void add_layer(LayoutBuilder& builder, const ModelConfig& config, const Model& model, int32_t index) {
-  const std::string prefix = "layers." + std::to_string(index) + ".";
+void add_mlp(LayoutBuilder& builder, const ModelConfig& config, const Model& model, int32_t index, const std::string& prefix) {
   const auto add_matrix = [&](const std::string& name, int32_t rows, int32_t columns) {
     builder.add_matrix(prefix + name, config.layer_kind(prefix + name), rows, columns);
   };
   const int32_t hidden = model.hidden_padded, outputs = static_cast<int32_t>(round_up(config.hidden_size, kPanel));
-  const LayerSizes sizes = layer_sizes(config, index);
-  const bool attends = config.mixer(index) == Mixer::kAttention;
-  if (config.has_attn_norm(index)) builder.add_norm(prefix + "attn_norm", config, hidden);
-  add_matrix(attends ? "qkv" : "mix_in", sizes.qkv_padded, hidden);
-  if (attends) add_attention(builder, config, index, prefix);
-  else add_state_mixer(builder, model, state_sizes(config, index), prefix);
-  add_matrix("o", outputs, sizes.attention_padded);
-  if (config.o_bias && attends) builder.add_vector(prefix + "o_bias", hidden);
-  if (config.has_norms_after(index)) builder.add_norm(prefix + "post_attn_norm", config, hidden);
   if (config.has_norms_before(index) && !config.shared_norm) builder.add_norm(prefix + "mlp_norm", config, hidden);
   const Experts& experts = model.experts;
   const bool routed = config.has_experts(index);
@@ -93,6 +89,27 @@ void add_layer(LayoutBuilder& builder, const ModelConfig& config, const Model& m
     if (shared > 0) add_matrix("shared_down", outputs, shared);
   }
   if (config.has_norms_after(index)) builder.add_norm(prefix + "post_mlp_norm", config, hidden);
+}
+
+void add_layer(LayoutBuilder& builder, const ModelConfig& config, const Model& model, int32_t index) {
+  const std::string prefix = "layers." + std::to_string(index) + ".";
+  const auto add_matrix = [&](const std::string& name, int32_t rows, int32_t columns) {
+    builder.add_matrix(prefix + name, config.layer_kind(prefix + name), rows, columns);
+  };
+  const int32_t hidden = model.hidden_padded, outputs = static_cast<int32_t>(round_up(config.hidden_size, kPanel));
+  const LayerSizes sizes = layer_sizes(config, index);
+  const Mixer mixer = config.mixer(index);
+  const bool attends = mixer == Mixer::kAttention;
+  if (mixer != Mixer::kNone) {
+    if (config.has_attn_norm(index)) builder.add_norm(prefix + "attn_norm", config, hidden);
+    add_matrix(attends ? "qkv" : "mix_in", sizes.qkv_padded, hidden);
+    if (attends) add_attention(builder, config, index, prefix);
+    else add_state_mixer(builder, model, state_sizes(config, index), prefix, config.conv_bias, config.ssd_norm);
+    add_matrix("o", outputs, sizes.attention_padded);
+    if (config.o_bias && attends) builder.add_vector(prefix + "o_bias", hidden);
+    if (config.has_norms_after(index)) builder.add_norm(prefix + "post_attn_norm", config, hidden);
+  }
+  if (config.has_mlp(index)) add_mlp(builder, config, model, index, prefix);
 }
 
 ExpertChoice parse_choice(const ModelConfig& config) {
@@ -194,9 +211,27 @@ void check_delta(const ModelConfig& config) {
   }
 }
 
+void check_ssd(const ModelConfig& config) {
+  const int64_t values = int64_t{1} * config.ssd_heads * config.ssd_head_dim;
+  require(config.ssd_heads > 0 && config.ssd_groups > 0 && config.ssd_heads % config.ssd_groups == 0,
+          "a state space model has " + std::to_string(config.ssd_heads) + " heads in " + std::to_string(config.ssd_groups) +
+              " groups; expected a multiple");
+  require(config.ssd_head_dim > 0 && config.ssd_head_dim % 16 == 0 && config.ssd_state_size > 0 &&
+              config.ssd_state_size % 16 == 0 && values % kDepth == 0,
+          "a state space model has " + std::to_string(config.ssd_heads) + " heads of " + std::to_string(config.ssd_head_dim) +
+              " numbers and a state of " + std::to_string(config.ssd_state_size) + "; expected multiples of 16, and of 64 in all heads");
+  require(values < (1 << 20) && int64_t{1} * config.ssd_state_size * config.ssd_head_dim < (1 << 20) &&
+              int64_t{1} * config.ssd_groups * config.ssd_state_size < (1 << 20),
+          "the state of a head is too large");
+}
+
 void check_states(const ModelConfig& config) {
   for (int32_t i = 0; i < config.num_layers; i++) {
-    if (config.mixer(i) == Mixer::kAttention) continue;
+    const Mixer mixer = config.mixer(i);
+    require(mixer != Mixer::kNone || config.has_mlp(i), "layer " + std::to_string(i) + " has neither a mixer nor an MLP");
+    require(mixer != Mixer::kNone || !config.parallel, "a layer without a mixer beside parallel ones is not supported");
+    if (!keeps_state(mixer)) continue;
+    if (mixer == Mixer::kSsd) check_ssd(config);
     require(config.causal && !config.parallel, "state layers beside other parts, or that see later tokens, are not supported");
     if (config.mixer(i) == Mixer::kDelta) check_delta(config);
     const int32_t taps = config.mixer(i) == Mixer::kDelta ? config.delta_taps : config.conv_taps;
@@ -293,11 +328,11 @@ int32_t ModelConfig::kv_source(int32_t layer) const {
 }
 
 Mixer ModelConfig::mixer(int32_t layer) const {
-  static const char* const names[] = {"attention", "conv", "delta"};
+  static const char* const names[] = {"attention", "conv", "delta", "ssd", "none"};
   if (mixers.empty()) return Mixer::kAttention;
   const std::string& name = mixers[static_cast<size_t>(layer)];
   const auto found = std::find(std::begin(names), std::end(names), name);
-  require(found != std::end(names), "the mixer of a layer is " + name + "; expected attention, conv or delta");
+  require(found != std::end(names), "the mixer of a layer is " + name + "; expected attention, conv, delta, ssd or none");
   return static_cast<Mixer>(found - std::begin(names));
 }
 
@@ -339,6 +374,7 @@ Layout make_layout(const ModelConfig& config) {
 LayerSizes layer_sizes(const ModelConfig& config, int32_t layer) {
   const AttentionShape shape = config.attention(layer);
   LayerSizes sizes{};
+  if (config.mixer(layer) == Mixer::kNone) return sizes;
   if (config.mixer(layer) != Mixer::kAttention) {
     const StateLayer state = state_sizes(config, layer);
     sizes.qkv_padded = state.in_padded;
@@ -372,12 +408,33 @@ StateLayer delta_sizes(const ModelConfig& config) {
   return state;
 }
 
+// A row of a state space model is z, x, B and C; the result takes the place of z.
+StateLayer ssd_sizes(const ModelConfig& config) {
+  StateLayer state{};
+  state.mixer = Mixer::kSsd;
+  Ssd& ssd = state.ssd;
+  ssd.heads = config.ssd_heads;
+  ssd.head_dim = config.ssd_head_dim;
+  ssd.state_size = config.ssd_state_size;
+  ssd.groups = config.ssd_groups;
+  ssd.norm_eps = config.ssd_norm_eps;
+  state.channels = ssd.num_values() + 2 * ssd.groups * ssd.state_size;
+  state.taps = config.conv_taps;
+  state.num_gates = state.num_units = ssd.heads;
+  state.conv_inputs = state.mixed_padded = ssd.num_values();
+  state.row_size = ssd.num_values() + state.channels;
+  state.in_padded = static_cast<int32_t>(round_up(state.row_size, kPanel));
+  state.scan_size = static_cast<size_t>(ssd.heads) * ssd.head_size();
+  return state;
+}
+
 // A row of a short convolution is B, C and x, all padded; the result takes the place of B.
 StateLayer state_sizes(const ModelConfig& config, int32_t layer) {
   StateLayer state{};
   state.mixer = config.mixer(layer);
-  if (state.mixer == Mixer::kAttention) return state;
+  if (!keeps_state(state.mixer)) return state;
   if (state.mixer == Mixer::kDelta) return delta_sizes(config);
+  if (state.mixer == Mixer::kSsd) return ssd_sizes(config);
   state.channels = static_cast<int32_t>(round_up(config.hidden_size, kDepth));
   state.taps = config.conv_taps;
   state.num_units = state.channels / kStateUnit;
@@ -432,8 +489,9 @@ Model make_dimensions(const ModelConfig& config) {
     model.attention_padded = std::max(model.attention_padded, sizes.attention_padded);
     const StateLayer state = state_sizes(config, i);
     model.qkv_padded = std::max({model.qkv_padded, sizes.qkv_padded, state.row_size});
-    if (state.mixer == Mixer::kDelta) model.scan_scratch = state.delta.scratch_size();
-    model.has_states |= state.mixer != Mixer::kAttention;
+    if (state.mixer == Mixer::kDelta) model.scan_scratch = std::max(model.scan_scratch, state.delta.scratch_size());
+    if (state.mixer == Mixer::kSsd) model.scan_scratch = std::max(model.scan_scratch, state.ssd.scratch_size());
+    model.has_states |= keeps_state(state.mixer);
     model.gates_pitch = std::max(model.gates_pitch, static_cast<int32_t>(round_up(state.num_gates, 16)));
   }
   model.vocab = config.vocab_size;

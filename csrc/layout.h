@@ -24,10 +24,14 @@ struct ModelConfig {
   int32_t num_heads = 0, num_kv_heads = 0, head_dim = 0, vocab_size = 0;
   std::vector<AttentionShape> attention_shapes;  // per layer; empty: the three sizes above in all layers
   std::vector<int32_t> kv_sources;   // per layer: the layer whose KV it attends to, -1 for none; empty: its own
-  std::vector<std::string> mixers;   // per layer: attention, conv or delta; empty: attention in all layers
+  std::vector<std::string> mixers;   // per layer: attention, conv, delta, ssd or none; empty: attention in all layers
   int32_t delta_key_heads = 0, delta_value_heads = 0, delta_key_dim = 0, delta_value_dim = 0, delta_taps = 0;
   bool delta_is_tiled = false;       // value heads lie as in the files of llama.cpp
   float delta_beta_scale = 1.0f, delta_norm_eps = 0.0f;
+  std::vector<bool> mlps;            // per layer; empty: all layers have an MLP
+  int32_t ssd_heads = 0, ssd_head_dim = 0, ssd_state_size = 0, ssd_groups = 1;  // of the state space model
+  float ssd_norm_eps = 1e-5f;
+  bool conv_bias = false, ssd_norm = true;
   int32_t conv_taps = 0;             // of the short convolutions
   int32_t num_positions = 0;         // rows of the table of learned positions; 0: there is none
   int32_t num_token_types = 0;       // rows of the table of token types; 0: there is none
@@ -85,6 +89,7 @@ struct ModelConfig {
   const std::string& norms_of(int32_t layer) const;
   bool has_norms_before(int32_t layer) const;
   bool has_norms_after(int32_t layer) const { return norms_of(layer) != "pre"; }
+  bool has_mlp(int32_t layer) const { return mlps.empty() || mlps[static_cast<size_t>(layer)]; }
   bool has_attn_norm(int32_t layer) const;
 };
 

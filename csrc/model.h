@@ -25,9 +25,9 @@ constexpr int kColumnRowsPerThread = 24;
 constexpr int kLogitRows = 64;     // logit rows that are computed and sampled together
 constexpr int kRedundantRows = 2;  // up to this many rows each thread quantizes redundantly
 constexpr int kSlab = 32;          // bf16 inputs of a row that lie together
+constexpr int kScanTokens = 16;    // tokens of a scan whose inputs are prepared together
 constexpr int kMaxTaps = 64;       // tokens that the convolution of a state layer sees
 constexpr int kStateUnit = 16;     // channels of a convolution that a thread computes together
-constexpr int kDeltaTokens = 16;   // tokens of a scan whose inputs are prepared together
 constexpr int kRankBlock = 8;      // ranks of adapters are padded to a multiple of this
 
 constexpr size_t round_up(size_t n, size_t multiple) { return (n + multiple - 1) / multiple * multiple; }
@@ -123,7 +123,8 @@ struct Heads {
 
 // How the tokens of a sequence see earlier ones: by attention, or by a state of fixed size (`Mixer` of
 // inference/models/mixers.py).
-enum class Mixer : int32_t { kAttention, kConv, kDelta };
+enum class Mixer : int32_t { kAttention, kConv, kDelta, kSsd, kNone };
+constexpr bool keeps_state(Mixer mixer) { return mixer != Mixer::kAttention && mixer != Mixer::kNone; }
 
 // The gated delta rule; `DeltaSpec` of inference/models/mixers.py has its formulas.
 struct Delta {
@@ -139,8 +140,21 @@ struct Delta {
   constexpr int num_values() const { return value_heads * value_dim; }
   constexpr int value_padded() const { return static_cast<int>(round_up(value_dim, kPanel)); }
   constexpr int head_size() const { return key_dim * value_padded(); }  // numbers in the state of a value head
-  // Numbers in the memory of a thread: a state for draft tokens, and for kDeltaTokens tokens q, k, v and the output.
-  constexpr int scratch_size() const { return head_size() + kDeltaTokens * 2 * (key_dim + value_padded()); }
+  // Numbers in the memory of a thread: a state for draft tokens, and for kScanTokens tokens q, k, v and the output.
+  constexpr int scratch_size() const { return head_size() + kScanTokens * 2 * (key_dim + value_padded()); }
+};
+
+// The state space model of Mamba2 (`SsdSpec` of inference/models/mixers.py). A row of `mix_in` is z, x, B and C.
+struct Ssd {
+  int32_t heads, head_dim, state_size, groups;
+  float norm_eps;
+  const float *decay, *dt_bias, *skip;  // [heads]
+  const float* norm;                    // [heads][head_dim]; null: there is none
+
+  constexpr int num_values() const { return heads * head_dim; }
+  constexpr int head_size() const { return state_size * head_dim; }  // numbers in the state of a head
+  // Numbers in the memory of a thread: the state of a head for draft tokens, and for kScanTokens tokens B, C, x and the output.
+  constexpr int scratch_size() const { return head_size() + kScanTokens * 2 * (state_size + head_dim); }
 };
 
 // A layer whose mixer keeps a state. Its first matrix (`Layer::qkv`) is `mix_in`, which gives a row of `qkv`.
@@ -160,6 +174,7 @@ struct StateLayer {
   const float* filter;           // [taps][channels]
   const float* filter_bias;      // null: there is none
   const float* small;            // [gates][hidden_padded]; null without gates
+  Ssd ssd;
 };
 
 // The slots of states. New sequences read one that stays zero, behind the others.

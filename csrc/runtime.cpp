@@ -235,21 +235,29 @@ void Runtime::connect_layer(const Layout& layout, int index) {
   const auto matrix = [&](const std::string& name) { return matrix_at(layout.find(prefix + name), base); };
   Layer& layer = layers_[index];
   layer.heads = heads_of(config_, index);
-  layer.attn_norm = norm("attn_norm", config_.has_attn_norm(index));
-  layer.mlp_norm = norm(config_.shared_norm ? "attn_norm" : "mlp_norm", config_.has_norms_before(index));
-  layer.post_attn_norm = norm("post_attn_norm", config_.has_norms_after(index));
-  layer.post_mlp_norm = norm("post_mlp_norm", config_.has_norms_after(index));
+  const bool mixes = config_.mixer(index) != Mixer::kNone, has_mlp = config_.has_mlp(index);
+  layer.attn_norm = norm("attn_norm", mixes && config_.has_attn_norm(index));
+  layer.mlp_norm = norm(config_.shared_norm ? "attn_norm" : "mlp_norm", has_mlp && config_.has_norms_before(index));
+  layer.post_attn_norm = norm("post_attn_norm", mixes && config_.has_norms_after(index));
+  layer.post_mlp_norm = norm("post_mlp_norm", has_mlp && config_.has_norms_after(index));
   layer.qkv_bias = vector("qkv_bias", config_.qkv_bias && config_.mixer(index) == Mixer::kAttention);
   states_.connect(layer.state, index);
   const bool attends = layer.state.mixer == Mixer::kAttention;
-  layer.state.filter = vector("mix_conv", !attends);
+  const bool has_state = keeps_state(layer.state.mixer), has_scan = layer.state.mixer == Mixer::kSsd;
+  layer.state.filter = vector("mix_conv", has_state);
+  layer.state.filter_bias = vector("mix_conv_bias", has_state && config_.conv_bias);
+  layer.state.ssd.decay = vector("mix_decay", has_scan);
+  layer.state.ssd.dt_bias = vector("mix_dt_bias", has_scan);
+  layer.state.ssd.skip = vector("mix_skip", has_scan);
+  layer.state.ssd.norm = vector("mix_norm", has_scan && config_.ssd_norm);
   layer.state.small = vector("mix_small", layer.state.num_gates > 0);
   const bool has_delta = layer.state.mixer == Mixer::kDelta;
   layer.state.delta.decay = vector("mix_decay", has_delta);
   layer.state.delta.dt_bias = vector("mix_dt_bias", has_delta);
   layer.state.delta.norm = vector("mix_norm", has_delta);
   layer.o_bias = vector("o_bias", config_.o_bias && attends);
-  const bool routed = config_.has_experts(index), biased = routed ? config_.expert_bias : config_.mlp_bias;
+  const bool routed = has_mlp && config_.has_experts(index);
+  const bool biased = has_mlp && (routed ? config_.expert_bias : config_.mlp_bias);
   layer.gate_up_bias = vector("gate_up_bias", biased);
   layer.down_bias = vector("down_bias", biased);
   layer.xielu = vector("xielu", model_.activation == Activation::kXielu);
@@ -263,10 +271,14 @@ void Runtime::connect_layer(const Layout& layout, int index) {
   layer.router = vector("router", routed);
   layer.router_bias = vector("router_bias", routed && config_.router_bias);
   layer.choice_bias = vector("choice_bias", routed && config_.choice_bias);
-  layer.qkv = matrix(attends ? "qkv" : "mix_in");
-  layer.o = matrix("o");
-  layer.gate_up = matrix("gate_up");
-  layer.down = matrix("down");
+  if (mixes) {
+    layer.qkv = matrix(attends ? "qkv" : "mix_in");
+    layer.o = matrix("o");
+  }
+  if (has_mlp) {
+    layer.gate_up = matrix("gate_up");
+    layer.down = matrix("down");
+  }
   if (routed && config_.latent_size > 0) {
     layer.latent_down = matrix("latent_down");
     layer.latent_up = matrix("latent_up");

@@ -25,7 +25,7 @@ std::vector<StateLayer> make_places(const ModelConfig& config, int32_t max_draft
   };
   for (int32_t i = 0; i < config.num_layers; i++) {
     StateLayer layer = state_sizes(config, i);
-    if (layer.mixer != Mixer::kAttention) {
+    if (keeps_state(layer.mixer)) {
       layer.scan = take(layer.scan_size);
       layer.rows = take(static_cast<size_t>(layer.taps - 1 + max_drafts) * layer.channels);
       layer.gates = take(static_cast<size_t>(max_drafts) * layer.num_gates);

@@ -115,11 +115,11 @@ void StepRun::run_delta_head(const StateLayer& state, const StateRows& rows, int
   const auto place_in = [&](float* slot) { return slot + state.scan + static_cast<size_t>(head) * size; };
   const float* from = rows.from + state.scan + static_cast<size_t>(head) * size;
   const Snapshot* snapshot = rows.snapshots;
-  DeltaRow loaded[kDeltaTokens];
+  DeltaRow loaded[kScanTokens];
   for (int token = -rows.replayed; token < rows.count;) {
     int stop = token < rows.certain ? rows.certain : rows.count;
     if (snapshot < rows.snapshots_end) stop = snapshot->tokens - rows.replayed;
-    const int count = stop - token < kDeltaTokens ? stop - token : kDeltaTokens;
+    const int count = stop - token < kScanTokens ? stop - token : kScanTokens;
     float* to = token < rows.certain ? place_in(rows.to) : scan_scratch();
     load_delta_rows(state, rows, head, token, count, loaded);
     for (int i = 0; i < size / block; i++) {

@@ -388,6 +388,7 @@ void StepRun::run_joint_blocks() {
     if (has_state(layer)) {
       run_state_share(layer);
       barrier_after(Phase::kAttention);
+      store_shared_inputs(layer);
     }
     share_tasks(num_blocks, [&](int block) {
       const Rows rows = rows_of(block);

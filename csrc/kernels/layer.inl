@@ -217,7 +217,10 @@ class StepRun {
   float* gates_of(int token) const { return work.gates + static_cast<size_t>(token) * m.gates_pitch; }
   void keep_normed(const Layer& layer, Rows rows) const;
   void project_gates(const Layer& layer, Rows rows, Share gates) const;
-  static bool has_state(const Layer& layer) { return layer.state.mixer != Mixer::kAttention; }
+  static bool mixes(const Layer& layer) { return layer.qkv.num_panels > 0; }
+  static bool has_mlp(const Layer& layer) { return layer.gate_up.num_panels > 0; }
+  static const Matrix& first_matrix(const Layer& layer) { return mixes(layer) ? layer.qkv : layer.gate_up; }
+  static bool has_state(const Layer& layer) { return keeps_state(layer.state.mixer); }
   StateRows state_rows_of(int sequence) const;
   // Returns the inputs of the convolution of a token; those of earlier tokens, replayed ones too, are in the slot.
   const float* conv_input(const StateLayer& state, const StateRows& rows, int token) const {
@@ -239,6 +242,15 @@ class StepRun {
   void run_state_units(const StateLayer& state, const StateRows& rows, Share units) const;
   void run_state_share(const Layer& layer) const;
   void quantize_mixed(const Layer& layer, Rows rows) const;
+
+  float* ssd_vectors(const Ssd& ssd, int token) const;
+  void load_ssd_group(const StateLayer& state, const StateRows& rows, int group, int first, int count) const;
+  void run_ssd_tokens(const StateLayer& state, const StateRows& rows, int head, int first, int count, const float* from,
+                      float* to) const;
+  void run_ssd_heads(const StateLayer& state, const StateRows& rows, int group, Share heads) const;
+  void run_ssd(const StateLayer& state, const StateRows& rows, Share heads) const;
+  void store_shared_inputs(const Layer& layer) const;
+  void norm_ssd(const Ssd& ssd, float* row) const;
 
   void project_qkv(const Layer& layer, Rows rows, Share panels) const;
   void project_gate_up(const GateUp& product, Share groups) const;

@@ -109,6 +109,7 @@ void StepRun::run_state_share(const Layer& layer) const {
 
 void StepRun::run_state_units(const StateLayer& state, const StateRows& rows, Share units) const {
   if (state.mixer == Mixer::kDelta) return run_delta(state, rows, units);
+  if (state.mixer == Mixer::kSsd) return run_ssd(state, rows, units);
   const int width = state.channels / state.num_units;
   run_short_conv(state, rows, {units.begin * width, units.end * width});
 }
@@ -116,6 +117,7 @@ void StepRun::run_state_units(const StateLayer& state, const StateRows& rows, Sh
 // Quantizes the outputs of a state layer as the inputs of `o`.
 void StepRun::quantize_mixed(const Layer& layer, Rows rows) const {
   for (int i = 0; i < rows.count; i++) {
+    if (layer.state.ssd.norm) norm_ssd(layer.state.ssd, qkv(rows.token + i) + layer.state.outputs);
     quantize_row(layer.o.kind, qkv(rows.token + i) + layer.state.outputs, layer.o.k, work.inputs, rows.scratch + i);
   }
 }

@@ -36,20 +36,24 @@ void StepRun::run_columns() {
   barrier_after(Phase::kEmbed);
   for (int index = 0; index < m.num_layers; index++) {
     const Layer& layer = m.layers[index];
-    const Matrix& next = index + 1 < m.num_layers ? m.layers[index + 1].qkv : m.lm_head;
+    const Matrix& next = index + 1 < m.num_layers ? first_matrix(m.layers[index + 1]) : m.lm_head;
     const Share groups = gate_up_groups(layer);
-    keep_normed(layer, normed);
-    norm(layer.attn_norm, layer.qkv);
-    shrink(layer, kAdaptedQkv, layer.qkv, work.inputs, every.input, Phase::kQkv);
-    project_qkv(layer, every, panels(layer.qkv));
-    project_gates(layer, every, share_of(layer.state.num_gates, thread, num_threads));
-    barrier_after(Phase::kQkv);
-    has_state(layer) ? mix_columns(layer, split) : attend_columns(index, split);
-    shrink(layer, kAdaptedOutput, layer.o, work.inputs, every.scratch, Phase::kOutput);
-    project_residual(layer.o, work.inputs, layer.o_bias, target_of_o(layer), every, panels(layer.o),
-                     adapted_of(layer, kAdaptedOutput, every));
-    barrier_before(layer.gate_up, groups.begin * group_panels(), Phase::kOutput);
-    add_norm(layer.post_attn_norm);
+    if (mixes(layer)) {
+      keep_normed(layer, normed);
+      norm(layer.attn_norm, layer.qkv);
+      shrink(layer, kAdaptedQkv, layer.qkv, work.inputs, every.input, Phase::kQkv);
+      project_qkv(layer, every, panels(layer.qkv));
+      project_gates(layer, every, share_of(layer.state.num_gates, thread, num_threads));
+      barrier_after(Phase::kQkv);
+      has_state(layer) ? mix_columns(layer, split) : attend_columns(index, split);
+      shrink(layer, kAdaptedOutput, layer.o, work.inputs, every.scratch, Phase::kOutput);
+      project_residual(layer.o, work.inputs, layer.o_bias, target_of_o(layer), every, panels(layer.o),
+                       adapted_of(layer, kAdaptedOutput, every));
+      if (has_mlp(layer)) barrier_before(layer.gate_up, groups.begin * group_panels(), Phase::kOutput);
+      else barrier_before(next, panels(next).begin, Phase::kOutput);
+      add_norm(layer.post_attn_norm);
+    }
+    if (!has_mlp(layer)) continue;
     if (layer.router) {
       norm_for_experts(layer, split);
       barrier_after(Phase::kNorm);
@@ -98,6 +102,7 @@ void StepRun::attend_columns(int index, Rows split) {
 void StepRun::mix_columns(const Layer& layer, Rows split) {
   run_state_share(layer);
   barrier_after(Phase::kAttention);
+  store_shared_inputs(layer);
   quantize_mixed(layer, split);
   barrier_before(layer.o, panels(layer.o).begin, Phase::kQuantize);
 }
@@ -158,6 +163,7 @@ void StepRun::finish_needed_rows(int index, Rows rows, const int32_t* needed, in
 
 void StepRun::begin_layer(int index, Rows rows) const {
   const Layer& layer = m.layers[index];
+  if (!mixes(layer)) return;
   keep_normed(layer, rows);
   norm_inputs(layer.attn_norm, layer.qkv.kind, rows);
   watch.end(Phase::kNorm);
@@ -179,6 +185,7 @@ void StepRun::finish_layer(int index, Rows rows) const {
 
 void StepRun::finish_mixer(int index, Rows rows) const {
   const Layer& layer = m.layers[index];
+  if (!mixes(layer)) return;
   if (has_state(layer)) {
     quantize_mixed(layer, rows);
   } else {
@@ -195,6 +202,7 @@ void StepRun::finish_mixer(int index, Rows rows) const {
 }
 
 void StepRun::finish_mlp(const Layer& layer, Rows rows) const {
+  if (!has_mlp(layer)) return;
   norm_inputs(layer.mlp_norm, layer.gate_up.kind, rows);
   watch.end(Phase::kNorm);
   shrink_block_rows(layer, kAdaptedGateUp, layer.gate_up, work.inputs, rows.input, rows);

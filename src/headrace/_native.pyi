@@ -38,6 +38,14 @@ class ModelConfig:
     delta_is_tiled: bool
     delta_beta_scale: float
     delta_norm_eps: float
+    conv_bias: bool
+    mlps: list[bool]
+    ssd_heads: int
+    ssd_head_dim: int
+    ssd_state_size: int
+    ssd_groups: int
+    ssd_norm: bool
+    ssd_norm_eps: float
     vocab_size: int
     num_positions: int
     num_token_types: int

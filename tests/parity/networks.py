@@ -95,6 +95,26 @@ GRANITE_EXPERTS = {
     "attention_multiplier": 0.1,
     "logits_scaling": 8.0,
 }
+SSD = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_n_groups": 2, "mamba_d_state": 16, "mamba_chunk_size": 16}
+GRANITE_HYBRID = SSD | {
+    "num_local_experts": 0,
+    "shared_intermediate_size": 96,
+    "layer_types": ["mamba", "attention", "mamba"],
+    "head_dim": 16,
+    "attention_multiplier": 0.1,
+    "embedding_multiplier": 12.0,
+    "residual_multiplier": 0.22,
+    "logits_scaling": 8.0,
+}
+NEMOTRON_H = {
+    "mamba_num_heads": 8,
+    "mamba_head_dim": 16,
+    "n_groups": 2,
+    "ssm_state_size": 16,
+    "chunk_size": 16,
+    "time_step_min": 1e-9,
+    "pad_token_id": 0,
+}
 LFM2 = NO_HEAD_DIM | {"layer_types": ["conv", "full_attention", "conv"], "conv_L_cache": 3}
 
 DELTA = {
@@ -307,6 +327,47 @@ NETWORKS: dict[str, tuple[str, dict[str, object]]] = {
             "embedding_multiplier": 12.0,
             "residual_multiplier": 0.22,
             "logits_scaling": 8.0,
+        },
+    ),
+    "granite 4 h": ("GraniteMoeHybridForCausalLM", GRANITE_HYBRID),
+    "granite 4 h, experts": (
+        "GraniteMoeHybridForCausalLM",
+        GRANITE_HYBRID | {"num_local_experts": 6, "num_experts_per_tok": 2, "intermediate_size": 32},
+    ),
+    "bamba": ("BambaForCausalLM", SSD | {"attn_layer_indices": [1], "pad_token_id": 0}),
+    "mamba 2": (
+        "Mamba2ForCausalLM",
+        {**dict.fromkeys(SHAPE, ABSENT), "vocab_size": VOCAB_SIZE, "hidden_size": 64, "num_hidden_layers": 3}
+        | {"num_heads": 8, "head_dim": 16, "n_groups": 2, "state_size": 16, "chunk_size": 16},
+    ),
+    "nemotron h": (
+        "NemotronHForCausalLM",
+        NEMOTRON_H | {"layers_block_type": ["linear_attention", "mlp", "full_attention", "mlp", "linear_attention"]},
+    ),
+    "nemotron 3": (
+        "NemotronHForCausalLM",
+        NEMOTRON_H
+        | {
+            "layers_block_type": ["linear_attention", "moe", "full_attention", "linear_attention", "moe"],
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32,
+            "moe_shared_expert_intermediate_size": 64,
+            "routed_scaling_factor": 2.5,
+        },
+    ),
+    "nemotron 3, latent": (
+        "NemotronHForCausalLM",
+        NEMOTRON_H
+        | {
+            "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"],
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32,
+            "moe_shared_expert_intermediate_size": 64,
+            "moe_latent_size": 32,
+            "n_group": 2,
+            "topk_group": 1,
         },
     ),
     "qwen 2.5 vl": (

@@ -18,6 +18,7 @@ from tests.inference.runner.states import new_sequences
 from tests.inference.runner.steps import make_step
 from tests.parity import delta_twins
 from tests.parity.checkpoints import CONTEXT, TOKENS, write_checkpoint
+from tests.parity.ssd_twins import SSD_TWINS, converted_ssd
 from tests.parity.test_layouts import write_layout
 
 PERMUTED = ("arcee", "granite", "olmo", "granitemoe", "smollm3", "minicpm", "llama", "internlm2", "baichuan")
@@ -161,6 +162,7 @@ TWINS = {
         "qwen2",
         {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 32},
     ),
+    **SSD_TWINS,
 }
 
 
@@ -226,6 +228,8 @@ def converted(folder, architecture, spec):
         name = name.replace("mlp.expert.bias", "mlp.gate.e_score_correction.bias")
         if spec.delta is not None:
             pieces = list(delta_twins.convert(name, values, spec, architecture))
+        elif spec.ssd is not None:
+            pieces = [converted_ssd(*piece, spec) for piece in split(name, values)]
         else:
             pieces = list(split(name, values))
         for part, rows in pieces:
@@ -345,5 +349,6 @@ def comparable(spec):
         spec.moe, tolerance=float(spec.moe.tolerance > 0), factor_scale=round(spec.moe.factor_scale, 5)
     )
     delta = spec.delta and replace(spec.delta, is_tiled=False, norm_eps=round(spec.delta.norm_eps, 10))
-    spec = replace(spec, swiglu_limit=0.0, moe=moe, delta=delta)
+    ssd = spec.ssd and replace(spec.ssd, norm_eps=float(f"{spec.ssd.norm_eps:.5g}"))
+    spec = replace(spec, swiglu_limit=0.0, moe=moe, delta=delta, ssd=ssd)
     return replace(spec, **{key: float(f"{getattr(spec, key):.5g}") for key in exact}, ropes=tuple(ropes))

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from headrace import _native
-from headrace.inference.models.mixers import ConvSpec, DeltaSpec
+from headrace.inference.models.mixers import ConvSpec, DeltaSpec, SsdSpec
 from headrace.inference.models.spec import AttentionShape, ModelSpec, MoeSpec, RopeSpec
 from headrace.inference.models.weights import STORED_BITS, Encoding, RawTensor, WeightSource
 from headrace.inference.runner.memory import MemoryBudget
@@ -247,6 +247,36 @@ STATE_SPECS: Mapping[str, ModelSpec] = {
         conv=ConvSpec(taps=4),
         hidden_size=80,
         moe=MoeSpec(num_experts=7, top_k=2, expert_size=32, layers=(False, True, True), scoring="sigmoid"),
+    ),
+    "state space models": small_spec(
+        num_layers=3,
+        mixers=("ssd", "attention", "ssd"),
+        ssd=SsdSpec(heads=12, head_dim=16, state_size=32, groups=3, taps=4, norm_eps=1e-5),
+        rope_of_layer=(-1, -1, -1),
+    ),
+    "state space models of one group without norm, alone": small_spec(
+        mixers=("ssd", "ssd"),
+        mlps=(False, False),
+        hidden_size=80,
+        ssd=SsdSpec(heads=4, head_dim=80, state_size=16, groups=1, taps=3, norm_eps=1e-5, conv_bias=False, norm=None),
+    ),
+    "layers of one part": small_spec(
+        num_layers=6,
+        mixers=("ssd", "none", "attention", "none", "ssd", "none"),
+        mlps=(False, True, False, True, False, True),
+        ssd=SsdSpec(heads=6, head_dim=32, state_size=48, groups=2, taps=4, norm_eps=1e-5),
+        mlp="plain",
+        activation="relu2",
+        moe=MoeSpec(
+            num_experts=7,
+            top_k=2,
+            expert_size=32,
+            layers=(False, True, False, False, False, True),
+            scoring="sigmoid",
+            choice_bias=True,
+            latent_size=40,
+            shared_size=48,
+        ),
     ),
 }
 """Networks with state layers."""

@@ -111,8 +111,9 @@ class Walk:
         while waiting := [index for index, sequence in enumerate(self._sequences) if self._can_run(sequence)]:
             turns, room = {}, max_tokens
             for index in self._rng.permutation(waiting):
-                if room > self._limits.max_draft_tokens and self._rng.random() < 0.7:
-                    sequence = self._sequences[index]
+                sequence = self._sequences[index]
+                has_room = room > self._limits.max_draft_tokens and self._can_run(sequence)
+                if has_room and self._rng.random() < 0.7:
                     if self._can_go_back(sequence) and (sequence.is_done or self._rng.random() < 0.3):
                         self._go_back(sequence)
                     turns[int(index)] = turn = self._turn(sequence, room)

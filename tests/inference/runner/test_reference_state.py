@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from headrace.core.errors import EngineFailed
-from headrace.inference.models.mixers import ConvSpec, DeltaSpec
+from headrace.inference.models.mixers import ConvSpec, DeltaSpec, SsdSpec
 from headrace.inference.models.spec import ModelSpec
 from headrace.inference.runner.reference import ReferenceRunner
 from headrace.inference.runner.step import RunnerLimits
@@ -45,6 +45,13 @@ NETWORKS = {f"{taps} taps": dataclasses.replace(SPEC, conv=ConvSpec(taps=taps)) 
         SPEC, mixers=("delta", "attention", "delta"), delta=dataclasses.replace(DELTA, is_tiled=order == "tiled")
     )
     for order in ("grouped", "tiled")
+}
+SSD = SsdSpec(heads=6, head_dim=8, state_size=12, groups=2, taps=4, norm_eps=1e-5)
+NETWORKS |= {
+    f"ssd, norm {norm}": dataclasses.replace(
+        SPEC, mixers=("ssd", "none", "attention"), mlps=(False, True, False), ssd=dataclasses.replace(SSD, norm=norm)
+    )
+    for norm in ("gated", "before_gate", None)
 }
 
 

@@ -23,6 +23,7 @@ The gated delta rule has parts of `mix_in` and `mix_small` instead, which checkp
     layers.{i}.mix_v | mix_z    (value_heads * value_dim, hidden)
     layers.{i}.mix_beta | mix_dt                        (value_heads, hidden)
 
+A state space model has vectors of the heads `mix_decay`, `mix_dt_bias` and `mix_skip`, and a `mix_norm` of all outputs.
 All matrices but `mix_in` or its parts and `o` are float32 in every format.
 """
 
@@ -118,3 +119,51 @@ class DeltaSpec:
     def num_parameters(self, hidden_size: int) -> int:
         """Return the number of weights in the matrices of a layer's mixer."""
         return hidden_size * (2 * self.num_keys + 3 * self.num_values + 2 * self.value_heads)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SsdSpec:
+    """
+    A state space model with one decay a head (Mamba2).
+
+    The rows of `mix_in` are z, x, B and C; x, B and C pass through the convolution and SiLU. With `dt = softplus(gate +
+    mix_dt_bias)` of the gate in `mix_small`, each head keeps a matrix:
+
+        S = exp(mix_decay * dt) * S + outer(B, dt * x)
+        y = S.T @ C + mix_skip * x
+        output = rms_norm(y * silu(z)) * mix_norm
+
+    Heads of a group have B and C in common, and the norm is over the outputs of a group. Source: Dao & Gu 2024,
+    "Transformers are SSMs".
+    """
+
+    heads: int
+    head_dim: int
+    state_size: int
+    """Length of B and C."""
+    groups: int
+    taps: int
+    norm_eps: float
+    conv_bias: bool = True
+    norm: Literal["gated", "before_gate"] | None = "gated"
+    """The norm follows the gate as above, or precedes it: `rms_norm(y) * mix_norm * silu(z)`; or there is none."""
+
+    @property
+    def num_values(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
+    def num_channels(self) -> int:
+        return self.num_values + 2 * self.groups * self.state_size
+
+    def state_shape(self, _hidden_size: int) -> StateShape:
+        return StateShape(
+            channels=self.num_channels,
+            taps=self.taps,
+            num_gates=self.heads,
+            scan=(self.heads, self.state_size, self.head_dim),
+        )
+
+    def num_parameters(self, hidden_size: int) -> int:
+        """Return the number of weights in the matrices of a layer's mixer."""
+        return hidden_size * (2 * self.num_values + self.num_channels + self.heads)

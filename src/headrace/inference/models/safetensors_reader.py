@@ -39,6 +39,7 @@ _PREFIXES: Final = (
     "model.language_model.",
     "transformer.",
     "gpt_neox.",
+    "backbone.",
     "model.decoder.",
     "decoder.",
     "bert.",

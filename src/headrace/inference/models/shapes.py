@@ -1,8 +1,8 @@
 """The weights that a spec requires, and their shapes."""
 
 from headrace.inference.models.latent import MlaSpec
-from headrace.inference.models.mixers import DeltaSpec
-from headrace.inference.models.spec import ModelSpec, MoeSpec, Norms
+from headrace.inference.models.mixers import DeltaSpec, SsdSpec
+from headrace.inference.models.spec import ModelSpec, MoeSpec
 
 Shape = tuple[int, int]
 """Rows, columns; a vector is one row."""
@@ -25,7 +25,7 @@ def expected_shapes(spec: ModelSpec) -> dict[str, Shape]:
     if spec.head_bias:
         shapes["lm_head_bias"] = (1, spec.vocab_size)
     for index in range(spec.num_layers):
-        layer = _mixer_shapes(spec, index) | _norms_of_layer(spec, spec.norms_of(index))
+        layer = _mixer_shapes(spec, index) | _norms_of_layer(spec, index)
         if spec.has_mlp(index):
             layer |= _mlp_shapes(spec, spec.experts(index))
         if index == 0 and not spec.first_attn_norm:
@@ -80,16 +80,16 @@ def _bias_shapes(prefix: str, hidden: int, inner: int) -> dict[str, Shape]:
     return {f"{prefix}gate_bias": (1, inner), f"{prefix}up_bias": (1, inner), f"{prefix}down_bias": (1, hidden)}
 
 
-def _norms_of_layer(spec: ModelSpec, norms: Norms) -> dict[str, Shape]:
-    shapes: dict[str, Shape] = {}
-    has_norms_before = norms in {"pre", "both"}
-    if has_norms_before:
-        shapes |= _norm_shapes(spec, "attn_norm")
-    if has_norms_before and spec.parallel != "one":
-        shapes |= _norm_shapes(spec, "mlp_norm")
+def _norms_of_layer(spec: ModelSpec, layer: int) -> dict[str, Shape]:
+    parts = [
+        part for part, is_there in (("attn", spec.mixer(layer) != "none"), ("mlp", spec.has_mlp(layer))) if is_there
+    ]
+    norms, names = spec.norms_of(layer), list[str]()
+    if norms in {"pre", "both"}:
+        names += [f"{part}_norm" for part in parts if part == "attn" or spec.parallel != "one"]
     if norms != "pre":
-        shapes |= _norm_shapes(spec, "post_attn_norm", "post_mlp_norm")
-    return shapes
+        names += [f"post_{part}_norm" for part in parts]
+    return _norm_shapes(spec, *names)
 
 
 def _mixer_shapes(spec: ModelSpec, layer: int) -> dict[str, Shape]:
@@ -98,6 +98,8 @@ def _mixer_shapes(spec: ModelSpec, layer: int) -> dict[str, Shape]:
         return {"mix_in": (3 * hidden, hidden), "mix_conv": (hidden, spec.conv.taps), "o": (hidden, hidden)}
     if mixer == "delta" and spec.delta is not None:
         return _delta_shapes(spec.delta, hidden)
+    if mixer == "ssd" and spec.ssd is not None:
+        return _ssd_shapes(spec.ssd, hidden)
     return _attention_shapes(spec, layer) if mixer == "attention" else {}
 
 
@@ -111,6 +113,21 @@ def _delta_shapes(delta: DeltaSpec, hidden: int) -> dict[str, Shape]:
         "mix_norm": (1, delta.value_dim),
         "o": (hidden, delta.num_values),
     }
+
+
+def _ssd_shapes(ssd: SsdSpec, hidden: int) -> dict[str, Shape]:
+    shapes = {
+        "mix_in": (ssd.num_values + ssd.num_channels, hidden),
+        "mix_small": (ssd.heads, hidden),
+        "mix_conv": (ssd.num_channels, ssd.taps),
+        **dict.fromkeys(("mix_decay", "mix_dt_bias", "mix_skip"), (1, ssd.heads)),
+        "o": (hidden, ssd.num_values),
+    }
+    if ssd.conv_bias:
+        shapes["mix_conv_bias"] = (1, ssd.num_channels)
+    if ssd.norm:
+        shapes["mix_norm"] = (1, ssd.num_values)
+    return shapes
 
 
 def _attention_shapes(spec: ModelSpec, layer: int) -> dict[str, Shape]:

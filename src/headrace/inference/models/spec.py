@@ -72,7 +72,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from headrace.inference.models.latent import MlaSpec
-from headrace.inference.models.mixers import ConvSpec, DeltaSpec, Mixer, StateShape
+from headrace.inference.models.mixers import ConvSpec, DeltaSpec, Mixer, SsdSpec, StateShape
 
 Scoring = Literal["softmax", "sigmoid", "sqrt_softplus"]
 Norms = Literal["pre", "post", "both", "stream"]
@@ -325,6 +325,8 @@ class ModelSpec:
     """The short convolution of the layers with mixer "conv"."""
     delta: DeltaSpec | None = None
     """The gated delta rule of the layers with mixer "delta"."""
+    ssd: SsdSpec | None = None
+    """The state space model of the layers with mixer "ssd"."""
 
     @property
     def group_size(self) -> int:
@@ -408,13 +410,14 @@ class ModelSpec:
         mixer = self.state_mixer(layer)
         return None if mixer is None else mixer.state_shape(self.hidden_size)
 
-    def state_mixer(self, layer: int) -> ConvSpec | DeltaSpec | None:
+    def state_mixer(self, layer: int) -> ConvSpec | DeltaSpec | SsdSpec | None:
         """Return the mixer of a layer that keeps a state; None for attention and layers without mixer."""
-        return {"conv": self.conv, "delta": self.delta}.get(self.mixer(layer))
+        return {"conv": self.conv, "delta": self.delta, "ssd": self.ssd}.get(self.mixer(layer))
 
     def experts(self, layer: int) -> MoeSpec | None:
         """Return the experts of a layer; None if its MLP is dense."""
-        return self.moe if self.moe is not None and (not self.moe.layers or self.moe.layers[layer]) else None
+        is_routed = self.moe is not None and (not self.moe.layers or self.moe.layers[layer])
+        return self.moe if is_routed and self.has_mlp(layer) else None
 
     @property
     def num_parameters(self) -> int:

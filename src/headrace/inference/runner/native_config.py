@@ -5,6 +5,8 @@ from types import MappingProxyType
 from typing import Final
 
 from headrace import _native
+from headrace.core.errors import UnsupportedModel
+from headrace.inference.models.mixers import SsdSpec
 from headrace.inference.models.rope import inverse_frequencies
 from headrace.inference.models.spec import AttentionShape, ModelSpec, RopeSpec
 from headrace.inference.runner.step import RunnerLimits
@@ -60,10 +62,13 @@ def native_config(
     config.attention_shapes = [_native_shape(shape) for shape in spec.attention_shapes]
     config.kv_sources = [spec.kv_source(layer) for layer in range(spec.num_layers)]
     config.mixers, config.state_norms = list(spec.mixers), spec.state_norms or ""
+    config.mlps = list(spec.mlps)
     config.conv_taps = spec.conv.taps if spec.conv is not None else 0
     if spec.delta is not None:
         for name in _DELTA:
             setattr(config, f"delta_{name}", getattr(spec.delta, name))
+    if spec.ssd is not None:
+        _set_ssd(config, spec.ssd)
     if (moe := spec.moe) is not None:
         _copy(_EXPERTS, moe, config)
         config.shared_gate, config.expert_tolerance = moe.has_shared_router, moe.tolerance
@@ -75,6 +80,17 @@ def native_config(
     config.distance_slopes = list(spec.distance_slopes)
     _set_ropes(config, spec, max_context_tokens)
     return config
+
+
+def _set_ssd(config: _native.ModelConfig, ssd: SsdSpec) -> None:
+    if ssd.norm == "before_gate":
+        raise UnsupportedModel(
+            "The native backend has no state space models whose norm precedes the gate. Use --backend transformers."
+        )
+    config.conv_taps, config.conv_bias = ssd.taps, ssd.conv_bias
+    config.ssd_heads, config.ssd_head_dim = ssd.heads, ssd.head_dim
+    config.ssd_state_size, config.ssd_groups = ssd.state_size, ssd.groups
+    config.ssd_norm, config.ssd_norm_eps = ssd.norm is not None, ssd.norm_eps
 
 
 def native_limits(limits: RunnerLimits) -> _native.Limits:

@@ -177,7 +177,7 @@ def parts_of(spec: ModelSpec, slot_name: str) -> Iterator[Part]:
     elif name == "mix_small" and spec.delta is not None:
         yield Part(f"{prefix}mix_beta")
         yield Part(f"{prefix}mix_dt", first_row=spec.delta.value_heads)
-    elif name == "mix_in":
+    elif name == "mix_in" and spec.ssd is None:
         yield from _short_conv_parts(slot_name, spec.hidden_size)
     elif name in {"gate_up", "gate_up_bias", "shared_gate_up"}:
         prefix = f"{prefix}shared_" if name.startswith("shared_") else prefix
@@ -234,7 +234,8 @@ def _expert_parts(moe: MoeSpec, prefix: str, name: str, *, is_gated: bool) -> It
 def matrices_of(spec: ModelSpec, layer: int) -> tuple[str, ...]:
     """Return the packed matrices of a layer."""
     moe = spec.experts(layer)
-    matrices = MATRICES if spec.mixer(layer) == "attention" else ("mix_in", *MATRICES[1:])
+    mixer = {"attention": MATRICES[:2], "none": ()}.get(spec.mixer(layer), ("mix_in", MATRICES[1]))
+    matrices = (*mixer, *(MATRICES[2:] if spec.has_mlp(layer) else ()))
     if moe is None or not moe.latent_size:
         return matrices
     return (*matrices, *_LATENT_MATRICES, *(_SHARED_MATRICES if moe.shared_size else ()))

@@ -144,6 +144,7 @@ class Layer:
         turned = spec.rope_head_dim(index)
         self._rotation = None if rope is None else Rotation(rope, turned, limits.max_context_tokens)
         self.states = StateSlots.of_layer(spec, index, self._weights, limits) if spec.state_shape(index) else None
+        self._has_mixer, self._has_mlp = spec.mixer(index) != "none", spec.has_mlp(index)
         slots = limits.num_blocks * limits.block_tokens if self.owns_kv else 0
         self.keys = np.zeros((slots, shape.num_kv_heads, shape.head_dim), np.float32)
         self.values = self.keys.copy() if spec.mla is None else np.zeros((slots, 1, spec.mla.kv_rank), np.float32)
@@ -164,18 +165,24 @@ class Layer:
         `sequences` are the slots of each sequence's tokens up to the end of this step, and the number of new ones.
         """
         self._adapted = adapted
+        if not self._has_mixer:
+            return self._add_mlp(x)
         normed = self._norm_before(x, "attn_norm")
         if self.states is None:
             attended = self._attention(normed, positions, sequences)
         else:
             assert states is not None
             attended = self._state_mixer(self.states, normed, sequences, states)
+        if not self._has_mlp:
+            return x + self._norm_after(attended, "post_attn_norm")
         if self._spec.parallel:
             return x + attended + self._mlp(self._norm(x, "attn_norm" if self._spec.parallel == "one" else "mlp_norm"))
         if self._spec.norms == "stream":
             x = self._norm(x + attended, "post_attn_norm")
             return self._norm(x + self._mlp(x), "post_mlp_norm")
-        x = x + self._norm_after(attended, "post_attn_norm")
+        return self._add_mlp(x + self._norm_after(attended, "post_attn_norm"))
+
+    def _add_mlp(self, x: Float32) -> Float32:
         return x + self._norm_after(self._mlp(self._norm_before(x, "mlp_norm")), "post_mlp_norm")
 
     def _norm_before(self, x: Float32, name: str) -> Float32:

@@ -11,9 +11,10 @@ from typing import Final, Protocol
 import numpy as np
 
 from headrace.core.errors import EngineFailed
-from headrace.inference.models.mixers import DeltaSpec, StateShape
+from headrace.inference.models.mixers import DeltaSpec, SsdSpec, StateShape
 from headrace.inference.models.spec import ModelSpec
 from headrace.inference.runner.reference_activations import sigmoid, silu, softplus
+from headrace.inference.runner.reference_ssd import StateSpace
 from headrace.inference.runner.step import Float32, Int32, RunnerLimits, StateStep
 
 
@@ -102,8 +103,11 @@ def join_parts(spec: ModelSpec, layer: int, weights: Mapping[str, Float32]) -> d
 
 def state_mixer(spec: ModelSpec, layer: int, weights: Mapping[str, Float32]) -> StateMixer:
     """Return the mixer of a state layer."""
-    if (delta := spec.state_mixer(layer)) is not None and isinstance(delta, DeltaSpec):
-        return DeltaRule(delta, weights)
+    mixer = spec.state_mixer(layer)
+    if isinstance(mixer, DeltaSpec):
+        return DeltaRule(mixer, weights)
+    if isinstance(mixer, SsdSpec):
+        return StateSpace(mixer, weights)
     assert spec.mixer(layer) == "conv"
     return ShortConv()
 

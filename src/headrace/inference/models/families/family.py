@@ -116,6 +116,8 @@ GGUF_TENSORS: Final[Mapping[str, str]] = MappingProxyType(
         "down": "ffn_down.weight",
         "router": "ffn_gate_inp.weight",
         "choice_bias": "exp_probs_b.bias",
+        "latent_down": "ffn_latent_down.weight",
+        "latent_up": "ffn_latent_up.weight",
         "expert_gate": "ffn_gate_exps.weight",
         "expert_up": "ffn_up_exps.weight",
         "expert_down": "ffn_down_exps.weight",

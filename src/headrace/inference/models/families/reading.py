@@ -237,7 +237,7 @@ def gguf_experts(
     routed = tuple(
         f"blk.{layer}.{GGUF_TENSORS['router']}" in header.tensor_shapes for layer in range(min(num_layers, MAX_LAYERS))
     )
-    shared = GGUF_TENSORS["shared_gate"]
+    shared = GGUF_TENSORS["shared_up"]
     sizes = {rows for name, (rows, _) in header.tensor_shapes.items() if name.endswith(shared)}
     return MoeSpec(
         num_experts=fields.whole("expert_count"),
@@ -251,6 +251,7 @@ def gguf_experts(
         renormalize=fields.flag("expert_weights_norm", default=renormalize),
         sum_floor=sum_floor,
         factor_scale=fields.number("expert_weights_scale", 1.0) or 1.0,
+        latent_size=fields.whole("moe_latent_size", 0, minimum=0),
         shared_size=max(sizes, default=0),
         has_shared_router=any(name.endswith(GGUF_TENSORS["shared_router"]) for name in header.tensor_shapes),
     )

@@ -8,6 +8,7 @@ from headrace.inference.models.families.alibi import BLOOM, MPT
 from headrace.inference.models.families.apertus import APERTUS
 from headrace.inference.models.families.arcee import ARCEE
 from headrace.inference.models.families.baichuan import BAICHUAN
+from headrace.inference.models.families.bamba import BAMBA
 from headrace.inference.models.families.bert import BERT, ROBERTA
 from headrace.inference.models.families.chatglm import CHATGLM
 from headrace.inference.models.families.cohere import COHERE, COHERE2
@@ -31,6 +32,7 @@ from headrace.inference.models.families.hunyuan import HUNYUAN, HUNYUAN_MOE, HY_
 from headrace.inference.models.families.internlm import INTERNLM2, INTERNLM3
 from headrace.inference.models.families.lfm2 import LFM2, LFM2_MOE, LFM3
 from headrace.inference.models.families.llama import LLAMA
+from headrace.inference.models.families.mamba import MAMBA2
 from headrace.inference.models.families.minicpm import MINICPM
 from headrace.inference.models.families.minimax import MINIMAX_M2
 from headrace.inference.models.families.mistral import MINISTRAL, MINISTRAL3, MISTRAL
@@ -38,6 +40,7 @@ from headrace.inference.models.families.mistral_params import MISTRAL_PARAMS
 from headrace.inference.models.families.mixtral import MIXTRAL
 from headrace.inference.models.families.modernbert import MODERNBERT
 from headrace.inference.models.families.nemotron import NEMOTRON
+from headrace.inference.models.families.nemotron_h import NEMOTRON_H
 from headrace.inference.models.families.nomic_bert import NOMIC_BERT
 from headrace.inference.models.families.olmo import OLMO, OLMO2, OLMO3
 from headrace.inference.models.families.olmo_hybrid import OLMO_HYBRID
@@ -67,6 +70,7 @@ FAMILIES: Final = (
     *(MIXTRAL, QWEN2_MOE, QWEN3_MOE, QWEN3_NEXT, QWEN3_5, QWEN3_5_MOE, GRANITE_MOE, OLMOE, GPT_OSS, PHIMOE),
     *(GLM4_MOE, ERNIE4_5_MOE, MINIMAX_M2, DOTS1, EXAONE_MOE, HUNYUAN, HUNYUAN_MOE, HY_V3),
     *(LFM2, LFM2_MOE, LFM3),
+    *(MAMBA2, BAMBA, NEMOTRON_H),
     *(BERT, ROBERTA, MODERNBERT, NOMIC_BERT),
 )
 NESTED: Final = {
@@ -89,11 +93,7 @@ _MISSING: Final = {
     "gemma3n": "several residual streams and embeddings for each layer",
     "t5": "an encoder",
     **dict.fromkeys(("mpnet", "deberta", "deberta-v2"), "relative positions"),
-    **dict.fromkeys(
-        ("mamba", "mamba2", "falcon_h1", "nemotron_h"),
-        "a recurrent state",
-    ),
-    **dict.fromkeys(("bamba", "jamba", "zamba2", "kimi_linear"), "a recurrent state"),
+    **dict.fromkeys(("mamba", "falcon_h1", "jamba", "zamba2", "kimi_linear"), "a recurrent state"),
     **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), "sparse attention, whose positions an indexer chooses"),
     "rwkv": "a recurrent state in place of attention",
     "deepseek_v4": "compressed keys and several residual streams",
