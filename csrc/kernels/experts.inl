@@ -61,6 +61,14 @@ INLINE void score_rows(const float* router, const float* bias, int size, Share e
   }
 }
 
+// The same for `count` rows, of which kRouterRows share a load of the weights.
+INLINE void score_all_rows(const float* router, const float* bias, int size, Share experts, const float* x, int count, float* scores, int pitch) {
+  int i = 0;
+  for (; i + kRouterRows <= count; i += kRouterRows, x += kRouterRows * size, scores += kRouterRows * pitch)
+    score_rows<kRouterRows>(router, bias, size, experts, x, scores, pitch);
+  for (; i < count; i++, x += size, scores += pitch) score_rows<1>(router, bias, size, experts, x, scores, pitch);
+}
+
 // Sum of exp(score - top) over a row's `count` scores; those behind them, up to a multiple of 16, are overwritten.
 INLINE float sum_of_exponentials(float* scores, int count, float top) {
   const int padded = static_cast<int>(round_up(count, 16));
@@ -99,18 +107,9 @@ void StepRun::norm_for_experts(const Layer& layer, Rows rows) const {
 }
 
 void StepRun::score_experts(const Layer& layer, Rows rows, Share experts) const {
-  const int size = m.hidden_padded, pitch = m.experts.score_pitch();
-  for (int i = 0; i < rows.count;) {
-    float* scores = work.experts.scores + static_cast<size_t>(rows.token + i) * pitch;
-    const float* row = normed(rows.scratch + i);
-    if (rows.count - i >= kRouterRows) {
-      score_rows<kRouterRows>(layer.router, layer.router_bias, size, experts, row, scores, pitch);
-      i += kRouterRows;
-    } else {
-      score_rows<1>(layer.router, layer.router_bias, size, experts, row, scores, pitch);
-      i++;
-    }
-  }
+  const int pitch = m.experts.score_pitch();
+  score_all_rows(layer.router, layer.router_bias, m.hidden_padded, experts, normed(rows.scratch), rows.count,
+                 work.experts.scores + static_cast<size_t>(rows.token) * pitch, pitch);
 }
 
 INLINE int best_of(const float* scores, int count) {

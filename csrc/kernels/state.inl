@@ -12,10 +12,8 @@ void StepRun::keep_normed(const Layer& layer, Rows rows) const {
 
 // Computes gates of a scan, in float32.
 void StepRun::project_gates(const Layer& layer, Rows rows, Share gates) const {
-  for (int i = 0; i < rows.count; i++) {
-    score_rows<1>(layer.state.small, nullptr, m.hidden_padded, gates, normed(rows.input + i), gates_of(rows.token + i),
-                  m.gates_pitch);
-  }
+  score_all_rows(layer.state.small, nullptr, m.hidden_padded, gates, normed(rows.input), rows.count, gates_of(rows.token),
+                 m.gates_pitch);
 }
 
 StateRows StepRun::state_rows_of(int sequence) const {

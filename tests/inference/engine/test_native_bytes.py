@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from headrace.core.generation import GenerationRequest
-from headrace.inference.models.mixers import ConvSpec
+from headrace.inference.models.mixers import ConvSpec, DeltaSpec
 from headrace.inference.runner.step import RunnerLimits
 from tests.inference.engine.support import (
     EOS,
@@ -34,6 +34,11 @@ SPEC = small_spec(vocab_size=VOCAB_SIZE)
 STATE_SPEC = small_spec(
     vocab_size=VOCAB_SIZE, num_layers=3, mixers=("conv", "attention", "conv"), conv=ConvSpec(taps=3), qk_norm="head"
 )
+DELTA_SPEC = replace(
+    STATE_SPEC,
+    mixers=("delta", "attention", "delta"),
+    delta=DeltaSpec(key_heads=2, value_heads=4, key_dim=32, value_dim=32, taps=4, norm_eps=1e-6),
+)
 ROOM = RunnerLimits(
     num_blocks=96,
     block_tokens=32,
@@ -50,7 +55,7 @@ CASES = {
     "preemption": (LIMITS, 20),
 }
 """Limits and blocks. Drafts would make answers too short-lived to collide in a small pool."""
-NETWORKS = [(SPEC, *formats) for formats in FORMATS] + [(STATE_SPEC, "w8a8", "int8")]
+NETWORKS = [(SPEC, *formats) for formats in FORMATS] + [(STATE_SPEC, "w8a8", "int8"), (DELTA_SPEC, "bf16", "int8")]
 
 
 def mixed_requests() -> list[GenerationRequest]:
