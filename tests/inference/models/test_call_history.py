@@ -169,3 +169,27 @@ def test_the_history_of_a_family_is_read_as_the_calls_that_it_shows(family, size
 def test_lfm2_calls_are_written_into_the_text_that_its_template_shows():
     _, turn = turn_of("lfm2")
     assert "<|tool_call_start|>[now()]<|tool_call_end|>" in turn
+
+
+GEMMA_TURNS = (
+    "{{ tools | tojson if tools }}"
+    "{% for m in messages %}<|turn>{{ m.role }}\n{% for c in m.tool_calls or [] %}[{{ c.function.name }}]{% endfor %}"
+    "{% for r in m.tool_responses or [] %}({{ r.name }}: {{ r.response }}){% endfor %}{{ m.content }}"
+    "{% if m.content or not m.tool_responses %}<turn|>\n{% endif %}{% endfor %}"
+    "{% if add_generation_prompt and not messages[-1].tool_responses %}<|turn>model\n{% endif %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("content", "after", "expected"),
+    [
+        ("", [], "[look_up][now](look_up: sunny)"),
+        ("Sure.", [], "[look_up][now](look_up: sunny)Sure.<turn|>\n<|turn>model\n"),
+        ("", [{"role": "assistant", "content": "Done."}], "[look_up][now](look_up: sunny)Done.<turn|>\n<|turn>model\n"),
+    ],
+)
+def test_gemma_s_results_are_in_the_turn_of_their_calls_and_the_model_s_turn_is_open(content, after, expected):
+    asked, called, result = CHAT
+    chat = [asked, {**called, "content": content}, {**result, "name": None}, *after]
+    text = ChatTemplate(GEMMA_TURNS).render(ChatPrompt(messages=chat, tools=TOOLS))
+    assert text[text.index("<|turn>") :] == f"<|turn>user\nHi<turn|>\n<|turn>assistant\n{expected}"

@@ -23,11 +23,14 @@ from headrace.inference.models.chat_forms import (
     ContentForms,
     as_parts,
     find_content_forms,
+    has_gemma_turns,
     joined_chats,
     shows_calls,
     shows_tools,
     uses_tools,
+    with_gemma_turn,
     with_python_calls,
+    with_results_in_calls,
     with_tools_as_text,
     writes_python_calls,
 )
@@ -78,12 +81,16 @@ class ChatTemplate:
             text = self._choose(prompt.tools)
             if writes_python_calls(text) and not self._shows_calls(text):
                 prompt = with_python_calls(prompt)
+            elif has_gemma_turns(text):
+                prompt = with_results_in_calls(prompt)
         # 2. Content as text: the parts of a message joined. Templates that read parts get them back in `_render`.
         text = self._choose(prompt.tools)
         prompt = replace(prompt, messages=[_with_plain_content(message) for message in prompt.messages])
         # 3. Turns joined, if the template refuses them; 4. refused, if no text of the chat is in the prompt.
         rendered = self._render_turns(text, prompt, limits)
         self._check_shown(text, prompt, rendered)
+        if prompt.add_generation_prompt and has_gemma_turns(text):
+            rendered = with_gemma_turn(rendered)
         return _open_end(rendered, prompt.messages[-1]) if prompt.continues_final_message else rendered
 
     @property

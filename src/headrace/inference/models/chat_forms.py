@@ -125,6 +125,8 @@ Message = Mapping[str, object]
 _JOINED: Final = ("system", "user", "assistant")
 _PYTHON_SIGNS: Final = (PYTHON_CALLS.start, "List of tools: ")
 """Texts in the templates of models that write calls as Python does (LFM2)."""
+_GEMMA_TURN: Final = "<|turn>"
+_GEMMA_TURN_END: Final = "<turn|>\n"
 _RESULT_ROLES: Final = ("tool", "function")
 _INSTRUCTIONS: Final = f"""\
 You can call functions to answer the user. Their signatures are between these tags:
@@ -218,6 +220,41 @@ def writes_python_calls(template: str) -> bool:
 def with_python_calls(prompt: ChatPrompt) -> ChatPrompt:
     """Return a chat whose calls are in the texts beside them, as Python writes them."""
     return replace(prompt, messages=[_with_calls_as_text(message, _python_call) for message in prompt.messages])
+
+
+def has_gemma_turns(template: str) -> bool:
+    """Return whether a template is one of Gemma 4, whose older versions read results only as a part of the calls."""
+    return "tool_responses" in template and _GEMMA_TURN in template
+
+
+def with_results_in_calls(prompt: ChatPrompt) -> ChatPrompt:
+    """Return a chat with results, and the text after them, in the message of their calls: one turn of Gemma's."""
+    turns: list[dict[str, object]] = []
+    for message in prompt.messages:
+        before = turns[-1] if turns else {}
+        calls, results = before.get("tool_calls"), before.get("tool_responses", [])
+        role, content = message.get("role"), message.get("content")
+        if role == "tool" and isinstance(calls, list) and isinstance(results, list):
+            before["tool_responses"] = [*results, {"name": _called(message, calls), "response": content}]
+        elif role == "assistant" and results and not (before.get("content") or message.get("tool_calls")):
+            before["content"] = content
+        else:
+            turns.append(dict(message))
+    return replace(prompt, messages=turns)
+
+
+def _called(result: Message, calls: Sequence[Mapping[str, object]]) -> object:
+    """Return the name of the function that a result is of."""
+    functions = (call.get("function") for call in calls if call.get("id") == result.get("tool_call_id"))
+    names = (function.get("name") for function in functions if isinstance(function, Mapping))
+    return next(names, result.get("name", "unknown"))
+
+
+def with_gemma_turn(rendered: str) -> str:
+    """Open the model's turn if the last one is closed: templates leave that out after a call with text and a result."""
+    before, end, rest = rendered.rpartition(_GEMMA_TURN_END)
+    is_open = not end or _GEMMA_TURN in rest
+    return rendered if is_open else f"{before}{end}{_GEMMA_TURN}model\n{rest}"
 
 
 def uses_tools(prompt: ChatPrompt) -> bool:
