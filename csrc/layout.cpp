@@ -437,7 +437,7 @@ StateLayer state_sizes(const ModelConfig& config, int32_t layer) {
   if (state.mixer == Mixer::kSsd) return ssd_sizes(config);
   state.channels = static_cast<int32_t>(round_up(config.hidden_size, kDepth));
   state.taps = config.conv_taps;
-  state.num_units = state.channels / kStateUnit;
+  state.num_units = state.channels / kDepth;
   state.conv_inputs = 2 * state.channels;
   state.in_padded = state.row_size = 3 * state.channels;
   state.mixed_padded = state.channels;

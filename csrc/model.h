@@ -27,7 +27,6 @@ constexpr int kRedundantRows = 2;  // up to this many rows each thread quantizes
 constexpr int kSlab = 32;          // bf16 inputs of a row that lie together
 constexpr int kScanTokens = 16;    // tokens of a scan whose inputs are prepared together
 constexpr int kMaxTaps = 64;       // tokens that the convolution of a state layer sees
-constexpr int kStateUnit = 16;     // channels of a convolution that a thread computes together
 constexpr int kRankBlock = 8;      // ranks of adapters are padded to a multiple of this
 
 constexpr size_t round_up(size_t n, size_t multiple) { return (n + multiple - 1) / multiple * multiple; }

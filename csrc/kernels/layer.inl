@@ -84,7 +84,7 @@ class StepRun {
 
   void run_layers() {
     watch.start();
-    if (step.num_tokens <= column_rows(num_threads)) run_columns();
+    if (has_few_rows()) run_columns();
     else if (m.experts.count > 0 || m.has_states) run_joint_blocks();
     else run_row_blocks();
   }
@@ -220,6 +220,7 @@ class StepRun {
   static bool mixes(const Layer& layer) { return layer.qkv.num_panels > 0; }
   static bool has_mlp(const Layer& layer) { return layer.gate_up.num_panels > 0; }
   static const Matrix& first_matrix(const Layer& layer) { return mixes(layer) ? layer.qkv : layer.gate_up; }
+  bool has_few_rows() const { return step.num_tokens <= column_rows(num_threads); }
   static bool has_state(const Layer& layer) { return keeps_state(layer.state.mixer); }
   StateRows state_rows_of(int sequence) const;
   // Returns the inputs of the convolution of a token; those of earlier tokens, replayed ones too, are in the slot.
@@ -238,8 +239,8 @@ class StepRun {
                          const DeltaRow* loaded) const;
   void run_delta_head(const StateLayer& state, const StateRows& rows, int head) const;
   void run_delta(const StateLayer& state, const StateRows& rows, Share key_heads) const;
-  void run_short_conv(const StateLayer& state, const StateRows& rows, Share channels) const;
-  void run_state_units(const StateLayer& state, const StateRows& rows, Share units) const;
+  void run_short_conv(const Layer& layer, const StateRows& rows, Share channels) const;
+  void run_state_units(const Layer& layer, const StateRows& rows, Share units) const;
   void run_state_share(const Layer& layer) const;
   void quantize_mixed(const Layer& layer, Rows rows) const;
 

@@ -45,7 +45,6 @@ void StepRun::store_conv_inputs(const StateLayer& state, const StateRows& rows, 
   for (int token = rows.certain; token < rows.count; token++) copy(rows.to, state.taps - 1 + token - rows.certain, token);
 }
 
-
 // Convolves channels [begin, end) at a token, summed from the oldest tap on, and gives each vector to `visit`.
 template <class Visit>
 void StepRun::convolve(const StateLayer& state, const StateRows& rows, int token, Share channels, const Visit& visit) const {
@@ -74,13 +73,18 @@ void StepRun::store_gates(const StateLayer& state, const StateRows& rows, Share 
   }
 }
 
-// C * conv(B * x), in place: the product takes the place of x, and the result that of B.
-void StepRun::run_short_conv(const StateLayer& state, const StateRows& rows, Share channels) const {
+// C * conv(B * x), in place: the product takes the place of x, and the result that of B. In a step of few rows the result
+// is quantized for `o` at once, which saves a barrier.
+void StepRun::run_short_conv(const Layer& layer, const StateRows& rows, Share channels) const {
+  const StateLayer& state = layer.state;
+  const int width = channels.end - channels.begin;
   for (int token = 0; token < rows.count; token++) {
     float* before = qkv(rows.first + token);
     float *after = before + state.channels, *x = before + state.conv_inputs;
     for (int c = channels.begin; c < channels.end; c += W) store_f(x + c, mul(load_f(before + c), load_f(x + c)));
     convolve(state, rows, token, channels, [&](int c, vf value) { store_f(before + c, mul(load_f(after + c), value)); });
+    if (!has_few_rows()) continue;
+    quantize_row(layer.o.kind, before + channels.begin, width, work.inputs, rows.first + token, channels.begin);
   }
   store_conv_inputs(state, rows, channels);
 }
@@ -100,16 +104,17 @@ void StepRun::run_state_share(const Layer& layer) const {
       return static_cast<int>(unit < state.num_units ? unit : state.num_units);
     };
     const Share units = {unit_at(begin), unit_at(end)};
-    if (units.begin < units.end) run_state_units(state, state_rows_of(s), units);
+    if (units.begin < units.end) run_state_units(layer, state_rows_of(s), units);
     before += cost * state.num_units;
   }
 }
 
-void StepRun::run_state_units(const StateLayer& state, const StateRows& rows, Share units) const {
+void StepRun::run_state_units(const Layer& layer, const StateRows& rows, Share units) const {
+  const StateLayer& state = layer.state;
   if (state.mixer == Mixer::kDelta) return run_delta(state, rows, units);
   if (state.mixer == Mixer::kSsd) return run_ssd(state, rows, units);
   const int width = state.channels / state.num_units;
-  run_short_conv(state, rows, {units.begin * width, units.end * width});
+  run_short_conv(layer, rows, {units.begin * width, units.end * width});
 }
 
 // Quantizes the outputs of a state layer as the inputs of `o`.

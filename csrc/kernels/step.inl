@@ -101,6 +101,7 @@ void StepRun::attend_columns(int index, Rows split) {
 
 void StepRun::mix_columns(const Layer& layer, Rows split) {
   run_state_share(layer);
+  if (layer.state.mixer == Mixer::kConv) return barrier_before(layer.o, panels(layer.o).begin, Phase::kAttention);
   barrier_after(Phase::kAttention);
   store_shared_inputs(layer);
   quantize_mixed(layer, split);
