@@ -1,6 +1,7 @@
 """The routes of a deployment: weights, shares, replicas, and whether requests may wait for one."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -121,6 +122,13 @@ def test_the_shares_of_a_variants_fleets_move_with_the_traffic(
     assert [fleet.config for fleet in route.fleets] == ["c1", "c2"]
 
 
+def test_the_share_of_a_revision_is_its_part_of_the_variants_own_traffic() -> None:
+    """Variant `a` has a quarter of nine tenths of the traffic in the old revision, half of a tenth in the new one."""
+    route = routes({"a": 1, "b": 3}, {"a": 1, "b": 1}, *FIRST, ALL)["a"]
+    shares = {fleet.generation: fleet.share for fleet in route.fleets}
+    assert shares == pytest.approx({1: 0.225 / 0.275, 2: 0.05 / 0.275})
+
+
 def test_a_variant_has_the_settings_of_the_new_revision_once_all_of_its_traffic_is_there() -> None:
     both = {"a": 1.0}
     assert [routes(both, both, *stage, "a1 a2")["a"].instance_type for stage in (START, FIRST, LAST)] == [
@@ -204,6 +212,9 @@ def test_a_deletion_waits_for_its_workers_for_a_bounded_time() -> None:
     waiting = plan_removal(0.0, [stopping, ended], pass_context(bound_s))
     assert [type(action) for action in waiting.actions] == [Stop, Forget]
     assert not waiting.is_settled
+    draining = replace(stopping, ready_s=0.0)
+    early = plan_removal(0.0, [draining], pass_context(0.5))
+    assert (early.actions, early.is_settled) == ((), False)
     over = plan_removal(0.0, [stopping, ended], pass_context(bound_s + 1))
     assert over.actions == (Stop(worker="w", grace_s=0), Forget(worker="w"), Forget(worker="x"), RemoveRecord())
     done = plan_removal(0.0, [ended], pass_context(1.0))
