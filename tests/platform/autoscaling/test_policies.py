@@ -152,6 +152,8 @@ def test_a_target_tracking_policy_is_read_with_the_defaults_of_aws() -> None:
     assert target_tracking.policy_from_json({"TargetValue": 0.5, **METRIC, **members}) == TargetTracking(
         target_value=0.5, scale_out_cooldown_s=0, scale_in_cooldown_s=7, is_scale_in_disabled=True
     )
+    with pytest.raises(ValueError, match="TargetValue is 0"):
+        target_tracking.policy_from_json({"TargetValue": 0, **METRIC})
     both = {**METRIC, "CustomizedMetricSpecification": {"MetricName": "m"}}
     with pytest.raises(ValueError, match="Expected either"):
         target_tracking.policy_from_json({"TargetValue": 5, **both})

@@ -5,10 +5,11 @@ from typing import Any
 
 from headrace.platform.control.model.component import INFERENCE_COMPONENT
 from headrace.platform.control.model.worker import WORKER, CopySpec, ReplicaSpec, ReplicaStatus, WorkerRecord
+from headrace.platform.control.model.workload import State
 from headrace.platform.control.planning.endpoint import EndpointPlan, plan_endpoint, view_endpoint
 from headrace.platform.control.planning.worker_actions import RemoveRecord, Start
 from headrace.platform.state.records import Record, Unreadable
-from tests.platform.control.planning.host_world import TYPE, component_config, managed
+from tests.platform.control.planning.host_world import TYPE, HostWorld, component_config, managed
 from tests.platform.control.planning.world import World, config, pass_context, served
 
 ENDPOINT_CONFIG = {
@@ -134,6 +135,67 @@ def test_an_alarm_of_the_revision_that_is_deployed_rolls_it_back() -> None:
     watched = view_endpoint(world.record, [], workers, alarms=["errors", "other"], loads={})
     assert watched.alarm == "Alarm errors of AutoRollbackConfiguration is in ALARM."
     assert view_endpoint(world.record, [], workers, alarms=["other"], loads={}).alarm == ""
+
+
+def test_an_adapter_waits_for_the_copies_of_its_base_whose_name_has_no_case() -> None:
+    world = World(name="a", kind=INFERENCE_COMPONENT)
+    specification = {"BaseInferenceComponentName": "C", "Container": {"ArtifactUrl": "s3://b/a"}}
+    world.create({**component_config(), "specification": specification, "copies": 0})
+    adapter = plan(host(), [component(), world.record]).components["a"].deployment
+    assert adapter is not None
+    assert adapter.progress.state is State.CREATING
+    alone = plan(host(), [world.record]).components["a"].deployment
+    assert alone is not None
+    assert alone.progress.state is State.FAILED
+
+
+def test_a_component_is_routed_by_the_strategy_of_its_variant() -> None:
+    world = World(name="host")
+    (variant,) = ENDPOINT_CONFIG["ProductionVariants"]
+    routing = {"RoutingConfig": {"RoutingStrategy": "LEAST_OUTSTANDING_REQUESTS"}}
+    world.create({**ENDPOINT_CONFIG, "ProductionVariants": [{**variant, **routing}]})
+    world.settle(5)
+    planned = plan(world.record, [component()])
+    assert planned.route is not None
+    assert [route.route.strategy for route in planned.route.components] == ["LEAST_OUTSTANDING_REQUESTS"]
+
+
+def full(copies: int = 4) -> HostWorld:
+    """Return an endpoint with one instance, which has room for four copies of its component `c`."""
+    world = HostWorld(variant=managed(most=1))
+    world.add("c", copies)
+    world.settle(10)
+    return world
+
+
+def test_a_copy_waits_for_the_room_that_another_component_leaves() -> None:
+    world = full()
+    world.scale("c", 3)
+    other = world.add("d")
+    world.step(0.5)
+    assert other.state is State.CREATING
+    world.settle(20)
+    assert (other.state, world.serving("c"), world.serving("d")) == (State.IN_SERVICE, 3, 1)
+
+
+def test_copies_that_have_room_start_and_the_others_wait() -> None:
+    world = full(1)
+    world.scale("c", 6)
+    world.settle(20)
+    found = world.components["c"]
+    assert (found.state, world.serving("c")) == (State.IN_SERVICE, 4)
+    assert "2 of 6 copies are missing" in found.reason
+
+
+def test_an_update_without_room_says_that_it_needs_spare_room_and_a_creation_does_not() -> None:
+    world = full()
+    other = world.add("d")
+    world.step(0.5)
+    assert other.state is State.FAILED
+    assert "MaximumBatchSize" not in other.reason
+    world.components["c"].update(component_config(count=4))
+    world.settle(5)
+    assert "needs room for a batch of new copies (MaximumBatchSize)" in world.components["c"].reason
 
 
 def _with_instance(status: Any, instance: Any) -> Any:
