@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from headrace.platform.cluster.launcher import WorkerPhase
 from headrace.platform.control.model.component import INFERENCE_COMPONENT
 from headrace.platform.control.model.worker import WORKER, CopySpec, ReplicaSpec, ReplicaStatus, WorkerRecord
 from headrace.platform.control.model.workload import State
@@ -121,6 +122,22 @@ def test_copies_of_an_unreadable_component_keep_their_resources() -> None:
     assert planned.components["c"].actions == ()
     assert planned.components["c"].deployment is not None
     assert "not enough hardware resources" in planned.components["c"].deployment.progress.failure_reason
+    ended = replace(taken, status=ReplicaStatus(phase=WorkerPhase.EXITED))
+    started = plan(record, [broken, other], {"uid-broken": [ended]}).components["c"].actions
+    assert started == (Start(fleet=("v", 1), instance="i1"),)
+
+
+def test_asynchronous_answers_go_to_the_bucket_of_the_revision_that_serves() -> None:
+    world = World()
+    outputs = {name: {"AsyncInferenceConfig": {"OutputConfig": {"S3OutputPath": f"s3://{name}"}}} for name in "ab"}
+    world.create({**config(), **outputs["a"]})
+    world.settle(10)
+    world.update({**config("c2"), **outputs["b"]})
+    world.step()
+    route = plan(world.record, now_s=world.now_s).route
+    assert route is not None
+    assert route.async_output is not None
+    assert route.async_output.output_path == "s3://a"
 
 
 def test_an_alarm_of_the_revision_that_is_deployed_rolls_it_back() -> None:
@@ -181,6 +198,8 @@ def test_a_copy_waits_for_the_room_that_another_component_leaves() -> None:
 def test_copies_that_have_room_start_and_the_others_wait() -> None:
     world = full(1)
     world.scale("c", 6)
+    world.step(0.5)
+    assert world.components["c"].num_made == 4, "in the pass that finds that two have no room"
     world.settle(20)
     found = world.components["c"]
     assert (found.state, world.serving("c")) == (State.IN_SERVICE, 4)
