@@ -118,6 +118,12 @@ def test_unusual_tags_lose_no_text(text, opening, expected):
     assert reasoning_and_content(THINK, text, opening) == expected
 
 
+@pytest.mark.parametrize("num_characters", [502, 505, 510, 600])
+def test_a_header_that_is_too_long_is_content_at_once(num_characters):
+    text = "x" * num_characters + "<|message|>a"
+    assert make_parser(HARMONY, "").feed(f"<|channel|>{text}") == [ContentText(text)]
+
+
 FINAL = "<|start|>assistant<|channel|>final<|message|>"
 ANALYSIS = "<|channel|>analysis<|message|>"
 
