@@ -42,6 +42,7 @@ _SCALING = "platform/autoscaling"
 MODULES = {
     "inference/engine/core/scheduler.py": "inference/engine/core",
     "inference/engine/core/blocks.py": "inference/engine/core",
+    "inference/engine/core/states.py": "inference/engine/core/test_states.py inference/engine/test_state_bytes.py",
     "inference/engine/core/step_time.py": "inference/engine/core",
     "inference/engine/core/step_input.py": "inference/engine/core inference/engine/service",
     "inference/engine/spec_decode/token_match.py": "inference/engine/spec_decode",
