@@ -37,9 +37,10 @@ def test_a_context_beyond_the_rope_is_refused_with_the_setting_that_stretches_it
         load_engine(ServerSettings(model=str(tmp_path), max_model_len=200))
 
 
-async def test_ten_turns_with_a_model_of_state_layers_compute_few_tokens_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("network", ["lfm 2", "qwen 3.5", "granite 4 h"])
+async def test_ten_turns_with_a_model_of_state_layers_compute_few_tokens_again(network: str, tmp_path: Path) -> None:
     folder = tmp_path / "model"
-    write_checkpoint("lfm 2", folder)
+    write_checkpoint(network, folder)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 2048}))
     settings = ServerSettings(model=str(folder), cache_dir=tmp_path, threads=1, dtype="w8a8", max_num_seqs=4)
