@@ -66,6 +66,10 @@ def test_a_quantized_folder_holds_the_weights_within_a_step(tmp_path, config, bi
     written = json.loads((tmp_path / "out" / "config.json").read_text())
     assert written["quantization_config"]["format"] == {8: "int-quantized", 4: "pack-quantized"}[bits]
     assert SMOOTHED_KEY not in written
+    stored = (tmp_path / "out" / "model.safetensors").read_bytes()
+    header = json.loads(stored[8 : 8 + int.from_bytes(stored[:8], "little")])
+    assert header["model.norm.weight"]["shape"] == [config["hidden_size"]]
+    assert header["model.embed_tokens.weight"]["shape"] == [config["vocab_size"], config["hidden_size"]]
     assert shown == [("Quantizing", done, 2, "layers") for done in (0, 1, 2)]
     assert [report.index for report in reports] == [0, 1]
     for report in reports:
