@@ -35,6 +35,22 @@ class LayoutBuilder {
   }
 };
 
+int32_t padded(int32_t size, int multiple) { return static_cast<int32_t>(round_up(size, multiple)); }
+
+void add_latents(LayoutBuilder& builder, const ModelConfig& config, const std::string& prefix, int32_t num_heads) {
+  const Mla& mla = config.mla;
+  const auto add_matrix = [&](const std::string& name, int32_t rows, int32_t columns) {
+    builder.add_matrix(prefix + name, config.layer_kind(prefix + name), rows, padded(columns, kDepth));
+  };
+  if (mla.query_rank > 0) {
+    builder.add_vector(prefix + "q_a_norm", mla.query_rank);
+    add_matrix("q_b", padded(num_heads * mla.query_dim(), kPanel), mla.query_rank);
+  }
+  builder.add_vector(prefix + "kv_a_norm", mla.rank);
+  add_matrix("k_b", num_heads * padded(mla.rank, kPanel), mla.key_dim);
+  add_matrix("v_b", num_heads * padded(mla.value_dim, kPanel), mla.rank);
+}
+
 void add_attention(LayoutBuilder& builder, const ModelConfig& config, int32_t index, const std::string& prefix) {
   const AttentionShape shape = config.attention(index);
   const LayerSizes sizes = layer_sizes(config, index);
@@ -44,6 +60,7 @@ void add_attention(LayoutBuilder& builder, const ModelConfig& config, int32_t in
     if (sizes.keys > 0) builder.add_vector(prefix + "k_norm", config.has_norm_of_heads() ? shape.head_dim : sizes.keys);
   }
   if (config.sinks) builder.add_vector(prefix + "sinks", shape.num_heads);
+  if (config.mla.rank > 0) add_latents(builder, config, prefix, shape.num_heads);
 }
 
 void add_state_mixer(LayoutBuilder& builder, const Model& model, const StateLayer& state, const std::string& prefix,
@@ -177,7 +194,29 @@ void check_kv_source(const ModelConfig& config, int32_t layer) {
   require(own.num_kv_heads == other.num_kv_heads && own.head_dim == other.head_dim, name + ", whose heads differ");
 }
 
+void check_mla(const ModelConfig& config) {
+  const Mla& mla = config.mla;
+  if (mla.rank == 0) return;
+  const auto refuse = [](bool found, const char* part) {
+    require(!found, std::string("latent attention with ") + part + " is not supported");
+  };
+  refuse(!config.attention_shapes.empty(), "heads that differ by layer");
+  refuse(!config.attention_gate.empty(), "gates");
+  refuse(!config.qk_norm.empty() || config.qkv_clip > 0, "norms or clipping of heads");
+  refuse(!config.causal, "attention to later tokens");
+  require(mla.rank > 0 && mla.rank % 16 == 0 && mla.query_rank >= 0 && mla.query_rank % 16 == 0,
+          "the ranks of latent attention must be multiples of 16");
+  require(mla.key_dim > 0 && mla.rope_dim > 0 && mla.rope_dim % 2 == 0 && mla.value_dim > 0,
+          "every part of a head of latent attention must have numbers");
+  require(config.num_kv_heads == 1 && config.head_dim == mla.rank + mla.rope_dim,
+          "latent attention has one KV head: the latent and the part that turns");
+  require(int64_t{1} * config.num_heads * std::max({mla.query_dim(), mla.rank, mla.value_dim}) < (int64_t{1} << 26),
+          "the heads of latent attention are too large");
+  require(mla.growth >= 0 && (mla.growth == 0 || mla.growth_period > 0), "queries grow by periods of positions");
+}
+
 void check_attention(const ModelConfig& config) {
+  check_mla(config);
   const auto one_a_layer = [&](const char* name, size_t size) {
     require(size == 0 || size == static_cast<size_t>(config.num_layers), std::string(name) + " must have one entry a layer");
   };
@@ -197,7 +236,8 @@ void check_attention(const ModelConfig& config) {
     const int32_t rope = config.rope(i);
     require(rope >= 0 && rope < num_ropes, "rope_of_layer names rope " + std::to_string(rope) + "; expected 0 to " +
                                                std::to_string(num_ropes - 1));
-    require(config.rope_frequencies[rope].size() == static_cast<size_t>(shape.head_dim) / 2,
+    const int32_t turning = config.mla.rank > 0 ? config.mla.rope_dim : shape.head_dim;
+    require(config.rope_frequencies[rope].size() == static_cast<size_t>(turning) / 2,
             "the rope of a layer must have head_dim / 2 frequencies");
   }
 }
@@ -381,13 +421,20 @@ LayerSizes layer_sizes(const ModelConfig& config, int32_t layer) {
     sizes.attention_padded = state.mixed_padded;
     return sizes;
   }
+  const Mla& mla = config.mla;
   sizes.queries = shape.num_heads * shape.head_dim;
   sizes.keys = config.owns_kv(layer) ? shape.num_kv_heads * shape.head_dim : 0;
   sizes.values = shape.keys_as_values ? 0 : sizes.keys;
+  int32_t head_outputs = sizes.queries;
+  if (mla.rank > 0) {
+    sizes.queries = mla.query_rank > 0 ? mla.query_rank : shape.num_heads * mla.query_dim();
+    sizes.values = 0;
+    head_outputs = shape.num_heads * mla.value_dim;
+  }
   sizes.gates = config.num_gates(layer);
   const size_t outputs = size_t{1} * sizes.queries + sizes.keys + sizes.values + sizes.gates;
   sizes.qkv_padded = static_cast<int32_t>(round_up(outputs, kPanel));
-  sizes.attention_padded = static_cast<int32_t>(round_up(sizes.queries, kDepth));
+  sizes.attention_padded = static_cast<int32_t>(round_up(head_outputs, kDepth));
   return sizes;
 }
 
@@ -447,7 +494,7 @@ StateLayer state_sizes(const ModelConfig& config, int32_t layer) {
 namespace {
 
 size_t kv_head_bytes(const ModelConfig& config, int32_t head_dim) {
-  const size_t numbers = size_t{2} * kBlockTokens * head_dim;
+  const size_t numbers = size_t{kBlockTokens} * (head_dim + (config.mla.rank > 0 ? config.mla.rank : head_dim));
   return config.kv_kind() == KvKind::kBf16 ? numbers * 2 : numbers + 2 * kBlockTokens * sizeof(float);
 }
 
@@ -512,6 +559,7 @@ Model make_dimensions(const ModelConfig& config) {
                      config.latent_size > 0, config.renormalize, config.shared_gate,
                      config.expert_tolerance, parse_choice(config)};
   }
+  model.mla = config.mla;
   model.norm_eps = config.norm_eps;
   model.embedding_scale = config.embedding_scale;
   model.attention_softcap = config.attention_softcap;

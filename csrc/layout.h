@@ -61,6 +61,7 @@ struct ModelConfig {
   std::string group_score = "best_two";   // best or best_two: the scores by which a group of experts is chosen
   int32_t num_groups = 1, top_groups = 1;
   bool choice_bias = false;               // added to the scores for the choice only
+  Mla mla{};                              // rank 0: none
   float router_softcap = 0.0f, sum_floor = 0.0f, factor_scale = 1.0f;
   int32_t latent_size = 0;                // input and output of the routed experts; 0: the hidden size
   int32_t shared_size = 0;                // of the shared MLP beside experts with a latent input; 0: none

@@ -18,7 +18,7 @@ constexpr int kW4Group = 32;       // group of W4 weights and of their activatio
 constexpr float kTermRatio = 254;  // steps of the second term of an activation in one of the first: half a step is 127
 constexpr int kBlockTokens = 32;   // tokens of a KV block
 constexpr int kChunkTokens = 256;  // attention processes a context in chunks of this, at absolute positions
-constexpr int kMaxHeadDim = 512;
+constexpr int kMaxHeadDim = 576;
 constexpr int kBlockRows = 64;     // rows of a block in the row-split step
 constexpr int kColumnRows = 128;   // the largest step that is split by columns
 constexpr int kColumnRowsPerThread = 24;
@@ -114,7 +114,10 @@ struct Heads {
   bool keys_as_values;  // the layer computes no values: they are its keys, before norm and rotation
   int32_t num_gates;    // of the output of attention, behind q, k and v; 0: none, `count`: one a head
   float scale;          // of the scores
+  int32_t value_dim;    // numbers of a cached value; with latent attention the first ones of the key
+  int32_t output_dim;   // numbers that a head gives to `o`
 
+  constexpr int outputs() const { return count * output_dim; }
   constexpr int queries() const { return count * dim; }
   constexpr int keys() const { return owns_kv ? num_kv * dim : 0; }
   constexpr int values() const { return keys_as_values ? 0 : keys(); }
@@ -185,6 +188,18 @@ struct StateCache {
   float* slot(int32_t slot) const { return base + (slot < 0 ? num_slots : slot) * slot_size; }
 };
 
+// Sizes of latent attention (inference/models/latent.py); `rank` 0: the model has none. A key is the latent and then the
+// part that turns, the query of a head `key_dim` numbers and then those that turn.
+struct Mla {
+  int32_t rank, query_rank, key_dim, rope_dim, value_dim;
+  float eps;                // of the norms of latents
+  float growth;             // of queries, times the logarithm of 1 + whole periods of their position
+  int32_t growth_period;
+
+  constexpr int query_dim() const { return key_dim + rope_dim; }
+  constexpr int query_outputs(const Heads& heads) const { return query_rank > 0 ? query_rank : heads.count * query_dim(); }
+};
+
 struct Layer {
   StateLayer state;
   Heads heads;
@@ -204,6 +219,10 @@ struct Layer {
   Matrix qkv, o, gate_up, down;
   // Of experts with a latent input: from the hidden state to it and back, and the shared MLP, without panels if there is none
   Matrix latent_down, latent_up, shared_gate_up, shared_down;
+  const float *q_a_norm, *kv_a_norm;            // of the latents; null where there are none
+  // Of latent attention: `qkv` has the outputs of q_a (or of q_b, where queries have no latent) and kv_a; k_b and v_b have
+  // a matrix for each head
+  Matrix q_b, k_b, v_b;
   int32_t window;                               // 0: none
 };
 
@@ -252,6 +271,7 @@ struct Model {
   bool norms_by_head;      // `q_norms` and `k_norms` are layer norms of each head, not one RMS norm of all heads
   bool norms_rotated;      // `q_norm` and `k_norm` follow the rotary embedding
   Experts experts;
+  Mla mla;
   float norm_eps, embedding_scale;
   float attention_softcap, logit_softcap, qkv_clip;  // 0: none
   float swiglu_limit;      // of the clamped swiglu
@@ -321,6 +341,16 @@ struct ExpertWorkspace {
   float* latent;          // [T][io_padded] inputs of the routed experts, then their sum; null without a latent input
 };
 
+// Temporaries of latent attention.
+struct MlaWorkspace {
+  float* queries;      // [scratch_rows][query_pitch]
+  // Queries that meet latents, which the sums of latents replace: of all rows and heads if the step is split by columns,
+  // else [threads][thread_rows] of one head
+  float* absorbed;
+  Activations inputs;  // [threads][thread_rows] of k_b or v_b of a head
+  int32_t query_pitch, thread_rows;
+};
+
 struct Workspace {
   float* x;         // [T][hidden_padded] the residual stream
   float* qkv;       // [T][qkv_padded], in state layers a row of these
@@ -343,6 +373,7 @@ struct Workspace {
   int32_t adapter_inner_pitch;
   int32_t scratch_rows, gated_rows;
   ExpertWorkspace experts;
+  MlaWorkspace mla;
 };
 
 struct StepOutputs {

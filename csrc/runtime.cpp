@@ -70,6 +70,20 @@ ExpertWorkspace carve_experts(const Model& model, size_t tokens, size_t scratch_
   return work;
 }
 
+MlaWorkspace carve_mla(const ModelConfig& config, const Limits& limits, size_t scratch_rows, size_t threads, Carver& carver) {
+  MlaWorkspace work{};
+  const Mla& mla = config.mla;
+  if (mla.rank == 0) return work;
+  const size_t columns = std::min(limits.max_step_tokens, kColumnRows), dim = config.head_dim, heads = config.num_heads;
+  work.thread_rows = static_cast<int32_t>(columns);
+  work.query_pitch = static_cast<int32_t>(round_up(heads * mla.query_dim(), kPanel));
+  if (mla.query_rank > 0) work.queries = carver.take<float>(scratch_rows * work.query_pitch);
+  work.absorbed = carver.take<float>(columns * std::max(heads, threads) * dim);
+  const size_t inputs = round_up(std::max(mla.key_dim, mla.rank), kDepth);
+  work.inputs = carve_activations(threads * columns, static_cast<int32_t>(inputs), input_format(config), carver);
+  return work;
+}
+
 Workspace carve_workspace(const ModelConfig& config, const Model& model, const Limits& limits, int num_threads,
                           Carver& carver) {
   const InputFormat format = input_format(config);
@@ -87,7 +101,9 @@ Workspace carve_workspace(const ModelConfig& config, const Model& model, const L
   work.gated = carver.take<float>(threads * work.gated_rows * kDepth);
   work.projected = carver.take<float>(rows * model.hidden_padded);
   const int32_t io = model.experts.io_padded, shared = static_cast<int32_t>(round_up(config.shared_size, kDepth));
-  work.inputs = carve_activations(rows, std::max({model.hidden_padded, model.attention_padded, io}), format, carver);
+  const auto query_rank = static_cast<int32_t>(round_up(config.mla.query_rank, kDepth));
+  const int32_t widest_input = std::max({model.hidden_padded, model.attention_padded, io, query_rank});
+  work.inputs = carve_activations(rows, widest_input, format, carver);
   work.gated_inputs = carve_activations(rows, std::max(model.intermediate_padded, shared), format, carver);
   work.logits = carver.take<float>(logit_rows * model.vocab_padded);
   work.row_buffers = carver.take<float>(threads * model.hidden_padded);
@@ -103,6 +119,7 @@ Workspace carve_workspace(const ModelConfig& config, const Model& model, const L
     work.adapter_inputs = carve_activations(threads, widest, {2, 2}, carver);
   }
   work.experts = carve_experts(model, tokens, rows, format, carver);
+  work.mla = carve_mla(config, limits, rows, threads, carver);
   return work;
 }
 
@@ -194,7 +211,9 @@ Heads heads_of(const ModelConfig& config, int index) {
   const double usual = 1.0 / std::sqrt(static_cast<double>(shape.head_dim));
   const float scale = config.attention_scale > 0 ? config.attention_scale : static_cast<float>(usual);
   return {shape.num_heads, shape.num_kv_heads, shape.num_heads / shape.num_kv_heads, shape.head_dim, config.owns_kv(index),
-          shape.keys_as_values, config.num_gates(index), scale};
+          shape.keys_as_values, config.num_gates(index), scale,
+          config.mla.rank > 0 ? config.mla.rank : shape.head_dim,
+          config.mla.rank > 0 ? config.mla.value_dim : shape.head_dim};
 }
 
 }  // namespace
@@ -284,6 +303,13 @@ void Runtime::connect_layer(const Layout& layout, int index) {
     layer.latent_up = matrix("latent_up");
     if (config_.shared_size > 0) layer.shared_gate_up = matrix("shared_gate_up");
     if (config_.shared_size > 0) layer.shared_down = matrix("shared_down");
+  }
+  layer.q_a_norm = vector("q_a_norm", config_.mla.query_rank > 0);
+  layer.kv_a_norm = vector("kv_a_norm", config_.mla.rank > 0);
+  if (config_.mla.query_rank > 0) layer.q_b = matrix("q_b");
+  if (config_.mla.rank > 0) {
+    layer.k_b = matrix("k_b");
+    layer.v_b = matrix("v_b");
   }
   layer.window = config_.windows.empty() ? 0 : config_.windows[index];
   layer.rope = ropes_[config_.rope(index)];

@@ -45,11 +45,8 @@ INLINE const uint8_t* piece_ahead(const Context& context, const Context& followi
   return following.piece(after < following.last_block ? after : following.last_block);
 }
 
-INLINE void load_query(AttentionTile& tile, int r, KvKind kind, const HeadShape& shape, const float* head, int position) {
-  const float scale = shape.layer->heads.scale;
-  const int d = shape.layer->heads.dim;
-  alignas(64) float query[kMaxHeadDim];
-  rotate_head(shape, head, shape.layer->q_norm, position, query);
+// Stores a query of `d` numbers, which are multiplied by `scale`, in the format of the cache.
+INLINE void quantize_query(AttentionTile& tile, int r, KvKind kind, const float* query, int d, float scale) {
   if (kind == KvKind::kInt8) {
     int32_t total;
     tile.scales[r] = quantize_s8(query, d, tile.queries[r], &total) * (scale * kLog2E);
@@ -60,6 +57,13 @@ INLINE void load_query(AttentionTile& tile, int r, KvKind kind, const HeadShape&
   for (int i = 0; i < d; i += W) {
     store_bf16(reinterpret_cast<uint16_t*>(tile.queries[r]) + i, mul(load_f(query + i), factor));
   }
+}
+
+INLINE void load_query(AttentionTile& tile, int r, KvKind kind, const HeadShape& shape, const float* head, int position) {
+  const Heads& heads = shape.layer->heads;
+  alignas(64) float query[kMaxHeadDim];
+  rotate_head(shape, head, shape.layer->q_norm, position, query);
+  quantize_query(tile, r, kind, query, heads.dim, heads.scale);
 }
 
 template <int ROWS>
@@ -82,11 +86,12 @@ INLINE void prefetch_pair(const uint8_t* data, size_t distance) {
 
 // Computes the scores of a block, whose first token is `at` within the chunk, and prefetches the block `ahead`.
 template <KvKind KV, int ROWS>
-INLINE void score_block(const AttentionTile& tile, const uint8_t* piece, const uint8_t* ahead, int d, int at,
+INLINE void score_block(const AttentionTile& tile, const uint8_t* piece, const uint8_t* ahead, int d, int dv, int at,
                         AttentionState<ROWS>& s) {
   constexpr bool kInt = KV == KvKind::kInt8;
   const int steps = kInt ? d / 4 : d / 2;
   const size_t key_bytes = static_cast<size_t>(steps) * 4 * kBlockTokens;
+  const size_t scales_at = static_cast<size_t>(d + dv) * kBlockTokens;  // int8
   for (int token = 0; token < kBlockTokens; token += 2 * W) {
     const uint8_t* keys = piece + token * 4;
     vi part[ROWS][2];
@@ -114,8 +119,8 @@ INLINE void score_block(const AttentionTile& tile, const uint8_t* piece, const u
       }
     }
     if constexpr (kInt) {
-      if constexpr (ROWS <= kRowsOfDecode) prefetch_pair<8 * W>(ahead + 2 * key_bytes + token * 4, 4 * kBlockTokens);
-      const float* scales = reinterpret_cast<const float*>(piece + 2 * key_bytes) + token;
+      if constexpr (ROWS <= kRowsOfDecode) prefetch_pair<8 * W>(ahead + scales_at + token * 4, 4 * kBlockTokens);
+      const float* scales = reinterpret_cast<const float*>(piece + scales_at) + token;
       const vf s0 = load_f(scales), s1 = load_f(scales + W);
       UNROLL for (int r = 0; r < ROWS; r++) {
         const vf scale = set_f(tile.scales[r]);
@@ -218,7 +223,7 @@ INLINE void weigh_row(AttentionState<ROWS>& s, int r, const Seen& seen) {
 
 // Adds weights times values of chunk tokens [from, to) to VECTORS vectors of the output, from dimension `dim` on.
 template <KvKind KV, int ROWS, int VECTORS>
-INLINE void add_values(const Context& context, int chunk_begin, int from, int to, int d, int dim,
+INLINE void add_values(const Context& context, int chunk_begin, int from, int to, int d, int dv, int dim,
                        AttentionState<ROWS>& s) {
   constexpr bool kInt = KV == KvKind::kInt8;
   const size_t key_bytes = static_cast<size_t>(d) * kBlockTokens * (kInt ? 1 : 2);
@@ -233,7 +238,7 @@ INLINE void add_values(const Context& context, int chunk_begin, int from, int to
     for (int pair = 0; pair < kBlockTokens / 2; pair++) {
       vi x[VECTORS];
       UNROLL for (int v = 0; v < VECTORS; v++) {
-        const size_t at = static_cast<size_t>(pair * d + dim + v * W) * 2;
+        const size_t at = static_cast<size_t>(pair * dv + dim + v * W) * 2;
         if constexpr (kInt) x[v] = load_s8_as_s16(reinterpret_cast<const int8_t*>(values) + at);
         else x[v] = load_i(values + at * 2);
       }
@@ -254,13 +259,14 @@ INLINE void add_values(const Context& context, int chunk_begin, int from, int to
 }
 
 template <KvKind KV, int ROWS>
-INLINE void add_all_values(const Context& context, int chunk_begin, int from, int to, int d, AttentionState<ROWS>& s) {
+INLINE void add_all_values(const Context& context, int chunk_begin, int from, int to, int d, int dv,
+                           AttentionState<ROWS>& s) {
   int dim = 0;
   if constexpr (ROWS <= kWideAttentionRows) {
-    for (; dim + 4 * W <= d; dim += 4 * W) add_values<KV, ROWS, 4>(context, chunk_begin, from, to, d, dim, s);
+    for (; dim + 4 * W <= dv; dim += 4 * W) add_values<KV, ROWS, 4>(context, chunk_begin, from, to, d, dv, dim, s);
   }
-  for (; dim + 2 * W <= d; dim += 2 * W) add_values<KV, ROWS, 2>(context, chunk_begin, from, to, d, dim, s);
-  for (; dim < d; dim += W) add_values<KV, ROWS, 1>(context, chunk_begin, from, to, d, dim, s);
+  for (; dim + 2 * W <= dv; dim += 2 * W) add_values<KV, ROWS, 2>(context, chunk_begin, from, to, d, dv, dim, s);
+  for (; dim < dv; dim += W) add_values<KV, ROWS, 1>(context, chunk_begin, from, to, d, dv, dim, s);
 }
 
 INLINE void cap_scores(float* scores, int from, int to, float cap) {
@@ -276,8 +282,9 @@ INLINE void add_distances(float* scores, int from, int to, float slope, int dist
   }
 }
 
+// `d` and `dv`: numbers of a key and of a value.
 template <KvKind KV, int ROWS>
-NOINLINE void attend_rows(const AttentionTile& tile, const Context& context, const Context& following, int d) {
+NOINLINE void attend_rows(const AttentionTile& tile, const Context& context, const Context& following, int d, int dv) {
   AttentionState<ROWS> s;
   int first = tile.begin[0], last = tile.end[0];
   for (int r = 0; r < ROWS; r++) {
@@ -285,7 +292,7 @@ NOINLINE void attend_rows(const AttentionTile& tile, const Context& context, con
     last = tile.end[r] > last ? tile.end[r] : last;
     s.largest[r] = tile.sinks[r];
     s.sum[r] = tile.sinks[r] > kNoScore ? 1.0f : 0.0f;
-    for (int i = 0; i < d; i += W) store_f(&s.out[r][i], zero_f());
+    for (int i = 0; i < dv; i += W) store_f(&s.out[r][i], zero_f());
   }
   for (int chunk = first / kChunkTokens * kChunkTokens; chunk < last; chunk += kChunkTokens) {
     const int from = first > chunk ? (first - chunk) / kBlockTokens * kBlockTokens : 0;
@@ -293,18 +300,18 @@ NOINLINE void attend_rows(const AttentionTile& tile, const Context& context, con
     const int to = rest < kChunkTokens ? rest : kChunkTokens;
     for (int token = from; token < to; token += kBlockTokens) {
       const int block = (chunk + token) / kBlockTokens;
-      score_block<KV, ROWS>(tile, context.piece(block), piece_ahead(context, following, block), d, token, s);
+      score_block<KV, ROWS>(tile, context.piece(block), piece_ahead(context, following, block), d, dv, token, s);
     }
     for (int r = 0; r < ROWS; r++) {
       if (tile.softcap > 0) cap_scores(s.scores[r], from, to, tile.softcap);
       if (tile.has_slopes) add_distances(s.scores[r], from, to, tile.slopes[r], chunk - tile.positions[r]);
       weigh_row<KV, ROWS>(s, r, Seen(from, to, tile.begin[r] - chunk, tile.end[r] - chunk));
     }
-    add_all_values<KV, ROWS>(context, chunk, from, to, d, s);
+    add_all_values<KV, ROWS>(context, chunk, from, to, d, dv, s);
   }
   for (int r = 0; r < ROWS; r++) {
     const vf inverse = set_f(1.0f / s.sum[r]);
-    for (int i = 0; i < d; i += W) store_f(tile.out[r] + i, mul(load_f(&s.out[r][i]), inverse));
+    for (int i = 0; i < dv; i += W) store_f(tile.out[r] + i, mul(load_f(&s.out[r][i]), inverse));
   }
 }
 
@@ -315,19 +322,24 @@ INLINE int padded_rows(int count) {
 }
 
 template <KvKind KV>
-INLINE void attend(const AttentionTile& tile, const Context& context, const Context& following, int d) {
+INLINE void attend_kind(const AttentionTile& tile, const Context& context, const Context& following, int d, int dv) {
   switch (padded_rows(tile.num_rows)) {
-    case 1: return attend_rows<KV, 1>(tile, context, following, d);
-    case 2: return attend_rows<KV, 2>(tile, context, following, d);
-    case 3: return attend_rows<KV, 3>(tile, context, following, d);
-    case 4: return attend_rows<KV, 4>(tile, context, following, d);
+    case 1: return attend_rows<KV, 1>(tile, context, following, d, dv);
+    case 2: return attend_rows<KV, 2>(tile, context, following, d, dv);
+    case 3: return attend_rows<KV, 3>(tile, context, following, d, dv);
+    case 4: return attend_rows<KV, 4>(tile, context, following, d, dv);
     default:
       if constexpr (kRowsAttention > 4) {
-        if (tile.num_rows <= 6) return attend_rows<KV, 6>(tile, context, following, d);
-        if (tile.num_rows <= 8) return attend_rows<KV, 8>(tile, context, following, d);
-        return attend_rows<KV, 12>(tile, context, following, d);
+        if (tile.num_rows <= 6) return attend_rows<KV, 6>(tile, context, following, d, dv);
+        if (tile.num_rows <= 8) return attend_rows<KV, 8>(tile, context, following, d, dv);
+        return attend_rows<KV, 12>(tile, context, following, d, dv);
       }
   }
+}
+
+INLINE void attend(KvKind kind, const AttentionTile& tile, const Context& context, const Context& following, const Heads& heads) {
+  if (kind == KvKind::kInt8) attend_kind<KvKind::kInt8>(tile, context, following, heads.dim, heads.value_dim);
+  else attend_kind<KvKind::kBf16>(tile, context, following, heads.dim, heads.value_dim);
 }
 
 // Pads a tile to a row count that a kernel is instantiated for.

@@ -45,7 +45,9 @@ void StepRun::run_columns() {
       project_qkv(layer, every, panels(layer.qkv));
       project_gates(layer, every, share_of(layer.state.num_gates, thread, num_threads));
       barrier_after(Phase::kQkv);
-      has_state(layer) ? mix_columns(layer, split) : attend_columns(index, split);
+      if (has_state(layer)) mix_columns(layer, split);
+      else if (is_latent(layer)) attend_latents_by_columns(index, every, split);
+      else attend_columns(index, split);
       shrink(layer, kAdaptedOutput, layer.o, work.inputs, every.scratch, Phase::kOutput);
       project_residual(layer.o, work.inputs, layer.o_bias, target_of_o(layer), every, panels(layer.o),
                        adapted_of(layer, kAdaptedOutput, every));
@@ -173,7 +175,8 @@ void StepRun::begin_layer(int index, Rows rows) const {
   project_gates(layer, rows, {0, layer.state.num_gates});
   watch.end(Phase::kQkv);
   if (finishes_qkv(layer)) finish_qkv(layer, rows);
-  for (int i = 0; layer.heads.owns_kv && i < rows.count; i++) {
+  if (is_latent(layer)) store_latents(index, rows);
+  for (int i = 0; !is_latent(layer) && layer.heads.owns_kv && i < rows.count; i++) {
     for (int head = 0; head < layer.heads.num_kv; head++) store_keys(index, layer, rows.token + i, head);
   }
   watch.end(Phase::kKeys);
@@ -190,7 +193,7 @@ void StepRun::finish_mixer(int index, Rows rows) const {
   if (has_state(layer)) {
     quantize_mixed(layer, rows);
   } else {
-    attend_rows_of(index, rows);
+    is_latent(layer) ? attend_latents_of(index, rows) : attend_rows_of(index, rows);
     watch.end(Phase::kAttention);
     if (!quantizes_heads(layer)) quantize_attention(layer, rows);
   }

@@ -17,7 +17,19 @@ class AttentionShape:
     head_dim: int
     keys_as_values: bool
 
+class Mla:
+    rank: int
+    query_rank: int
+    key_dim: int
+    rope_dim: int
+    value_dim: int
+    eps: float
+    growth: float
+    growth_period: int
+    def __init__(self) -> None: ...
+
 class ModelConfig:
+    mla: Mla
     dtype: str
     kv_dtype: str
     num_layers: int

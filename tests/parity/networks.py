@@ -63,6 +63,8 @@ def longrope(num_pairs: int, original: int, **others: object) -> dict[str, objec
     return {"rope_parameters": LONGROPE | factors | others, "original_max_position_embeddings": original}
 
 
+ABSENT = "absent"
+"""Removes a key of `SHAPE` that the class of a config does not accept."""
 GEMMA2 = {
     "query_pre_attn_scalar": 24,
     "attn_logit_softcapping": 5.0,
@@ -70,8 +72,6 @@ GEMMA2 = {
     "sliding_window": 17,
     "tie_word_embeddings": True,
 }
-ABSENT = "absent"
-"""Removes a key of `SHAPE` that the class of a config does not accept."""
 NO_HEAD_DIM = {"head_dim": ABSENT}
 ONE_KEY_A_HEAD = {"num_key_value_heads": None, "n_inner": 96}
 OPT = {"word_embed_proj_dim": 80, "head_dim": 16} | ONE_KEY_A_HEAD
@@ -88,6 +88,20 @@ ROUTED = {
 }
 """Experts with the keys of DeepSeek-V3."""
 NAMED_EXPERTS = {"num_experts": 12, "num_experts_per_tok": 3, "moe_intermediate_size": 32, "num_shared_experts": 1}
+LATENT: dict[str, object] = {
+    "head_dim": ABSENT,
+    "kv_lora_rank": 64,
+    "q_lora_rank": 96,
+    "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 48,
+    "num_key_value_heads": 4,
+    "rms_norm_eps": 0.02,
+    "pad_token_id": 0,
+}
+"""Latent attention; its own norms have another epsilon."""
+DEEPSEEK_YARN = YARN | {"mscale": 0.707, "mscale_all_dim": 0.707}
+INDEXER = {"index_n_heads": 2, "index_head_dim": 32}
 BLOOM = {**dict.fromkeys(SHAPE, ABSENT), "vocab_size": VOCAB_SIZE, "hidden_size": 128, "n_head": 8, "n_layer": 3}
 GRANITE_EXPERTS = {
     "num_local_experts": 6,
@@ -215,6 +229,28 @@ NETWORKS: dict[str, tuple[str, dict[str, object]]] = {
             "layer_types": ["conv", "sliding_attention", "full_attention", "conv"],
             "sliding_window": 17,
         },
+    ),
+    "deepseek v2": (
+        "DeepseekV2ForCausalLM",
+        LATENT
+        | ROUTED
+        | {"topk_method": "group_limited_greedy", "rope_parameters": DEEPSEEK_YARN, "attention_bias": True},
+    ),
+    "deepseek v2 lite": ("DeepseekV2ForCausalLM", LATENT | ROUTED | {"q_lora_rank": None}),
+    "deepseek v3": ("DeepseekV3ForCausalLM", LATENT | ROUTED | {"rope_parameters": DEEPSEEK_YARN}),
+    "deepseek v3.2": ("DeepseekV32ForCausalLM", LATENT | ROUTED | INDEXER),
+    "glm 4.7 flash": ("Glm4MoeLiteForCausalLM", LATENT | ROUTED | {"n_group": 1, "topk_group": 1}),
+    "glm 5": ("GlmMoeDsaForCausalLM", LATENT | ROUTED | INDEXER),
+    "minicpm 3": (
+        "MiniCPM3ForCausalLM",
+        LATENT | longrope(8, 64) | {"v_head_dim": None, "tie_word_embeddings": True},
+    ),
+    "mistral 4": (
+        "Mistral3ForConditionalGeneration",
+        LATENT
+        | ROUTED
+        | {"model_type": "mistral4", "first_k_dense_replace": 0, "vision_config": PIXTRAL}
+        | {"rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}},
     ),
     "bloom": ("BloomForCausalLM", BLOOM),
     "mpt": (

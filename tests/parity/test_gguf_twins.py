@@ -23,6 +23,8 @@ from tests.parity.test_layouts import write_layout
 
 PERMUTED = ("arcee", "granite", "olmo", "granitemoe", "smollm3", "minicpm", "llama", "internlm2", "baichuan")
 """Architectures whose converter interleaves the rows of q and k, which the checkpoint holds as halves."""
+LATENT = ("deepseek2", "deepseek32", "glm-dsa", "mistral4")
+"""Architectures whose converter stores the matrices of keys and values of latent attention apart."""
 TRANSPOSED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
 ROUTED = {
     "expert_count": 12,
@@ -48,7 +50,7 @@ DELTA_EXPERTS = {
     "expert_feed_forward_length": 32,
     "expert_shared_feed_forward_length": 64,
 }
-NAMED_AS = {"hy_v3": "dots1"}
+NAMED_AS = {"hy_v3": "dots1", "deepseek32": "glm-dsa"}
 """Architectures that the installed `gguf` does not know, and one that names the same tensors alike."""
 TWINS = {
     "phi 3, sliding window": ("phi3", {"attention.sliding_window": 17}),
@@ -199,14 +201,31 @@ def split(name, values):
         yield prefix.replace("input_linear", part), np.ascontiguousarray(rows)
 
 
-def converted(folder, architecture, spec):
+def text_tensors(folder):
+    """Return the tensors of the part that reads text, without those whose numbers are in the metadata."""
+    others = ("vision_tower.", "multi_modal_projector.")
+    tensors = load_file(folder / "model.safetensors").items()
+    own = {name: values for name, values in tensors if not name.startswith(others) and ".act_fn." not in name}
+    return {name.removeprefix("language_model."): values for name, values in own.items()}
+
+
+def split_latents(name, values, spec):
+    """Yield a tensor, or the transposed matrices of keys and the matrices of values that it holds head by head."""
+    if not name.endswith("kv_b_proj.weight"):
+        yield f"{name}.weight" if name.endswith(("experts.gate_up_proj", "experts.down_proj")) else name, values
+        return
+    heads = values.reshape(spec.num_heads, -1, values.shape[-1])
+    keys, values = np.split(heads, [spec.mla.key_dim], axis=1)
+    yield name.replace("kv_b_proj", "k_b_proj"), np.ascontiguousarray(keys.swapaxes(1, 2))
+    yield name.replace("kv_b_proj", "v_b_proj"), np.ascontiguousarray(values)
+
+
+def converted(folder, architecture, spec, *, splits_latents=True):
     """Return the tensors of a folder as llama.cpp's converter writes them."""
     known = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}
     names = gguf.get_tensor_name_map(known[NAMED_AS.get(architecture, architecture)], spec.num_layers)
     tensors = {}
-    for stored_name, stored in stack_experts(load_file(folder / "model.safetensors")).items():
-        if ".act_fn." in stored_name:  # in the metadata
-            continue
+    for stored_name, stored in stack_experts(text_tensors(folder)).items():
         name = stored_name.removeprefix("transformer.") if architecture in {"bloom", "chatglm"} else stored_name
         values = stored
         heads = spec.num_heads if "q_proj" in name else spec.num_kv_heads if "k_proj" in name else 0
@@ -230,6 +249,8 @@ def converted(folder, architecture, spec):
             pieces = list(delta_twins.convert(name, values, spec, architecture))
         elif spec.ssd is not None:
             pieces = [converted_ssd(*piece, spec) for piece in split(name, values)]
+        elif architecture in LATENT and splits_latents:
+            pieces = list(split_latents(name, values, spec))
         else:
             pieces = list(split(name, values))
         for part, rows in pieces:
@@ -301,7 +322,7 @@ def test_a_file_of_another_architecture_has_a_known_network(architecture, tmp_pa
     check_twin(tmp_path, architecture, {}, is_renamed=True)
 
 
-def check_twin(folder, architecture, metadata, *, is_renamed=False):
+def check_twin(folder, architecture, metadata, *, is_renamed=False, splits_latents=True):
     checkpoint = read_hf_checkpoint(folder / "model")
     common = {"attention.key_length": checkpoint.spec.head_dim, "attention.value_length": checkpoint.spec.head_dim}
     values = {f"{architecture}.{key}": value for key, value in (common | metadata).items()}
@@ -310,7 +331,7 @@ def check_twin(folder, architecture, metadata, *, is_renamed=False):
     file = write_gguf(
         folder / "model.gguf",
         metadata_of(checkpoint.spec, architecture) | values | numbers_of_layers(folder / "model"),
-        converted(folder / "model", architecture, checkpoint.spec),
+        converted(folder / "model", architecture, checkpoint.spec, splits_latents=splits_latents),
         architecture=architecture,
     )
 

@@ -12,6 +12,7 @@ from tests.parity.networks import NETWORKS
 from tests.parity.test_embeddings import KINDS
 from tests.parity.test_encoder_twins import ENCODER_TWINS
 from tests.parity.test_gguf_twins import LAYOUT_TWINS, RENAMED, TWINS
+from tests.parity.test_latent_twins import LATENT_TWINS
 from tests.parity.test_layouts import LAYOUTS, read_layout_config, write_layout
 
 REAL_MODELS = {"llama", "gemma3", "bert"}
@@ -40,7 +41,7 @@ def read_as_layouts(folder: Path) -> set[str]:
 
 
 def read_from_gguf() -> set[str]:
-    architectures = {architecture for architecture, _ in (TWINS | LAYOUT_TWINS).values()} | set(RENAMED)
+    architectures = {architecture for architecture, _ in (TWINS | LAYOUT_TWINS | LATENT_TWINS).values()} | set(RENAMED)
     architectures |= set(ENCODER_TWINS.values())
     return {family.name for family in FAMILIES if architectures & set(family.gguf_architectures)}
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from headrace import _native
+from headrace.inference.models.latent import MlaSpec
 from headrace.inference.models.mixers import ConvSpec, DeltaSpec, SsdSpec
 from headrace.inference.models.spec import AttentionShape, ModelSpec, MoeSpec, RopeSpec
 from headrace.inference.models.weights import STORED_BITS, Encoding, RawTensor, WeightSource
@@ -209,6 +210,28 @@ SPECS: Mapping[str, ModelSpec] = {
         qkv_bias=True,
         sinks=True,
     ),
+    "latent attention of odd sizes, whose queries grow": small_spec(
+        num_heads=5,
+        num_kv_heads=1,
+        head_dim=64,
+        mla=MlaSpec(kv_rank=48, query_rank=80, key_dim=24, rope_dim=16, value_dim=40, norm_eps=1e-3),
+        ropes=(RopeSpec(kind="yarn", factor=4.0, original_max_positions=128, attention_factor=1.25),),
+        attention_scale=0.2,
+        query_growth=0.1,
+        growth_period=50,
+        qkv_bias=True,
+        o_bias=True,
+        sinks=True,
+    ),
+    "latent attention of the largest size, with experts": small_spec(
+        num_heads=3,
+        num_kv_heads=1,
+        head_dim=576,
+        mla=MlaSpec(kv_rank=512, key_dim=64, rope_dim=64, value_dim=32),
+        rope_of_layer=(0, -1),
+        attention_scale=128**-0.5,
+        moe=MoeSpec(num_experts=7, top_k=2, expert_size=32, layers=(False, True), scoring="sigmoid", shared_size=32),
+    ),
     "dynamic rope": small_spec(head_dim=96, ropes=(RopeSpec(kind="dynamic", factor=2.0, original_max_positions=128),)),
 }
 
@@ -218,6 +241,8 @@ WITHOUT_TORCH = {
     "gates after attention, one a head",
     "heads by layer",
     "an activation with numbers of each layer",
+    "latent attention of odd sizes, whose queries grow",
+    "latent attention of the largest size, with experts",
 }
 """Networks that the torch backend refuses."""
 

@@ -6,6 +6,7 @@ from typing import Final
 
 from headrace import _native
 from headrace.core.errors import UnsupportedModel
+from headrace.inference.models.latent import MlaSpec
 from headrace.inference.models.mixers import SsdSpec
 from headrace.inference.models.rope import inverse_frequencies
 from headrace.inference.models.spec import AttentionShape, ModelSpec, RopeSpec
@@ -20,6 +21,7 @@ _SPEC: Final = (
     *("logit_softcap", "swiglu_limit", "sinks", "gate_activation"),
 )
 _SHAPE: Final = ("num_heads", "num_kv_heads", "head_dim", "keys_as_values")
+_MLA: Final = ("query_rank", "key_dim", "rope_dim", "value_dim")
 _EXPERTS: Final = (
     *("num_experts", "top_k", "expert_size", "num_shared_experts", "renormalize", "expert_bias", "router_bias"),
     *("scoring", "group_score", "num_groups", "top_groups", "choice_bias", "sum_floor", "factor_scale"),
@@ -69,6 +71,8 @@ def native_config(
             setattr(config, f"delta_{name}", getattr(spec.delta, name))
     if spec.ssd is not None:
         _set_ssd(config, spec.ssd)
+    if spec.mla is not None:
+        config.mla = _native_mla(spec, spec.mla)
     if (moe := spec.moe) is not None:
         _copy(_EXPERTS, moe, config)
         config.shared_gate, config.expert_tolerance = moe.has_shared_router, moe.tolerance
@@ -102,6 +106,14 @@ def native_limits(limits: RunnerLimits) -> _native.Limits:
 def _native_shape(shape: AttentionShape) -> _native.AttentionShape:
     native = _native.AttentionShape()
     _copy(_SHAPE, shape, native)
+    return native
+
+
+def _native_mla(spec: ModelSpec, mla: MlaSpec) -> _native.Mla:
+    native = _native.Mla()
+    _copy(_MLA, mla, native)
+    native.rank, native.eps = mla.kv_rank, mla.norm_eps
+    native.growth, native.growth_period = spec.query_growth, spec.growth_period
     return native
 
 

@@ -31,6 +31,7 @@ from headrace.core.errors import BrokenModel, SettingsError
 from headrace.core.progress import Progress, no_progress
 from headrace.core.sizes import format_size
 from headrace.inference.models.decoding import decode
+from headrace.inference.models.latent import MlaSpec
 from headrace.inference.models.mixers import DeltaSpec
 from headrace.inference.models.spec import ModelSpec, MoeSpec
 from headrace.inference.models.weights import Encoding, WeightSource, cut_tensor
@@ -46,6 +47,8 @@ _PAGE_BYTES: Final = 4096
 _W4_BITS: Final = 4
 _DEPTH: Final = 64
 """Inputs of a matrix are padded to a multiple of this."""
+_PANEL: Final = 32
+"""Rows of a packed matrix that lie together."""
 _UNIFORM: Final = {Encoding.Q4_0: "w4_symmetric", Encoding.FP4: "fp4"}
 """The formats of matrices that consist of one encoding."""
 MATRICES: Final = ("qkv", "o", "gate_up", "down")
@@ -165,7 +168,9 @@ def parts_of(spec: ModelSpec, slot_name: str) -> Iterator[Part]:
     if moe is not None and name.removesuffix("_bias") in {"router", "choice", "gate_up", "down"}:
         yield from _expert_parts(moe, prefix, name, is_gated=is_gated)
         return
-    if name in {"qkv", "qkv_bias"}:
+    if spec.mla is not None and name in {"qkv", "qkv_bias", "k_b", "v_b"}:
+        yield from _latent_parts(spec, spec.mla, prefix, name)
+    elif name in {"qkv", "qkv_bias"}:
         suffix, shape, first_row = name.removeprefix("qkv"), spec.attention(layer), 0
         for part in spec.attention_parts(layer):
             yield Part(f"{prefix}{part}{suffix}", first_row=first_row)
@@ -204,6 +209,22 @@ def _delta_parts(prefix: str, delta: DeltaSpec) -> Iterator[Part]:
         first_row += size
 
 
+def _latent_parts(spec: ModelSpec, mla: MlaSpec, prefix: str, name: str) -> Iterator[Part]:
+    """Yield the parts of latent attention: the two products with the hidden state, or the matrices of the heads."""
+    if name in {"k_b", "v_b"}:
+        size = mla.kv_rank if name == "k_b" else mla.value_dim
+        heads = range(spec.num_heads) if size % _PANEL else ()
+        for head in heads:  # each begins a panel
+            yield Part(f"{prefix}{name}", expert=head, rows=range(head * size, (head + 1) * size))
+        if not heads:
+            yield Part(f"{prefix}{name}")
+        return
+    suffix = name.removeprefix("qkv")
+    if mla.query_rank or not suffix:
+        yield Part(f"{prefix}{'q_a' if mla.query_rank else 'q_b'}{suffix}")
+    yield Part(f"{prefix}kv_a{suffix}", first_row=mla.query_rank or spec.num_heads * mla.query_dim)
+
+
 def _gate_up_parts(
     prefix: str, suffix: str, *, is_gated: bool, expert: int = 0, rows: range | None = None
 ) -> Iterator[Part]:
@@ -233,9 +254,11 @@ def _expert_parts(moe: MoeSpec, prefix: str, name: str, *, is_gated: bool) -> It
 
 def matrices_of(spec: ModelSpec, layer: int) -> tuple[str, ...]:
     """Return the packed matrices of a layer."""
-    moe = spec.experts(layer)
     mixer = {"attention": MATRICES[:2], "none": ()}.get(spec.mixer(layer), ("mix_in", MATRICES[1]))
+    if spec.mla is not None and spec.mixer(layer) == "attention":
+        mixer = (*mixer, *(("q_b", "k_b", "v_b") if spec.mla.query_rank else ("k_b", "v_b")))
     matrices = (*mixer, *(MATRICES[2:] if spec.has_mlp(layer) else ()))
+    moe = spec.experts(layer)
     if moe is None or not moe.latent_size:
         return matrices
     return (*matrices, *_LATENT_MATRICES, *(_SHARED_MATRICES if moe.shared_size else ()))

@@ -12,6 +12,13 @@ from headrace.inference.models.families.bamba import BAMBA
 from headrace.inference.models.families.bert import BERT, ROBERTA
 from headrace.inference.models.families.chatglm import CHATGLM
 from headrace.inference.models.families.cohere import COHERE, COHERE2
+from headrace.inference.models.families.deepseek import (
+    DEEPSEEK_V2,
+    DEEPSEEK_V3,
+    DEEPSEEK_V32,
+    GLM4_MOE_LITE,
+    GLM_MOE_DSA,
+)
 from headrace.inference.models.families.dots import DOTS1
 from headrace.inference.models.families.ernie import ERNIE4_5, ERNIE4_5_MOE
 from headrace.inference.models.families.exaone3 import EXAONE
@@ -34,8 +41,10 @@ from headrace.inference.models.families.lfm2 import LFM2, LFM2_MOE, LFM3
 from headrace.inference.models.families.llama import LLAMA
 from headrace.inference.models.families.mamba import MAMBA2
 from headrace.inference.models.families.minicpm import MINICPM
+from headrace.inference.models.families.minicpm3 import MINICPM3
 from headrace.inference.models.families.minimax import MINIMAX_M2
 from headrace.inference.models.families.mistral import MINISTRAL, MINISTRAL3, MISTRAL
+from headrace.inference.models.families.mistral4 import MISTRAL4
 from headrace.inference.models.families.mistral_params import MISTRAL_PARAMS
 from headrace.inference.models.families.mixtral import MIXTRAL
 from headrace.inference.models.families.modernbert import MODERNBERT
@@ -71,6 +80,7 @@ FAMILIES: Final = (
     *(GLM4_MOE, ERNIE4_5_MOE, MINIMAX_M2, DOTS1, EXAONE_MOE, HUNYUAN, HUNYUAN_MOE, HY_V3),
     *(LFM2, LFM2_MOE, LFM3),
     *(MAMBA2, BAMBA, NEMOTRON_H),
+    *(DEEPSEEK_V2, DEEPSEEK_V3, DEEPSEEK_V32, GLM4_MOE_LITE, GLM_MOE_DSA, MINICPM3, MISTRAL4),
     *(BERT, ROBERTA, MODERNBERT, NOMIC_BERT),
 )
 NESTED: Final = {
@@ -88,13 +98,12 @@ NESTED: Final = {
 _SHARED_KEYS: Final = ("tie_word_embeddings", "quantization_config", "eos_token_id", "bos_token_id", "torch_dtype")
 """Keys beside `text_config` that also count for the text part."""
 _MISSING: Final = {
-    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "minicpm3", "kimi_k2"), "latent attention"),
+    **dict.fromkeys(("glm5_next", "hy_v4", "qwen4_exp"), "several residual streams and sparse attention"),
     "mllama": "cross-attention to images",
     "gemma3n": "several residual streams and embeddings for each layer",
     "t5": "an encoder",
     **dict.fromkeys(("mpnet", "deberta", "deberta-v2"), "relative positions"),
     **dict.fromkeys(("mamba", "falcon_h1", "jamba", "zamba2", "kimi_linear"), "a recurrent state"),
-    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), "sparse attention, whose positions an indexer chooses"),
     "rwkv": "a recurrent state in place of attention",
     "deepseek_v4": "compressed keys and several residual streams",
     "llama4": "attention in chunks",
