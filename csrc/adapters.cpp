@@ -30,8 +30,8 @@ AdaptedShapes shapes_of(const ModelConfig& config, const Model& model, int32_t l
   AdaptedShapes shapes;
   shapes[kAdaptedQkv] = {projections, model.hidden_padded, sizes.qkv_padded};
   shapes[kAdaptedOutput] = {1, sizes.attention_padded, outputs};
-  shapes[kAdaptedGateUp] = {halves, model.hidden_padded, halves * model.intermediate_padded};
-  shapes[kAdaptedDown] = {1, model.intermediate_padded, outputs};
+  shapes[kAdaptedGateUp] = {halves, model.hidden_padded, halves * sizes.intermediate_padded};
+  shapes[kAdaptedDown] = {1, sizes.intermediate_padded, outputs};
   return shapes;
 }
 

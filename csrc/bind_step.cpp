@@ -132,6 +132,17 @@ Step make_step(const Ints& token_ids, const Ints& query_starts, const Ints& cont
   return step;
 }
 
+// The inputs of layers, which the step overwrites.
+using LayerInputs = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+void add_layer_inputs(Step& step, const ModelConfig& config, const std::optional<LayerInputs>& inputs) {
+  if (!inputs) return;
+  require(inputs->shape(0) == static_cast<size_t>(step.num_tokens) &&
+              inputs->shape(1) == static_cast<size_t>(config.num_layers) * config.layer_input_size,
+          "layer_inputs must have one row for each token");
+  step.layer_inputs = inputs->data();
+}
+
 void add_rows(Step& step, const Ints& rows) {
   step.rows = rows.data();
   step.num_rows = static_cast<int32_t>(rows.shape(0));
@@ -152,13 +163,14 @@ nb::tuple execute(Runtime& runtime, const Ints& token_ids, const Ints& query_sta
                   const Table& block_tables, const Ints& rows, const Ints& hidden_rows, const Bytes& sampling,
                   const nb::tuple& histories, const nb::tuple& biases, const nb::tuple& masks,
                   const std::optional<Ints>& adapters, const std::optional<Ints>& token_types,
-                  const nb::object& state_step) {
+                  const nb::object& state_step, const std::optional<LayerInputs>& layer_inputs) {
   Step step = make_step(token_ids, query_starts, context_lens, block_tables, adapters);
   const States states(state_step, context_lens.shape(0));
   step.states = states.step();
   require(!token_types || token_types->shape(0) == token_ids.shape(0), "token_types must have one entry for each token");
   step.token_types = token_types ? token_types->data() : nullptr;
   add_rows(step, rows);
+  add_layer_inputs(step, runtime.config(), layer_inputs);
   step.hidden_rows = hidden_rows.data();
   step.num_hidden_rows = static_cast<int32_t>(hidden_rows.shape(0));
   const size_t num_hidden = hidden_rows.shape(0), hidden_size = static_cast<size_t>(runtime.config().hidden_size);
@@ -195,11 +207,12 @@ nb::tuple execute(Runtime& runtime, const Ints& token_ids, const Ints& query_sta
 
 nb::object logits(Runtime& runtime, const Ints& token_ids, const Ints& query_starts, const Ints& context_lens,
                   const Table& block_tables, const Ints& rows, const std::optional<Ints>& adapters,
-                  const nb::object& state_step) {
+                  const nb::object& state_step, const std::optional<LayerInputs>& layer_inputs) {
   Step step = make_step(token_ids, query_starts, context_lens, block_tables, adapters);
   const States states(state_step, context_lens.shape(0));
   step.states = states.step();
   add_rows(step, rows);
+  add_layer_inputs(step, runtime.config(), layer_inputs);
   const size_t num_rows = static_cast<size_t>(step.num_rows), vocab = static_cast<size_t>(runtime.config().vocab_size);
   auto out = std::make_unique<float[]>(num_rows * vocab);
   step.all_logits = out.get();
@@ -260,10 +273,11 @@ void bind_steps(nb::class_<Runtime>& runtime) {
   runtime.def("execute", execute, "token_ids"_a.noconvert(), "query_starts"_a.noconvert(), "context_lens"_a.noconvert(),
               "block_tables"_a.noconvert(), "rows"_a.noconvert(), "hidden_rows"_a.noconvert(), "sampling"_a.noconvert(),
               "histories"_a, "biases"_a, "masks"_a, "adapters"_a.noconvert().none(),
-              "token_types"_a.noconvert().none(), "states"_a.none() = nb::none());
+              "token_types"_a.noconvert().none(), "states"_a.none() = nb::none(),
+              "layer_inputs"_a.noconvert().none() = nb::none());
   runtime.def("logits", logits, "token_ids"_a.noconvert(), "query_starts"_a.noconvert(), "context_lens"_a.noconvert(),
               "block_tables"_a.noconvert(), "rows"_a.noconvert(), "adapters"_a.noconvert().none(),
-              "states"_a.none() = nb::none());
+              "states"_a.none() = nb::none(), "layer_inputs"_a.noconvert().none() = nb::none());
   runtime.def("router_scores", router_scores, "token_ids"_a.noconvert(), "query_starts"_a.noconvert(),
               "context_lens"_a.noconvert(), "block_tables"_a.noconvert(), "states"_a.none() = nb::none());
   runtime.def("clear_adapter", [](Runtime& self, int32_t slot) { self.adapters().clear(slot); }, "slot"_a);

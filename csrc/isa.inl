@@ -28,6 +28,8 @@ namespace {
 #include "kernels/delta.inl"
 #include "kernels/ssd.inl"
 #include "kernels/latent.inl"
+#include "kernels/layer_inputs.inl"
+#include "kernels/normed_experts.inl"
 #include "kernels/step.inl"
 #include "kernels/logits.inl"
 #include "kernels/probes.inl"

@@ -86,7 +86,8 @@ void add_mlp(LayoutBuilder& builder, const ModelConfig& config, const Model& mod
   if (config.has_norms_before(index) && !config.shared_norm) builder.add_norm(prefix + "mlp_norm", config, hidden);
   const Experts& experts = model.experts;
   const bool routed = config.has_experts(index);
-  const int32_t inner = routed ? experts.size_padded : model.intermediate_padded, copies = routed ? experts.total() : 1;
+  const int32_t inner = routed ? experts.size_padded : layer_sizes(config, index).intermediate_padded;
+  const int32_t copies = routed ? experts.total() : 1;
   const bool biased = routed ? config.expert_bias : config.mlp_bias;
   if (routed) builder.add_vector(prefix + "router", hidden, experts.num_scores());
   if (routed && config.router_bias) builder.add_vector(prefix + "router_bias", experts.score_pitch());
@@ -101,11 +102,24 @@ void add_mlp(LayoutBuilder& builder, const ModelConfig& config, const Model& mod
   if (latent) {
     add_matrix("latent_down", experts.io_padded, hidden);
     add_matrix("latent_up", outputs, experts.io_padded);
-    const auto shared = static_cast<int32_t>(round_up(config.shared_size, kDepth));
-    if (shared > 0) add_matrix("shared_gate_up", config.gated_mlp ? 2 * shared : shared, hidden);
-    if (shared > 0) add_matrix("shared_down", outputs, shared);
+  }
+  if (const auto shared = static_cast<int32_t>(round_up(config.shared_size, kDepth)); routed && shared > 0) {
+    add_matrix("shared_gate_up", config.gated_mlp ? 2 * shared : shared, hidden);
+    add_matrix("shared_down", outputs, shared);
+  }
+  if (routed && config.own_norms) {
+    for (const char* name : {"router_norm", "expert_norm", "shared_post_norm", "expert_post_norm"})
+      builder.add_norm(prefix + name, config, hidden);
+    builder.add_vector(prefix + "expert_scales", experts.score_pitch());
   }
   if (config.has_norms_after(index)) builder.add_norm(prefix + "post_mlp_norm", config, hidden);
+  if (config.layer_input_size > 0) {
+    const auto size = static_cast<int32_t>(round_up(config.layer_input_size, kDepth));
+    add_matrix("input_gate", size, hidden);
+    add_matrix("input_out", outputs, size);
+    builder.add_norm(prefix + "input_norm", config, hidden);
+  }
+  if (config.layer_scales) builder.add_vector(prefix + "layer_scale", 1);
 }
 
 void add_layer(LayoutBuilder& builder, const ModelConfig& config, const Model& model, int32_t index) {
@@ -149,13 +163,16 @@ void check_experts(const ModelConfig& config) {
           "every dimension of the experts must be positive");
   require(int64_t{1} * (config.num_experts + config.num_shared_experts) * config.expert_size < (int64_t{1} << 28),
           "the experts of a layer are too large");
-  require(config.norms == "pre" && !config.parallel && !config.mlp_bias,
+  require(config.norms == (config.own_norms ? "both" : "pre") && !config.parallel && !config.mlp_bias,
           "experts beside attention or with a norm after them, and dense layers with biases beside them, are not supported");
   require(config.latent_size >= 0 && config.shared_size >= 0 && config.latent_size <= (1 << 24) &&
-              config.shared_size <= (1 << 24) && (config.shared_size == 0 || config.latent_size > 0),
+              config.shared_size <= (1 << 24) && (config.shared_size == 0 || config.latent_size > 0 || config.own_norms),
           "the sizes of a latent input and of the shared MLP beside it must not be negative");
   require(config.latent_size == 0 || (!config.expert_bias && !config.shared_gate && config.num_shared_experts == 0),
           "experts with a latent input have no biases, and the shared MLP beside them no score");
+  require(!config.own_norms || (config.shared_size > 0 && config.latent_size == 0 && config.factor_scale == 1 &&
+                                !config.router_bias && config.layer_input_size == 0),
+          "experts with norms of their own are beside a dense MLP, and have neither biases nor inputs of layers");
   require(config.num_shared_experts == 0 || !config.expert_bias, "shared experts with biases are not supported");
   require(config.expert_tolerance >= 0 && (config.expert_tolerance == 0 || !config.renormalize),
           "expert_tolerance must not be negative, nor above 0 if factors are renormalized");
@@ -309,6 +326,13 @@ void ModelConfig::check() const {
           "every dimension of the model must be positive");
   check_attention(*this);
   check_states(*this);
+  require(intermediate_sizes.empty() || intermediate_sizes.size() == static_cast<size_t>(num_layers),
+          "intermediate_sizes must have one entry a layer");
+  for (const int32_t size : intermediate_sizes) require(size > 0, "the width of an MLP must be positive");
+  require(layer_input_size >= 0 && layer_input_size <= (1 << 16) && layer_input_size % kPanel == 0,
+          "layer_input_size is " + std::to_string(layer_input_size) + "; expected a multiple of 32");
+  require((layer_input_size == 0 && !layer_scales) || (norms == "both" && norm == "rms"),
+          "layers with inputs or scales need RMS norms before and after their parts");
   require(num_positions >= 0 && num_positions <= (1 << 20), "num_positions must lie between 0 and 1048576");
   for (const auto& [slot, format] : layer_formats)
     require(format == "w8" || format == "w4_symmetric" || format == "fp4",
@@ -343,6 +367,10 @@ WeightKind ModelConfig::layer_kind(const std::string& slot) const {
 
 WeightKind ModelConfig::embed_kind() const {
   return main_kind() == WeightKind::kBf16 ? WeightKind::kBf16 : WeightKind::kW8;
+}
+
+int32_t ModelConfig::intermediate(int32_t layer) const {
+  return intermediate_sizes.empty() ? intermediate_size : intermediate_sizes[layer];
 }
 
 int32_t ModelConfig::num_gates(int32_t layer) const {
@@ -403,6 +431,11 @@ Layout make_layout(const ModelConfig& config) {
   for (int32_t i = 0; i < config.num_layers; i++) add_layer(builder, config, model, i);
   if (config.num_positions > 0) builder.add_vector("positions", model.hidden_padded, config.num_positions);
   if (config.embedding_norm) builder.add_norm("embed_norm", config, model.hidden_padded);
+  if (config.layer_input_size > 0) {
+    const int32_t total = config.num_layers * config.layer_input_size;
+    builder.add_matrix("layer_proj", config.embed_kind(), total, model.hidden_padded);
+    builder.add_vector("layer_proj_norm", config.layer_input_size);
+  }
   if (config.num_token_types > 0) builder.add_vector("token_types", model.hidden_padded, config.num_token_types);
   if (config.norms != "stream") builder.add_norm("final_norm", config, model.hidden_padded);
   if (!config.tie_embeddings)
@@ -414,6 +447,7 @@ Layout make_layout(const ModelConfig& config) {
 LayerSizes layer_sizes(const ModelConfig& config, int32_t layer) {
   const AttentionShape shape = config.attention(layer);
   LayerSizes sizes{};
+  sizes.intermediate_padded = static_cast<int32_t>(round_up(config.intermediate(layer), kDepth));
   if (config.mixer(layer) == Mixer::kNone) return sizes;
   if (config.mixer(layer) != Mixer::kAttention) {
     const StateLayer state = state_sizes(config, layer);
@@ -530,7 +564,6 @@ Model make_dimensions(const ModelConfig& config) {
   model.num_layers = config.num_layers;
   model.hidden = config.hidden_size;
   model.hidden_padded = static_cast<int32_t>(round_up(config.hidden_size, kDepth));
-  model.intermediate_padded = static_cast<int32_t>(round_up(config.intermediate_size, kDepth));
   for (int32_t i = 0; i < config.num_layers; i++) {
     const LayerSizes sizes = layer_sizes(config, i);
     model.attention_padded = std::max(model.attention_padded, sizes.attention_padded);
@@ -540,6 +573,7 @@ Model make_dimensions(const ModelConfig& config) {
     if (state.mixer == Mixer::kSsd) model.scan_scratch = std::max(model.scan_scratch, state.ssd.scratch_size());
     model.has_states |= keeps_state(state.mixer);
     model.gates_pitch = std::max(model.gates_pitch, static_cast<int32_t>(round_up(state.num_gates, 16)));
+    model.intermediate_padded = std::max(model.intermediate_padded, sizes.intermediate_padded);
   }
   model.vocab = config.vocab_size;
   model.vocab_padded = static_cast<int32_t>(round_up(config.vocab_size, kPanel));
@@ -552,11 +586,13 @@ Model make_dimensions(const ModelConfig& config) {
   model.has_softplus_gates = config.gate_activation == "softplus";
   model.norms_by_head = config.qk_norm == "layer";
   model.norms_rotated = config.qk_norm == "rotated";
+  model.norms_values = config.value_norm;
+  model.layer_input_size = config.layer_input_size;
   if (config.num_experts > 0) {
     model.experts = {config.num_experts, config.top_k, config.num_shared_experts,
                      static_cast<int32_t>(round_up(config.expert_size, kDepth)),
                      static_cast<int32_t>(round_up(config.latent_size > 0 ? config.latent_size : config.hidden_size, kDepth)),
-                     config.latent_size > 0, config.renormalize, config.shared_gate,
+                     config.latent_size > 0, config.renormalize, config.shared_gate, config.own_norms,
                      config.expert_tolerance, parse_choice(config)};
   }
   model.mla = config.mla;

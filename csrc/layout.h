@@ -50,6 +50,11 @@ struct ModelConfig {
   float swiglu_limit = 0.0f;              // of the clamped swiglu
   std::string attention_gate;              // of the output of attention: element or head; empty: none
   std::string gate_activation = "sigmoid";  // sigmoid or softplus
+  bool value_norm = false;                // values are divided by the root mean square of their head
+  bool layer_scales = false;              // the output of each layer has a factor
+  int32_t layer_input_size = 0;           // numbers of the own input of each layer; 0: there is none
+  std::vector<int32_t> intermediate_sizes;  // per layer; empty: `intermediate_size` in all of them
+  bool own_norms = false;                 // of experts, the MLP beside them, and the router
   bool sinks = false;                     // a score of each head that takes part in the softmax of attention
   std::vector<int32_t> windows;           // per layer
   std::vector<float> distance_slopes;     // per head, times the distance of a key to the query; empty: none
@@ -82,6 +87,7 @@ struct ModelConfig {
   WeightKind embed_kind() const;  // 4 bits cost too much quality in the embedding and the LM head
   KvKind kv_kind() const;
   AttentionShape attention(int32_t layer) const;
+  int32_t intermediate(int32_t layer) const;
   int32_t num_gates(int32_t layer) const;  // of the output of attention, for one row
   int32_t kv_source(int32_t layer) const;
   bool owns_kv(int32_t layer) const { return kv_source(layer) == layer; }
@@ -120,7 +126,7 @@ struct Layout {
 // The outputs of the matrices of a layer.
 struct LayerSizes {
   int32_t queries, keys, values, gates;  // 0: the layer computes none
-  int32_t qkv_padded, attention_padded;
+  int32_t qkv_padded, attention_padded, intermediate_padded;
 };
 
 // The places of the layers in a block of the KV cache.

@@ -214,9 +214,14 @@ struct Layer {
   const float* sinks;                           // [heads] scores beside those of the tokens; null: there are none
   const float* router;                          // [experts, then the shared gate][hidden_padded]; null in dense layers
   const float* router_bias;                     // [score_pitch]; null: there is none
+  const float* expert_scales;                   // [experts] factors of their outputs; null: there are none
+  Norm router_norm, expert_norm, shared_post_norm, expert_post_norm;  // of experts beside a dense MLP
   const float* choice_bias;                     // [score_pitch], of the choice only; null: there is none
   // gate and up alternate every 16 outputs (without a gate: up alone); with a router: of all experts
   Matrix qkv, o, gate_up, down;
+  Matrix input_gate, input_out;                 // of the layer's own input; without panels if it has none
+  Norm input_norm;
+  float scale;                                  // of the output of the layer
   // Of experts with a latent input: from the hidden state to it and back, and the shared MLP, without panels if there is none
   Matrix latent_down, latent_up, shared_gate_up, shared_down;
   const float *q_a_norm, *kv_a_norm;            // of the latents; null where there are none
@@ -245,6 +250,7 @@ struct Experts {
   int32_t io_padded;  // inputs and outputs of a routed expert
   bool has_latent;    // they differ from the hidden state
   bool renormalize, has_shared_gate;
+  bool own_norms;  // beside a dense MLP (`shared_gate_up`): a norm each, also for the router
   float tolerance;  // sparsemixer: relative distance of scores that share the softmax of a choice; 0: one softmax
   ExpertChoice choice;
 
@@ -270,6 +276,8 @@ struct Model {
   bool has_softplus_gates;  // instead of sigmoids
   bool norms_by_head;      // `q_norms` and `k_norms` are layer norms of each head, not one RMS norm of all heads
   bool norms_rotated;      // `q_norm` and `k_norm` follow the rotary embedding
+  bool norms_values;       // values are divided by the root mean square of their head
+  int32_t layer_input_size;  // numbers that each layer takes of `Step::layer_inputs`; 0: none
   Experts experts;
   Mla mla;
   float norm_eps, embedding_scale;
@@ -283,6 +291,8 @@ struct Model {
   const float* positions;  // [position][hidden_padded], added to the embeddings; null: there is none
   const float* head_bias;  // null: there is none
   Matrix embed, lm_head;   // the same panels when tied
+  Matrix layer_proj;             // of the embedding, for the inputs of all layers
+  const float* layer_proj_norm;  // [layer_input_size]
   AdapterTable adapters;
 };
 
@@ -338,6 +348,7 @@ struct ExpertWorkspace {
   int32_t* num_active;
   Activations inputs, gated_inputs;  // [T * slots] by place
   float* outputs;         // [T][slots][io_padded]
+  float* beside;          // [T][hidden_padded] the output of the dense MLP beside experts, normed
   float* latent;          // [T][io_padded] inputs of the routed experts, then their sum; null without a latent input
 };
 
@@ -362,6 +373,7 @@ struct Workspace {
   float* projected; // [scratch_rows][hidden_padded], what a norm or the end of the layer still has to take
   Activations inputs, gated_inputs;  // [scratch_rows] of all matrices but `down`; of `down`
   float* logits;    // [min(T, kLogitRows)][vocab_padded]
+  float* layer_products;   // [scratch_rows][layers * layer_input_size]
   float* row_buffers;      // [threads][hidden_padded]
   BestLanes* best;         // [threads][kLogitRows]
   int32_t* row_sequence;   // [T]
@@ -402,6 +414,7 @@ struct Step {
   const int32_t* adapters;  // slot of each sequence, or -1; null if no sequence has an adapter
   StateStep states;
   const int32_t* hidden_rows;  // tokens whose final hidden states are returned; none of them is in `rows`
+  float* layer_inputs;  // [tokens][layers][layer_input_size], at first rows of a table; null if layers have no inputs
   int32_t num_tokens, num_sequences, num_rows, num_hidden_rows, table_width;
   const SamplingRow* sampling;
   const RowExtras* extras;

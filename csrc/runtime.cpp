@@ -66,6 +66,7 @@ ExpertWorkspace carve_experts(const Model& model, size_t tokens, size_t scratch_
   work.inputs = carve_activations(places, experts.io_padded, format, carver);
   work.gated_inputs = carve_activations(places, experts.size_padded, format, carver);
   work.outputs = carver.take<float>(places * experts.io_padded);
+  work.beside = experts.own_norms ? carver.take<float>(tokens * model.hidden_padded) : nullptr;
   work.latent = experts.has_latent ? carver.take<float>(tokens * experts.io_padded) : nullptr;
   return work;
 }
@@ -100,12 +101,14 @@ Workspace carve_workspace(const ModelConfig& config, const Model& model, const L
   work.wide = carver.take<float>(rows * model.attention_padded);
   work.gated = carver.take<float>(threads * work.gated_rows * kDepth);
   work.projected = carver.take<float>(rows * model.hidden_padded);
-  const int32_t io = model.experts.io_padded, shared = static_cast<int32_t>(round_up(config.shared_size, kDepth));
+  const int32_t io = model.experts.io_padded, own = static_cast<int32_t>(round_up(model.layer_input_size, kDepth));
+  const int32_t shared = static_cast<int32_t>(round_up(config.shared_size, kDepth));
   const auto query_rank = static_cast<int32_t>(round_up(config.mla.query_rank, kDepth));
   const int32_t widest_input = std::max({model.hidden_padded, model.attention_padded, io, query_rank});
   work.inputs = carve_activations(rows, widest_input, format, carver);
-  work.gated_inputs = carve_activations(rows, std::max(model.intermediate_padded, shared), format, carver);
+  work.gated_inputs = carve_activations(rows, std::max({model.intermediate_padded, shared, own}), format, carver);
   work.logits = carver.take<float>(logit_rows * model.vocab_padded);
+  work.layer_products = carver.take<float>(rows * model.num_layers * model.layer_input_size);
   work.row_buffers = carver.take<float>(threads * model.hidden_padded);
   work.best = carver.take<BestLanes>(threads * kLogitRows);
   work.row_sequence = carver.take<int32_t>(tokens);
@@ -226,6 +229,10 @@ void Runtime::connect_weights() {
   model_.embed_norm = config_.embedding_norm ? norm_at(layout, "embed_norm") : Norm{};
   model_.token_types = config_.num_token_types > 0 ? vector_at(layout, "token_types") : nullptr;
   model_.positions = config_.num_positions > 0 ? vector_at(layout, "positions") : nullptr;
+  if (config_.layer_input_size > 0) {
+    model_.layer_proj = matrix_at(layout.find("layer_proj"), base);
+    model_.layer_proj_norm = vector_at(layout, "layer_proj_norm");
+  }
   model_.head_bias = config_.head_bias ? vector_at(layout, "lm_head_bias") : nullptr;
   model_.embed = matrix_at(layout.find("embed"), base);
   model_.lm_head = matrix_at(layout.find(config_.tie_embeddings ? "embed" : "lm_head"), base);
@@ -301,8 +308,6 @@ void Runtime::connect_layer(const Layout& layout, int index) {
   if (routed && config_.latent_size > 0) {
     layer.latent_down = matrix("latent_down");
     layer.latent_up = matrix("latent_up");
-    if (config_.shared_size > 0) layer.shared_gate_up = matrix("shared_gate_up");
-    if (config_.shared_size > 0) layer.shared_down = matrix("shared_down");
   }
   layer.q_a_norm = vector("q_a_norm", config_.mla.query_rank > 0);
   layer.kv_a_norm = vector("kv_a_norm", config_.mla.rank > 0);
@@ -311,6 +316,22 @@ void Runtime::connect_layer(const Layout& layout, int index) {
     layer.k_b = matrix("k_b");
     layer.v_b = matrix("v_b");
   }
+  if (routed && config_.shared_size > 0) {
+    layer.shared_gate_up = matrix("shared_gate_up");
+    layer.shared_down = matrix("shared_down");
+  }
+  const bool own_norms = routed && config_.own_norms;
+  layer.router_norm = norm("router_norm", own_norms);
+  layer.expert_norm = norm("expert_norm", own_norms);
+  layer.shared_post_norm = norm("shared_post_norm", own_norms);
+  layer.expert_post_norm = norm("expert_post_norm", own_norms);
+  layer.expert_scales = vector("expert_scales", own_norms);
+  if (config_.layer_input_size > 0) {
+    layer.input_gate = matrix("input_gate");
+    layer.input_out = matrix("input_out");
+    layer.input_norm = norm("input_norm", true);
+  }
+  layer.scale = config_.layer_scales ? *vector_at(layout, prefix + "layer_scale") : 1.0f;
   layer.window = config_.windows.empty() ? 0 : config_.windows[index];
   layer.rope = ropes_[config_.rope(index)];
 }
@@ -363,6 +384,7 @@ void Runtime::check(const Step& step) const {
     const int32_t type = step.token_types[i];
     if (type < 0 || type >= config_.num_token_types) fail("token type " + std::to_string(type) + " does not exist");
   }
+  if ((config_.layer_input_size > 0) != (step.layer_inputs != nullptr)) fail("the inputs of layers are missing or not expected");
   check_ascending("rows", step.rows, step.num_rows, step.num_tokens);
   check_ascending("hidden_rows", step.hidden_rows, step.num_hidden_rows, step.num_tokens);
   for (int i = 0, j = 0; i < step.num_rows && j < step.num_hidden_rows;) {

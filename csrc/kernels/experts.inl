@@ -98,6 +98,7 @@ void StepRun::quantize_for_experts(const Layer& layer, const float* row, int tok
 
 // Norms rows and quantizes them for the experts, or for the matrix before these; the router reads them unquantized.
 void StepRun::norm_for_experts(const Layer& layer, Rows rows) const {
+  if (m.experts.own_norms) return norm_beside(layer, rows);
   for (int i = 0; i < rows.count; i++) {
     float* row = normed(rows.scratch + i);
     norm_row(m, x(rows.token + i), layer.mlp_norm, m.hidden_padded, row);
@@ -227,7 +228,9 @@ void StepRun::choose_experts(int index, Share tokens) const {
     if (experts.tolerance > 0) choose_by_sparsemixer(scores, chosen, shares);
     else if (experts.choice.by_logits) choose_by_softmax(scores, chosen, shares);
     else choose_by_scores(layer.choice_bias, scores, chosen, shares);
-    for (int slot = 0; slot < experts.top_k; slot++) shares[slot] *= experts.choice.scale;
+    for (int slot = 0; slot < experts.top_k; slot++) {
+      shares[slot] *= layer.expert_scales ? layer.expert_scales[chosen[slot]] : experts.choice.scale;
+    }
     for (int i = 0; i < experts.num_shared; i++) {
       chosen[experts.top_k + i] = experts.count + i;
       shares[experts.top_k + i] = gate;
@@ -377,7 +380,7 @@ void StepRun::run_joint_blocks() {
   for (int index = 0; index <= m.num_layers; index++) {
     share_tasks(num_blocks, [&](int block) {
       const Rows rows = rows_of(block);
-      if (index == 0) embed({rows.token, rows.token + rows.count});
+      if (index == 0) begin_rows(rows);
       else if (m.layers[index - 1].router) finish_experts(m.layers[index - 1], rows);
       watch.end(index == 0 ? Phase::kEmbed : Phase::kDown);
       if (index < m.num_layers) begin_layer(index, rows);
@@ -392,7 +395,7 @@ void StepRun::run_joint_blocks() {
     share_tasks(num_blocks, [&](int block) {
       const Rows rows = rows_of(block);
       finish_mixer(index, rows);
-      if (!layer.router) return finish_mlp(layer, rows);
+      if (!layer.router) return finish_mlp(index, rows);
       begin_experts(index, rows);
     });
     if (layer.router) run_experts(layer);

@@ -6,7 +6,7 @@ void StepRun::store_keys(int index, const Layer& layer, int token, int kv_head) 
   const Heads& heads = layer.heads;
   const float* key = qkv(token) + (heads.count + kv_head) * heads.dim;
   const float* value = heads.keys_as_values ? key : key + heads.keys();
-  store_kv({&layer, m.norm_eps, m.norms_rotated}, kv.kind, kv.piece(index, table[position / kBlockTokens], kv_head), position,
+  store_kv({&layer, m.norm_eps, m.norms_rotated, m.norms_values}, kv.kind, kv.piece(index, table[position / kBlockTokens], kv_head), position,
            key, value);
 }
 
@@ -78,7 +78,7 @@ void StepRun::gate_head(const Heads& heads, int token, int head, float* out) con
 void StepRun::attend_range(int index, HeadRows rows, int scratch_offset, const Context& following) const {
   const Layer& layer = m.layers[index];
   const int d = layer.heads.dim, group = layer.heads.group;
-  const HeadShape shape = {&layer, m.norm_eps, m.norms_rotated};
+  const HeadShape shape = {&layer, m.norm_eps, m.norms_rotated, m.norms_values};
   const Context context = context_of(index, rows);
   const auto token_of = [&](int row) { return step.query_starts[rows.sequence] + row / group; };
   const auto head_of = [&](int row) { return rows.kv_head * group + row % group; };

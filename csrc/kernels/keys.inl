@@ -4,6 +4,7 @@ struct HeadShape {
   const Layer* layer;
   float eps;
   bool norms_rotated;  // the norm follows the rotation
+  bool norms_values;   // values are divided by their root mean square
 };
 
 // Applies the norm (if the model has one) and the rotation to a query or key head, in the order of the model.
@@ -75,7 +76,8 @@ INLINE void store_kv(const HeadShape& shape, KvKind kind, uint8_t* piece, int po
   const int d = shape.layer->heads.dim, slot = position % kBlockTokens;
   alignas(64) float key[kMaxHeadDim], value[kMaxHeadDim];
   rotate_head(shape, key_in, shape.layer->k_norm, position, key);
-  __builtin_memcpy(value, value_in, static_cast<size_t>(d) * sizeof(float));
+  const vf factor = set_f(shape.norms_values ? inverse_rms(value_in, d, d, shape.eps) : 1.0f);
+  for (int i = 0; i < d; i += W) store_f(value + i, mul(load_f(value_in + i), factor));
   make_finite(key, d);
   make_finite(value, d);
   if (kind == KvKind::kBf16) store_kv_bf16(piece, slot, d, d, key, value);

@@ -38,6 +38,12 @@ void StepRun::begin_experts(int index, Rows rows) const {
   score_experts(layer, rows, {0, m.experts.num_scores()});
   choose_experts(index, {rows.token, rows.token + rows.count});
   watch.end(Phase::kRoute);
+  if (m.experts.own_norms) {
+    project_gate_up(shared_gate_up_of(layer, rows), {0, layer.shared_gate_up.num_panels / group_panels()});
+    project_residual(layer.shared_down, work.gated_inputs, nullptr, Target::kProjected, rows, all(layer.shared_down), {});
+    keep_beside(layer, rows);
+    return watch.end(Phase::kGateUp);
+  }
   if (!m.experts.has_latent) return;
   project_latent(layer, rows, all(layer.latent_down));
   for (int i = 0; i < rows.count; i++) quantize_for_experts(layer, latent(rows.token + i), rows.token + i);
@@ -50,6 +56,7 @@ void StepRun::begin_experts(int index, Rows rows) const {
 
 // Adds the outputs of the experts of a block of rows to the residual stream.
 void StepRun::finish_experts(const Layer& layer, Rows rows) const {
+  if (m.experts.own_norms) return add_beside(layer, rows);
   if (!m.experts.has_latent) return add_experts(rows);
   sum_latent(layer, rows);
   project_residual(layer.latent_up, work.inputs, nullptr, Target::kStream, rows, all(layer.latent_up), {});

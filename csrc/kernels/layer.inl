@@ -103,6 +103,11 @@ class StepRun {
     }
   }
 
+  void begin_rows(Rows rows) const {
+    embed({rows.token, rows.token + rows.count});
+    begin_layer_inputs(rows);
+  }
+
   // Norms the residual stream, if there is a norm, and quantizes it as the input of a matrix of `kind`.
   void norm_input(const Norm& norm, WeightKind kind, int token, int input) const {
     if (norm.weight) norm_row(m, x(token), norm, m.hidden_padded, row_buffer());
@@ -172,7 +177,28 @@ class StepRun {
     fetch_first(next, panel);
     barrier_after(phase);
   }
-  void finish_mlp(const Layer& layer, Rows rows) const;
+  void finish_mlp(int index, Rows rows) const;
+
+  void project_layer_inputs(Rows rows, Share panels) const;
+  void add_layer_projections(Rows rows) const;
+  void project_input_gate(int index, Rows rows, Share groups) const;
+  void begin_layer_inputs(Rows rows) const;
+  void add_layer_input(int index, Rows rows) const;
+  static int num_input_groups(const Layer& layer) { return layer.input_gate.num_panels * kPanel / kDepth; }
+  // The scale of a layer, where its MLP is the last part of it.
+  static float scale_after_mlp(const Layer& layer) { return layer.input_gate.num_panels > 0 ? 1.0f : layer.scale; }
+  float* layer_input(int token, int layer) const {
+    return step.layer_inputs + (static_cast<size_t>(token) * m.num_layers + layer) * m.layer_input_size;
+  }
+  float* layer_products(int row) const {
+    return work.layer_products + static_cast<size_t>(row) * m.num_layers * m.layer_input_size;
+  }
+
+  void norm_beside(const Layer& layer, Rows rows) const;
+  void keep_beside(const Layer& layer, Rows rows) const;
+  void add_beside(const Layer& layer, Rows rows) const;
+  void run_beside_columns(const Layer& layer, Rows every, Rows split);
+  float* beside(int token) const { return work.experts.beside + static_cast<size_t>(token) * m.hidden_padded; }
 
   void run_joint_blocks();
   void run_experts(const Layer& layer);
@@ -280,7 +306,7 @@ class StepRun {
   }
   void project_residual(const Matrix& matrix, const Activations& inputs, const float* bias, Target target, Rows rows,
                         Share panels, const Adapted& adapted) const;
-  void add_projected(const Norm& norm, Rows rows) const;
+  void add_projected(const Norm& norm, Rows rows, float scale = 1.0f) const;
 
   Adapted adapted_of(const Layer& layer, AdaptedMatrix matrix, Rows rows) const {
     return {step.adapters != nullptr, static_cast<int>(&layer - m.layers), matrix, rows.token, rows.scratch};

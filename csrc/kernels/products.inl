@@ -44,7 +44,8 @@ void StepRun::project_gate_up(const GateUp& product, Share groups) const {
          [&](int row, int count, int column, float* tile) {
            if (product.adapted.any) expand_rows(product.adapted, row, count, column, tile);
            const float* bias = product.bias ? product.bias + column : nullptr;
-           activate_tile(m, product.xielu, tile, bias, count, gated(row) + column / outputs_per_input - group * kDepth);
+           float* out = gated(row) + column / outputs_per_input - group * kDepth;
+           activate_tile(m, product.xielu, tile, bias, m.has_gate, count, out);
          });
     for (int i = 0; i < product.num_rows; i++) {
       quantize_row(product.kind, gated(i), kDepth, *product.outputs, product.first_output + i, group * kDepth);
@@ -70,7 +71,8 @@ void StepRun::project_residual(const Matrix& matrix, const Activations& inputs, 
        });
 }
 
-void StepRun::add_projected(const Norm& norm, Rows rows) const {
+// Adds the norm of what was projected to the residual stream, and multiplies the sum by `scale`.
+void StepRun::add_projected(const Norm& norm, Rows rows, float scale) const {
   if (m.norms_stream) {
     for (int i = 0; i < rows.count; i++) norm_row(m, x(rows.token + i), norm, m.hidden_padded, x(rows.token + i));
     return;
@@ -79,6 +81,8 @@ void StepRun::add_projected(const Norm& norm, Rows rows) const {
   for (int i = 0; i < rows.count; i++) {
     float* residual = x(rows.token + i);
     norm_row(m, projected(rows.scratch + i), norm, padded, row_buffer());
-    for (int j = 0; j < padded; j += W) store_f(residual + j, add(load_f(residual + j), load_f(row_buffer() + j)));
+    for (int j = 0; j < padded; j += W) {
+      store_f(residual + j, mul(add(load_f(residual + j), load_f(row_buffer() + j)), set_f(scale)));
+    }
   }
 }

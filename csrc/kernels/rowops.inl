@@ -93,9 +93,9 @@ INLINE void activate_rows(const float* tile, const float* bias, bool has_gate, i
 }
 
 // Writes the inputs of `down` that a tile gives; rows of `out` are kDepth apart. `numbers` are those of xIELU.
-NOINLINE void activate_tile(const Model& m, const float* numbers, const float* tile, const float* bias, int rows,
-                            float* out) {
-  const auto combine = [&](const auto& function) { activate_rows(tile, bias, m.has_gate, rows, out, function); };
+NOINLINE void activate_tile(const Model& m, const float* numbers, const float* tile, const float* bias, bool has_gate,
+                            int rows, float* out) {
+  const auto combine = [&](const auto& function) { activate_rows(tile, bias, has_gate, rows, out, function); };
   const auto apply = [&](const auto& function) { combine([&](vf x, vf up) { return mul(function(x), up); }); };
   switch (m.activation) {
     case Activation::kSilu: return apply([](vf x) { return silu(x); });

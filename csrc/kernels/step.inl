@@ -17,9 +17,9 @@ void StepRun::run_columns() {
     norm_inputs(of, matrix.kind, normed);
     alone ? watch.end(Phase::kNorm) : barrier_after(Phase::kNorm);
   };
-  const auto add_norm = [&](const Norm& of) {
+  const auto add_norm = [&](const Norm& of, float scale = 1.0f) {
     if (!of.weight) return;
-    add_projected(of, split);
+    add_projected(of, split, scale);
     barrier_after(Phase::kNorm);
   };
 
@@ -34,6 +34,12 @@ void StepRun::run_columns() {
 
   embed(mine);
   barrier_after(Phase::kEmbed);
+  if (m.layer_input_size > 0) {
+    norm({}, m.layer_proj);
+    project_layer_inputs(every, panels(m.layer_proj));
+    barrier_after(Phase::kEmbed);
+    add_layer_projections(split);
+  }
   for (int index = 0; index < m.num_layers; index++) {
     const Layer& layer = m.layers[index];
     const Matrix& next = index + 1 < m.num_layers ? first_matrix(m.layers[index + 1]) : m.lm_head;
@@ -61,11 +67,12 @@ void StepRun::run_columns() {
       barrier_after(Phase::kNorm);
       score_experts(layer, every, share_of(m.experts.num_scores(), thread, num_threads));
       if (m.experts.has_latent) run_latent_columns(layer);
+      if (m.experts.own_norms) run_beside_columns(layer, every, split);
       barrier_after(Phase::kRoute);
       choose_experts(index, mine);
       barrier_after(Phase::kRoute);
       run_experts(layer);
-      m.experts.has_latent ? add_latent_columns(layer) : add_experts(split);
+      m.experts.has_latent ? add_latent_columns(layer) : finish_experts(layer, split);
       barrier_before(next, panels(next).begin, Phase::kDown);
       continue;
     }
@@ -77,7 +84,14 @@ void StepRun::run_columns() {
     project_residual(layer.down, work.gated_inputs, layer.down_bias, target_of_down(layer), every, panels(layer.down),
                      adapted_of(layer, kAdaptedDown, every));
     barrier_before(next, panels(next).begin, Phase::kDown);
-    add_norm(layer.post_mlp_norm);
+    add_norm(layer.post_mlp_norm, scale_after_mlp(layer));
+    if (layer.input_gate.num_panels == 0) continue;
+    norm({}, layer.input_gate);
+    project_input_gate(index, every, share_of(num_input_groups(layer), thread, num_threads));
+    barrier_after(Phase::kGateUp);
+    project_residual(layer.input_out, work.gated_inputs, nullptr, Target::kProjected, every, panels(layer.input_out), {});
+    barrier_before(next, panels(next).begin, Phase::kDown);
+    add_norm(layer.input_norm, layer.scale);
   }
 }
 
@@ -142,7 +156,7 @@ void StepRun::wait_for_keys(int stage, int block, int num_blocks) const {
 void StepRun::run_stage(int stage, Share tokens) const {
   const int scratch = thread * kBlockRows;
   const Rows rows = {tokens.begin, tokens.end - tokens.begin, scratch, scratch};
-  if (stage == 0) embed(tokens);
+  if (stage == 0) begin_rows(rows);
   watch.end(Phase::kEmbed);
   if (stage == m.num_layers) {
     finish_needed_rows(stage - 1, rows, step.rows, step.num_rows);
@@ -184,7 +198,7 @@ void StepRun::begin_layer(int index, Rows rows) const {
 
 void StepRun::finish_layer(int index, Rows rows) const {
   finish_mixer(index, rows);
-  finish_mlp(m.layers[index], rows);
+  finish_mlp(index, rows);
 }
 
 void StepRun::finish_mixer(int index, Rows rows) const {
@@ -205,7 +219,8 @@ void StepRun::finish_mixer(int index, Rows rows) const {
   if (layer.post_attn_norm.weight) add_projected(layer.post_attn_norm, rows);
 }
 
-void StepRun::finish_mlp(const Layer& layer, Rows rows) const {
+void StepRun::finish_mlp(int index, Rows rows) const {
+  const Layer& layer = m.layers[index];
   if (!has_mlp(layer)) return;
   norm_inputs(layer.mlp_norm, layer.gate_up.kind, rows);
   watch.end(Phase::kNorm);
@@ -215,6 +230,7 @@ void StepRun::finish_mlp(const Layer& layer, Rows rows) const {
   shrink_block_rows(layer, kAdaptedDown, layer.down, work.gated_inputs, rows.scratch, rows);
   project_residual(layer.down, work.gated_inputs, layer.down_bias, target_of_down(layer), rows, all(layer.down),
                    adapted_of(layer, kAdaptedDown, rows));
-  if (layer.post_mlp_norm.weight) add_projected(layer.post_mlp_norm, rows);
+  if (layer.post_mlp_norm.weight) add_projected(layer.post_mlp_norm, rows, scale_after_mlp(layer));
   watch.end(Phase::kDown);
+  add_layer_input(index, rows);
 }

@@ -88,6 +88,11 @@ class ModelConfig:
     attention_gate: str
     gate_activation: str
     sinks: bool
+    value_norm: bool
+    layer_scales: bool
+    layer_input_size: int
+    intermediate_sizes: list[int]
+    own_norms: bool
     windows: list[int]
     distance_slopes: list[float]
     num_experts: int
@@ -189,6 +194,7 @@ class Runtime:
         adapters: Int32 | None,
         token_types: Int32 | None,
         states: StateStep | None = None,
+        layer_inputs: Float32 | None = None,
     ) -> tuple[Int32, Float32, Int32, Float32, Float32]: ...
     def logits(
         self,
@@ -199,6 +205,7 @@ class Runtime:
         rows: Int32,
         adapters: Int32 | None,
         states: StateStep | None = None,
+        layer_inputs: Float32 | None = None,
     ) -> Float32: ...
     def router_scores(
         self,

@@ -72,6 +72,24 @@ GEMMA2 = {
     "sliding_window": 17,
     "tie_word_embeddings": True,
 }
+GEMMA4_LAYERS = ["sliding_attention", "sliding_attention", "full_attention"] * 2
+GEMMA4 = {
+    "num_hidden_layers": 6,
+    "layer_types": GEMMA4_LAYERS,
+    "head_dim": 32,
+    "num_key_value_heads": 2,
+    "global_head_dim": 64,
+    "num_global_key_value_heads": 1,
+    "attention_k_eq_v": True,
+    "sliding_window": 17,
+    "hidden_size_per_layer_input": 32,
+    "vocab_size_per_layer_input": VOCAB_SIZE,
+    "final_logit_softcapping": 20.0,
+    "tie_word_embeddings": True,
+}
+"""Two shapes of heads, inputs by layer from a table of their own."""
+ABSENT = "absent"
+"""Removes a key of `SHAPE` that the class of a config does not accept."""
 NO_HEAD_DIM = {"head_dim": ABSENT}
 ONE_KEY_A_HEAD = {"num_key_value_heads": None, "n_inner": 96}
 OPT = {"word_embed_proj_dim": 80, "head_dim": 16} | ONE_KEY_A_HEAD
@@ -418,6 +436,20 @@ NETWORKS: dict[str, tuple[str, dict[str, object]]] = {
     "gemma 2": ("Gemma2ForCausalLM", GEMMA2 | {"query_pre_attn_scalar": 64, "head_dim": 64, "num_hidden_layers": 4}),
     "gemma 2, no softcap of logits": ("Gemma2ForCausalLM", GEMMA2 | {"final_logit_softcapping": None}),
     "vaultgemma": ("VaultGemmaForCausalLM", GEMMA2 | {"hidden_size": 80}),
+    "gemma 4": ("Gemma4ForCausalLM", GEMMA4 | {"num_kv_shared_layers": 2, "use_double_wide_mlp": True}),
+    "gemma 4, experts": (
+        "Gemma4ForCausalLM",
+        GEMMA4
+        | {
+            "num_hidden_layers": 3,
+            "layer_types": GEMMA4_LAYERS[:3],
+            "hidden_size_per_layer_input": 0,
+            "enable_moe_block": True,
+            "num_experts": 10,
+            "top_k_experts": 3,
+            "moe_intermediate_size": 32,
+        },
+    ),
     "olmo": ("OlmoForCausalLM", {"hidden_size": 128, "clip_qkv": 1.5, "pad_token_id": 0}),
     "olmo, biases": ("OlmoForCausalLM", {"hidden_size": 128, "attention_bias": True, "pad_token_id": 0}),
     "olmo 2": ("Olmo2ForCausalLM", {"hidden_size": 128, "vocab_size": 331}),

@@ -16,7 +16,7 @@ from headrace.inference.runner.reference import ReferenceRunner
 from tests.inference.models.model_files import gguf_metadata, write_gguf
 from tests.inference.runner.states import new_sequences
 from tests.inference.runner.steps import make_step
-from tests.parity import delta_twins
+from tests.parity import delta_twins, gemma4_twins
 from tests.parity.checkpoints import CONTEXT, TOKENS, write_checkpoint
 from tests.parity.ssd_twins import SSD_TWINS, converted_ssd
 from tests.parity.test_layouts import write_layout
@@ -52,6 +52,17 @@ DELTA_EXPERTS = {
 }
 NAMED_AS = {"hy_v3": "dots1", "deepseek32": "glm-dsa"}
 """Architectures that the installed `gguf` does not know, and one that names the same tensors alike."""
+GEMMA4 = {
+    "attention.key_length": 64,
+    "attention.value_length": 64,
+    "attention.key_length_swa": 32,
+    "attention.value_length_swa": 32,
+    "attention.sliding_window": 17,
+    "rope.dimension_count": 64,
+    "rope.dimension_count_swa": 32,
+    "rope.freq_base_swa": 10000.0,
+    "final_logit_softcapping": 20.0,
+}
 TWINS = {
     "phi 3, sliding window": ("phi3", {"attention.sliding_window": 17}),
     "phi 4 mini": (
@@ -140,6 +151,30 @@ TWINS = {
             "attn_logit_softcapping": 5.0,
             "final_logit_softcapping": 20.0,
             "attention.sliding_window": 17,
+        },
+    ),
+    "gemma 4": (
+        "gemma4",
+        GEMMA4
+        | {
+            "attention.head_count_kv": [2, 2, 1] * 2,
+            "attention.sliding_window_pattern": [True, True, False] * 2,
+            "attention.shared_kv_layers": 2,
+            "embedding_length_per_layer_input": 32,
+            "feed_forward_length": [96] * 4 + [192] * 2,
+        },
+    ),
+    "gemma 4, experts": (
+        "gemma4",
+        GEMMA4
+        | {
+            "attention.head_count_kv": [2, 2, 1],
+            "attention.sliding_window_pattern": [True, True, False],
+            "attention.shared_kv_layers": 0,
+            "embedding_length_per_layer_input": 0,
+            "expert_count": 10,
+            "expert_used_count": 3,
+            "expert_feed_forward_length": 32,
         },
     ),
     "olmo": ("olmo", {"attention.clamp_kqv": 1.5}),
@@ -328,10 +363,14 @@ def check_twin(folder, architecture, metadata, *, is_renamed=False, splits_laten
     values = {f"{architecture}.{key}": value for key, value in (common | metadata).items()}
     if architecture in {"granite", "minicpm"}:
         values[f"{architecture}.attention.layer_norm_rms_epsilon"] = 1e-6
+    if architecture == "gemma4":
+        tensors = gemma4_twins.converted(folder / "model", checkpoint.spec)
+    else:
+        tensors = converted(folder / "model", architecture, checkpoint.spec, splits_latents=splits_latents)
     file = write_gguf(
         folder / "model.gguf",
         metadata_of(checkpoint.spec, architecture) | values | numbers_of_layers(folder / "model"),
-        converted(folder / "model", architecture, checkpoint.spec, splits_latents=splits_latents),
+        tensors,
         architecture=architecture,
     )
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from headrace import _native
+from headrace.inference.models.attention import AttentionShape
 from headrace.inference.models.latent import MlaSpec
 from headrace.inference.models.mixers import ConvSpec, DeltaSpec, SsdSpec
-from headrace.inference.models.spec import AttentionShape, ModelSpec, MoeSpec, RopeSpec
+from headrace.inference.models.spec import ModelSpec, MoeSpec, RopeSpec
 from headrace.inference.models.weights import STORED_BITS, Encoding, RawTensor, WeightSource
 from headrace.inference.runner.memory import MemoryBudget
 from headrace.inference.runner.native import NativeRunner, load_native_runner
@@ -232,6 +233,32 @@ SPECS: Mapping[str, ModelSpec] = {
         attention_scale=128**-0.5,
         moe=MoeSpec(num_experts=7, top_k=2, expert_size=32, layers=(False, True), scoring="sigmoid", shared_size=32),
     ),
+    "inputs of layers, shared keys, wider MLPs": small_spec(
+        num_layers=5,
+        attention_shapes=tuple(
+            AttentionShape(num_heads=4, num_kv_heads=2 if size == 32 else 1, head_dim=size, keys_as_values=size == 64)
+            for size in (32, 64, 32, 32, 64)
+        ),
+        kv_sources=(0, 1, 2, 2, 1),
+        intermediate_sizes=(160, 160, 160, 288, 288),
+        windows=(40, 0, 40, 40, 0),
+        norms="both",
+        qk_norm="head",
+        value_norm=True,
+        activation="gelu_tanh",
+        embedding_scale=96**0.5,
+        attention_scale=1.0,
+        layer_input_size=96,
+        layer_scales=True,
+    ),
+    "experts beside an MLP, each with its norms": small_spec(
+        norms="both",
+        qk_norm="head",
+        value_norm=True,
+        activation="gelu_tanh",
+        layer_scales=True,
+        moe=MoeSpec(num_experts=20, top_k=3, expert_size=48, shared_size=160, renormalize=True, own_norms=True),
+    ),
     "dynamic rope": small_spec(head_dim=96, ropes=(RopeSpec(kind="dynamic", factor=2.0, original_max_positions=128),)),
 }
 
@@ -243,6 +270,8 @@ WITHOUT_TORCH = {
     "an activation with numbers of each layer",
     "latent attention of odd sizes, whose queries grow",
     "latent attention of the largest size, with experts",
+    "inputs of layers, shared keys, wider MLPs",
+    "experts beside an MLP, each with its norms",
 }
 """Networks that the torch backend refuses."""
 

@@ -42,6 +42,10 @@ class ArrayWeights:
         array = np.ascontiguousarray(self.arrays[name])
         return RawTensor(Encoding.F32, *array.shape, array.view(np.uint8))
 
+    def load_rows(self, name: str, rows) -> RawTensor:
+        array = np.ascontiguousarray(self.arrays[name][rows])
+        return RawTensor(Encoding.F32, *array.shape, array.view(np.uint8))
+
 
 def random_weights(spec: ModelSpec, seed: int = 0) -> ArrayWeights:
     """Return every weight that a spec requires, scaled to keep activations near 1."""
@@ -71,7 +75,7 @@ def weight_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
 
 def _random(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> Float32:
     values = rng.standard_normal(shape).astype(np.float32)
-    if name.endswith("norm"):
+    if name.endswith(("norm", "scale", "scales")):
         return 1 + 0.1 * values
     if name.endswith("mix_decay"):
         return -np.abs(values)

@@ -52,6 +52,7 @@ def _refuse_missing_parts(model: Model) -> None:
         "gates after attention": model.spec.attention_gate is not None,
         "layers that keep a state": model.spec.has_state,
         "latent attention": model.spec.mla is not None,
+        "layers with scales of their output": model.spec.layer_scales,
         "layers with different heads": not model.spec.has_one_attention_shape,
         "activations with numbers of their own (xIELU)": model.spec.activation == "xielu",
     }

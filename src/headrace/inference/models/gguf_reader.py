@@ -133,6 +133,11 @@ class GgufWeights:
             return place.turn(RawTensor(encoding, len(data), tensor.num_columns, data))
         return place.select(RawTensor(encoding, *place.shape, data.reshape(1, -1)))
 
+    def load_rows(self, name: str, rows: npt.NDArray[np.int32]) -> RawTensor:
+        tensor = self._tensors[name]
+        encoding, data = _converted(self._file, tensor, tensor.rows[rows])
+        return RawTensor(encoding, len(data), tensor.num_columns, data)
+
     def _find(self, place: Place) -> GgufTensor:
         stored, shape = place.stored, place.shape
         if place.is_ones:

@@ -171,12 +171,21 @@ def _places(spec: ModelSpec, tensors: Mapping[str, str], *, interleaved: bool, q
         groups = _groups_in(spec, names, qkv_groups)
         shape, slices = _fuse([shapes[name] for name in names], groups)
         for name, rows in zip(names, slices, strict=True):
-            factor = spec.logit_scale if name in {"final_norm", "final_norm_bias"} else 1.0
-            places[name] = Place(stored, shape, _rotary_rows(rows, spec, name, shapes[name], interleaved), factor)
+            rows = _rotary_rows(rows, spec, name, shapes[name], interleaved)  # noqa: PLW2901
+            places[name] = Place(stored, shape, rows, _factor(spec, name))
     if spec.mla is not None:
         for layer in range(spec.num_layers):
             places |= _kv_b_places(spec, spec.mla, places, f"layers.{layer}.")
     return {name: places[name] for name in shapes}
+
+
+def _factor(spec: ModelSpec, name: str) -> float:
+    """Return the factor of the weights of a norm, which takes the place of one that runners would have to apply."""
+    if name in {"final_norm", "final_norm_bias"}:
+        return spec.logit_scale
+    if name == "layer_proj_norm":  # the sum of both parts of a layer's input is divided by the root of 2
+        return 2**-0.5
+    return float(spec.hidden_size**-0.5) if name.endswith(".router_norm") else 1.0
 
 
 def _groups_in(spec: ModelSpec, names: list[str], qkv_groups: int) -> int:

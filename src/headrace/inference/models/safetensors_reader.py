@@ -124,6 +124,10 @@ class SafetensorsWeights:
             tensor = float_tensor(softplus(as_float32(tensor.data.ravel(), tensor.encoding)).reshape(1, -1))
         return place.select(tensor)
 
+    def load_rows(self, name: str, rows: npt.NDArray[np.int32]) -> RawTensor:
+        tensor = self._weights[name].load()  # a view of the mapped file
+        return RawTensor(tensor.encoding, len(rows), tensor.num_columns, tensor.data[rows])
+
     def _find(self, tensors: TensorFiles, stored: str, place: Place) -> StoredWeight:
         shape = place.shape
         if place.is_ones:

@@ -24,22 +24,35 @@ def expected_shapes(spec: ModelSpec) -> dict[str, Shape]:
         shapes["lm_head"] = (spec.vocab_size, spec.hidden_size)
     if spec.head_bias:
         shapes["lm_head_bias"] = (1, spec.vocab_size)
+    if size := spec.layer_input_size:
+        total = spec.num_layers * size
+        shapes |= {"layer_embed": (spec.vocab_size, total), "layer_proj": (total, spec.hidden_size)}
+        shapes["layer_proj_norm"] = (1, size)
     for index in range(spec.num_layers):
         layer = _mixer_shapes(spec, index) | _norms_of_layer(spec, index)
         if spec.has_mlp(index):
-            layer |= _mlp_shapes(spec, spec.experts(index))
+            layer |= _mlp_shapes(spec, index)
+        layer |= _input_shapes(spec)
         if index == 0 and not spec.first_attn_norm:
             layer = {part: shape for part, shape in layer.items() if part not in {"attn_norm", "attn_norm_bias"}}
         shapes.update({f"layers.{index}.{part}": shape for part, shape in layer.items()})
     return shapes
 
 
-def _mlp_shapes(spec: ModelSpec, moe: MoeSpec | None) -> dict[str, Shape]:
-    hidden = spec.hidden_size
+def _input_shapes(spec: ModelSpec) -> dict[str, Shape]:
+    hidden, size = spec.hidden_size, spec.layer_input_size
+    shapes: dict[str, Shape] = {"layer_scale": (1, 1)} if spec.layer_scales else {}
+    if size:
+        shapes |= {"input_gate": (size, hidden), "input_out": (hidden, size), "input_norm": (1, hidden)}
+    return shapes
+
+
+def _mlp_shapes(spec: ModelSpec, layer: int) -> dict[str, Shape]:
+    hidden, moe, inner = spec.hidden_size, spec.experts(layer), spec.intermediate(layer)
     if moe is None:
-        shapes = _gated_shapes("", hidden, spec.intermediate_size)
+        shapes = _gated_shapes("", hidden, inner)
         if spec.mlp_bias:
-            shapes |= _bias_shapes("", hidden, spec.intermediate_size)
+            shapes |= _bias_shapes("", hidden, inner)
     else:
         shapes = _expert_shapes(moe, hidden)
     if spec.activation == "xielu":
@@ -64,6 +77,9 @@ def _expert_shapes(moe: MoeSpec, hidden: int) -> dict[str, Shape]:
         shapes |= _gated_shapes("shared_", hidden, moe.shared_size)
     if moe.has_shared_router:
         shapes["shared_router"] = (1, hidden)
+    if moe.own_norms:
+        norms = ("shared_post_norm", "expert_norm", "expert_post_norm", "router_norm")
+        shapes |= {**dict.fromkeys(norms, (1, hidden)), "expert_scales": (1, moe.num_experts)}
     return shapes
 
 

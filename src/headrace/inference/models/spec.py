@@ -33,6 +33,17 @@ Canonical weights (rows = outputs, columns = inputs; rotary halves in the "NeoX"
 
 Each norm but those of q and k also has a `{norm}_bias` when `norm_bias`.
 
+A network with `layer_input_size` takes for each layer a part of a second embedding of the token, and projects the first
+one for the same purpose; a layer with `layer_scales` has a factor:
+
+    layer_embed                 (vocab, layers * size)          read by row, never packed
+    layer_proj                  (layers * size, hidden)
+    layer_proj_norm             (size,)
+    layers.{i}.input_gate       (size, hidden)
+    layers.{i}.input_out        (hidden, size)
+    layers.{i}.input_norm       (hidden,)
+    layers.{i}.layer_scale      (1,)
+
 A layer with experts (`moe`) has instead of gate, up and down:
 
     layers.{i}.router                           (experts, hidden)
@@ -46,6 +57,8 @@ A layer with experts (`moe`) has instead of gate, up and down:
     layers.{i}.shared_gate | shared_up          (shared_size, hidden)   when `shared_size`
     layers.{i}.shared_down                      (hidden, shared_size)   when `shared_size`
     layers.{i}.shared_router                    (1, hidden)             when `has_shared_router`
+    layers.{i}.shared_post_norm | expert_norm | expert_post_norm | router_norm      (hidden,)   when `own_norms`
+    layers.{i}.expert_scales                    (experts,)              when `own_norms`
 
 Experts and the shared MLP are of the kind that `mlp` names: without gates they have no `gate` and `shared_gate`.
 
@@ -71,6 +84,7 @@ import re
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from headrace.inference.models.attention import AttentionShape
 from headrace.inference.models.latent import MlaSpec
 from headrace.inference.models.mixers import ConvSpec, DeltaSpec, Mixer, SsdSpec, StateShape
 
@@ -168,6 +182,11 @@ class MoeSpec:
     """
     shared_size: int = 0
     """Width of the MLP that every token passes through in addition; 0 for none."""
+    own_norms: bool = False
+    """
+    Experts and the shared MLP both read the residual stream, each after a norm of its own, and each output has a norm
+    before they are added. The router has a norm too, and each expert a scale (Gemma 4).
+    """
     has_shared_router: bool = False
     """The output of the shared MLP is multiplied by the sigmoid of a score of its own."""
 
@@ -177,37 +196,18 @@ class MoeSpec:
         return self.scoring == "softmax" and not self.choice_bias and self.num_groups == 1
 
     @property
+    def has_shared_mlp(self) -> bool:
+        """True if the shared MLP has matrices of its own: its input is not that of the experts."""
+        return self.shared_size > 0 and (self.latent_size > 0 or self.own_norms)
+
+    @property
     def num_shared_experts(self) -> int:
         """
         Number of experts of `expert_size` that together are the shared MLP, the last one padded with zeros.
 
         Beside experts of another input (`latent_size`) the shared MLP stays one of its own.
         """
-        return 0 if self.latent_size else -(-self.shared_size // self.expert_size)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionShape:
-    """The heads of the attention of a layer."""
-
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    keys_as_values: bool = False
-    """The layer has no v: its values are the projected keys, before their norm and rotation (Gemma 4)."""
-
-    @property
-    def group_size(self) -> int:
-        """Number of query heads that share a KV head."""
-        return self.num_heads // self.num_kv_heads
-
-    @property
-    def query_size(self) -> int:
-        return self.num_heads * self.head_dim
-
-    @property
-    def key_size(self) -> int:
-        return self.num_kv_heads * self.head_dim
+        return 0 if self.has_shared_mlp else -(-self.shared_size // self.expert_size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +228,8 @@ class ModelSpec:
     """The reason why contexts end at `max_positions`, where the network was made for longer ones."""
     attention_shapes: tuple[AttentionShape, ...] = ()
     """The heads of each layer. Empty: all layers have `num_heads`, `num_kv_heads` and `head_dim`."""
+    intermediate_sizes: tuple[int, ...] = ()
+    """Width of the MLP of each layer. Empty: `intermediate_size` in all layers."""
     kv_sources: tuple[int, ...] = ()
     """
     The layer whose keys and values each layer attends to: its own index, or that of an earlier layer with KV heads of
@@ -281,6 +283,15 @@ class ModelSpec:
     """
     qkv_clip: float = 0.0
     """Largest magnitude of q, k and v before the rotary embedding; larger values are clipped. 0: no limit."""
+    value_norm: bool = False
+    """Values are divided by the root mean square of their head (Gemma 4)."""
+    layer_scales: bool = False
+    """The output of each layer is multiplied by a number of its own (Gemma 4)."""
+    layer_input_size: int = 0
+    """
+    Numbers that each layer takes from a second embedding of a token (Gemma 4 E2B). The table of these embeddings stays
+    in its file, since a step reads one row of it for each token. 0: there is none.
+    """
     embedding_scale: float = 1.0
     """Factor of the token embeddings (Gemma: sqrt(hidden_size))."""
     logit_scale: float = 1.0
@@ -363,6 +374,10 @@ class ModelSpec:
         """True if all layers have attention with the same heads, and keys and values of their own."""
         return not self.attention_shapes and not self.kv_sources
 
+    def intermediate(self, layer: int) -> int:
+        """Return the width of the dense MLP of a layer."""
+        return self.intermediate_sizes[layer] if self.intermediate_sizes else self.intermediate_size
+
     def num_gates(self, layer: int) -> int:
         """Return the number of gates of the output of a layer's attention; 0 if there are none."""
         heads = self.attention(layer).num_heads
@@ -425,8 +440,9 @@ class ModelSpec:
         embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_embeddings else 2)
         layers = range(self.num_layers)
         mixers = sum(self._mixer_parameters(layer) for layer in layers)
-        mlps = sum(self._mlp_parameters(self.experts(layer)) for layer in layers if self.has_mlp(layer))
-        return mixers + mlps + embeddings
+        mlps = sum(self._mlp_parameters(layer) for layer in layers if self.has_mlp(layer))
+        own = self.layer_input_size * self.num_layers * (self.vocab_size + 3 * self.hidden_size)
+        return mixers + mlps + embeddings + own
 
     @property
     def mlp_matrices(self) -> int:
@@ -444,9 +460,10 @@ class ModelSpec:
         keys = (len(self.attention_parts(layer)) - 1) * shape.key_size
         return self.hidden_size * (2 * shape.query_size + keys) + gates
 
-    def _mlp_parameters(self, moe: MoeSpec | None) -> int:
+    def _mlp_parameters(self, layer: int) -> int:
+        moe = self.experts(layer)
         if moe is None:
-            return self.mlp_matrices * self.hidden_size * self.intermediate_size
+            return self.mlp_matrices * self.hidden_size * self.intermediate(layer)
         experts = moe.num_experts * moe.expert_size * (moe.latent_size or self.hidden_size)
         around = 2 * self.hidden_size * moe.latent_size
         return self.mlp_matrices * (experts + self.hidden_size * moe.shared_size) + around

@@ -123,6 +123,10 @@ class WeightSource(Protocol):
         """
         ...
 
+    def load_rows(self, name: str, rows: npt.NDArray[np.int32]) -> RawTensor:
+        """Return some rows of a matrix, without reading or converting the others."""
+        ...
+
 
 def as_float32(data: npt.NDArray[np.uint8], encoding: Encoding) -> npt.NDArray[np.float32]:
     if encoding is Encoding.BF16:

@@ -23,6 +23,7 @@ resident memory: 480 to 560 bytes a token for vocabularies of 262,144 (Gemma 3) 
 _COPIED_SHARE: Final = 0.5
 """Weights that take a larger share of the memory are mapped from their file: the page cache needs no second copy."""
 _NO_LIMIT_BYTES: Final = 1 << 62
+_FLOAT_BYTES: Final = 4
 _NATIVE_FORMATS: Final = "a smaller dtype (w8a16, w4a16) or kv_dtype (int8)"
 _LIMITED: Final = (
     "max_memory_bytes allows (for a platform's worker: the memory of its inference component or instance type). "
@@ -122,7 +123,8 @@ def plan_memory(
     sizes = RunnerSizes(
         weights_bytes=_native.layout_bytes(config),
         active_weights_bytes=active_weight_bytes(config),
-        workspace_bytes=_native.workspace_bytes(config, native_limits(limits), num_threads),
+        workspace_bytes=_native.workspace_bytes(config, native_limits(limits), num_threads)
+        + layer_input_bytes(config, limits),
         adapter_bytes=_native.adapter_bytes(config, native_limits(limits)),
         block_bytes=_native.kv_block_bytes(config),
         vocab_size=config.vocab_size,
@@ -206,6 +208,11 @@ def _mapping(weights_bytes: int, least_bytes: int, usable_bytes: int) -> Mapping
     if weights_bytes + least_bytes > usable_bytes:
         return "required"
     return "preferred" if weights_bytes > usable_bytes * _COPIED_SHARE else "none"
+
+
+def layer_input_bytes(config: _native.ModelConfig, limits: RunnerLimits) -> int:
+    """Return the bytes of the rows that a step brings along for its layers: as they are stored, and in float32."""
+    return 2 * _FLOAT_BYTES * config.num_layers * config.layer_input_size * limits.max_step_tokens
 
 
 def active_weight_bytes(config: _native.ModelConfig) -> int:

@@ -13,7 +13,8 @@ from headrace.inference.models.adapter import Adapter
 from headrace.inference.models.spec import ModelSpec
 from headrace.inference.models.weights import WeightSource
 from headrace.inference.runner.cpu import cpu_report
-from headrace.inference.runner.memory import MemoryPlan
+from headrace.inference.runner.layer_inputs import LayerTable
+from headrace.inference.runner.memory import MemoryPlan, layer_input_bytes
 from headrace.inference.runner.native_config import native_limits
 from headrace.inference.runner.packing import MATRICES, PackedWeights, load_packed, parts_of
 from headrace.inference.runner.plan import RunnerPlan
@@ -25,11 +26,21 @@ class NativeRunner:
 
     is_healthy = True
 
-    def __init__(self, runtime: _native.Runtime, *, spec: ModelSpec, limits: RunnerLimits, info: RunnerInfo) -> None:
+    def __init__(
+        self,
+        runtime: _native.Runtime,
+        *,
+        spec: ModelSpec,
+        limits: RunnerLimits,
+        info: RunnerInfo,
+        table: LayerTable | None = None,
+    ) -> None:
+        """Run a loaded runtime; `table` has the inputs of layers of a network that takes some."""
         self.spec = spec
         self.vocab_size, self.is_causal = spec.vocab_size, spec.is_causal
         self.limits = limits
         self.info = info
+        self._table = table
         self._runtime: _native.Runtime | None = runtime
 
     def execute(self, step: StepInput) -> StepOutput:
@@ -48,6 +59,7 @@ class NativeRunner:
                 step.adapters,
                 step.token_types,
                 step.states,
+                self._layer_inputs(step),
             )
         except (TypeError, ValueError, RuntimeError) as exc:
             raise _cannot_run(exc) from exc
@@ -67,6 +79,7 @@ class NativeRunner:
                 step.rows,
                 step.adapters,
                 step.states,
+                self._layer_inputs(step),
             )
         except (TypeError, ValueError, RuntimeError) as exc:
             raise _cannot_run(exc) from exc
@@ -101,7 +114,10 @@ class NativeRunner:
         return self._open().profile()
 
     def close(self) -> None:
-        self._runtime = None
+        self._runtime = self._table = None
+
+    def _layer_inputs(self, step: StepInput) -> Float32 | None:
+        return None if self._table is None else self._table.rows(step.token_ids)
 
     def _open(self) -> _native.Runtime:
         if self._runtime is None:
@@ -150,7 +166,8 @@ def load_native_runner(
             total_bytes=memory.total_bytes,
             available_bytes=memory.available_bytes,
         ) from exc
-    return NativeRunner(runtime, spec=spec, limits=plan.limits, info=_info(runtime, plan, packed))
+    table = LayerTable(spec, weights) if spec.layer_input_size else None
+    return NativeRunner(runtime, spec=spec, limits=plan.limits, info=_info(runtime, plan, packed), table=table)
 
 
 def _warn_of_limits(memory: MemoryPlan, isa: str | None) -> None:
@@ -180,7 +197,7 @@ def _info(runtime: _native.Runtime, plan: RunnerPlan, packed: PackedWeights) -> 
         device=f"cpu ({runtime.isa})",
         weights_bytes=runtime.weights_bytes,
         kv_cache_bytes=runtime.kv_bytes,
-        workspace_bytes=runtime.workspace_bytes,
+        workspace_bytes=runtime.workspace_bytes + layer_input_bytes(plan.config, plan.limits),
         adapter_bytes=memory.adapter_bytes,
         state_bytes=runtime.state_bytes,
         facts={

@@ -6,10 +6,11 @@ from typing import Final
 
 from headrace import _native
 from headrace.core.errors import UnsupportedModel
+from headrace.inference.models.attention import AttentionShape
 from headrace.inference.models.latent import MlaSpec
 from headrace.inference.models.mixers import SsdSpec
 from headrace.inference.models.rope import inverse_frequencies
-from headrace.inference.models.spec import AttentionShape, ModelSpec, RopeSpec
+from headrace.inference.models.spec import ModelSpec, RopeSpec
 from headrace.inference.runner.step import RunnerLimits
 
 NO_FORMATS: Final[Mapping[str, str]] = MappingProxyType({})
@@ -19,13 +20,14 @@ _SPEC: Final = (
     *("norm", "norms", "norm_bias", "norm_eps", "activation", "embedding_norm", "first_attn_norm", "tie_embeddings"),
     *("qkv_bias", "o_bias", "mlp_bias", "head_bias", "qkv_clip", "embedding_scale", "attention_softcap"),
     *("logit_softcap", "swiglu_limit", "sinks", "gate_activation"),
+    *("value_norm", "layer_scales", "layer_input_size"),
 )
 _SHAPE: Final = ("num_heads", "num_kv_heads", "head_dim", "keys_as_values")
 _MLA: Final = ("query_rank", "key_dim", "rope_dim", "value_dim")
 _EXPERTS: Final = (
     *("num_experts", "top_k", "expert_size", "num_shared_experts", "renormalize", "expert_bias", "router_bias"),
     *("scoring", "group_score", "num_groups", "top_groups", "choice_bias", "sum_floor", "factor_scale"),
-    "latent_size",
+    *("latent_size", "own_norms"),
 )
 _DELTA: Final = (
     *("key_heads", "value_heads", "key_dim", "value_dim", "taps"),
@@ -62,6 +64,7 @@ def native_config(
     config.num_positions, config.num_token_types = spec.learned_positions, spec.token_types
     config.causal, config.attention_scale = spec.is_causal, spec.attention_scale
     config.attention_shapes = [_native_shape(shape) for shape in spec.attention_shapes]
+    config.intermediate_sizes = list(spec.intermediate_sizes)
     config.kv_sources = [spec.kv_source(layer) for layer in range(spec.num_layers)]
     config.mixers, config.state_norms = list(spec.mixers), spec.state_norms or ""
     config.mlps = list(spec.mlps)
@@ -77,7 +80,7 @@ def native_config(
         _copy(_EXPERTS, moe, config)
         config.shared_gate, config.expert_tolerance = moe.has_shared_router, moe.tolerance
         config.router_softcap = moe.logit_softcap
-        config.shared_size = moe.shared_size if moe.latent_size else 0
+        config.shared_size = moe.shared_size if moe.has_shared_mlp else 0
         config.expert_layers = list(moe.layers)
     config.layer_formats = dict(layer_formats)
     config.windows = list(spec.windows)

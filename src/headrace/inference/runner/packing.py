@@ -56,6 +56,7 @@ MATRICES: Final = ("qkv", "o", "gate_up", "down")
 _LATENT_MATRICES: Final = ("latent_down", "latent_up")
 _SHARED_MATRICES: Final = ("shared_gate_up", "shared_down")
 """The packed shared MLP beside experts with a latent input."""
+_INPUT_MATRICES: Final = ("input_gate", "input_out")
 _TASK: Final = "Packing weights"
 _Fill = Callable[[_native.Arena], None]
 """Packs a checkpoint into an arena."""
@@ -257,11 +258,10 @@ def matrices_of(spec: ModelSpec, layer: int) -> tuple[str, ...]:
     mixer = {"attention": MATRICES[:2], "none": ()}.get(spec.mixer(layer), ("mix_in", MATRICES[1]))
     if spec.mla is not None and spec.mixer(layer) == "attention":
         mixer = (*mixer, *(("q_b", "k_b", "v_b") if spec.mla.query_rank else ("k_b", "v_b")))
-    matrices = (*mixer, *(MATRICES[2:] if spec.has_mlp(layer) else ()))
-    moe = spec.experts(layer)
-    if moe is None or not moe.latent_size:
-        return matrices
-    return (*matrices, *_LATENT_MATRICES, *(_SHARED_MATRICES if moe.shared_size else ()))
+    moe, mlp = spec.experts(layer), MATRICES[2:] if spec.has_mlp(layer) else ()
+    latent = _LATENT_MATRICES if moe is not None and moe.latent_size else ()
+    shared = _SHARED_MATRICES if moe is not None and moe.has_shared_mlp else ()
+    return (*mixer, *mlp, *latent, *shared, *(_INPUT_MATRICES if spec.layer_input_size else ()))
 
 
 def layer_formats_of(spec: ModelSpec, weights: WeightSource) -> dict[str, str]:

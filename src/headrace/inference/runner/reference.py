@@ -77,9 +77,10 @@ class ReferenceRunner:
         positions = np.concatenate([np.arange(len(slots) - size, len(slots)) for slots, size in sequences])
         token_types = 0 if step.token_types is None else step.token_types
         x = embedded(self.spec, self._weights, step.token_ids, positions, token_types)
+        inputs = layer_inputs(self.spec, self._weights, step.token_ids, x)
         adapted = self._adapted_tokens(step)
-        for layer in self._layers:
-            x = layer.forward(x, positions, sequences, adapted, step.states)
+        for layer, own in zip(self._layers, inputs, strict=True):
+            x = layer.forward(x, positions, sequences, adapted, step.states, own)
         return x if self.spec.norms == "stream" else normed(self.spec, x, self._weights, "final_norm")
 
     def _logits(self, hidden: Float32, step: StepInput) -> Float32:
@@ -113,6 +114,20 @@ def embedded(
     if spec.token_types:
         x = x + weights["token_types"][token_types]
     return normed(spec, x, weights, "embed_norm") if spec.embedding_norm else x
+
+
+def layer_inputs(
+    spec: ModelSpec, weights: dict[str, Float32], token_ids: Int32, x: Float32
+) -> list[Float32] | list[None]:
+    """Return the input (T, size) that each layer has beside the stream, whose first value is `x` (T, hidden)."""
+    if not spec.layer_input_size:
+        return [None] * spec.num_layers
+    projected = (x @ weights["layer_proj"].T * np.float32(spec.hidden_size**-0.5)).reshape(
+        len(x), spec.num_layers, spec.layer_input_size
+    )
+    projected = rms_norm(projected, weights["layer_proj_norm"], spec.norm_eps)
+    own = weights["layer_embed"][token_ids].reshape(projected.shape) * np.float32((spec.layer_input_size / 2) ** 0.5)
+    return list((projected + own).swapaxes(0, 1))
 
 
 class Layer:
@@ -158,6 +173,7 @@ class Layer:
         sequences: list[tuple[Int32, int]],
         adapted: Adapted = (),
         states: StateStep | None = None,
+        own_input: Float32 | None = None,
     ) -> Float32:
         """
         Return `x` (T, hidden) after attention and MLP; `positions` (T,) are those of the tokens in their sequences.
@@ -180,10 +196,18 @@ class Layer:
         if self._spec.norms == "stream":
             x = self._norm(x + attended, "post_attn_norm")
             return self._norm(x + self._mlp(x), "post_mlp_norm")
-        return self._add_mlp(x + self._norm_after(attended, "post_attn_norm"))
+        return self._finish(self._add_mlp(x + self._norm_after(attended, "post_attn_norm")), own_input)
 
     def _add_mlp(self, x: Float32) -> Float32:
-        return x + self._norm_after(self._mlp(self._norm_before(x, "mlp_norm")), "post_mlp_norm")
+        is_normed = self._moe is None or not self._moe.own_norms
+        return x + self._norm_after(self._mlp(self._norm_before(x, "mlp_norm") if is_normed else x), "post_mlp_norm")
+
+    def _finish(self, x: Float32, own_input: Float32 | None) -> Float32:
+        """Add what the layer makes of its own input (T, size), and apply its scale."""
+        if own_input is not None:
+            gate = ACTIVATIONS[self._spec.activation](self._linear(x, "input_gate"))
+            x = x + self._norm(self._linear(gate * own_input, "input_out"), "input_norm")
+        return x * self._weights["layer_scale"] if self._spec.layer_scales else x
 
     def _norm_before(self, x: Float32, name: str) -> Float32:
         return self._norm(x, name) if name in self._weights else x
@@ -236,6 +260,8 @@ class Layer:
             heads["v"] = heads["k"]
         turning = [name for name in heads if name != "v"]
         clip, is_normed_last = self._spec.qkv_clip or np.inf, self._spec.qk_norm == "rotated"
+        if self._spec.value_norm and "v" in heads:
+            heads["v"] = rms_norm(heads["v"], np.ones(1, np.float32), self._spec.norm_eps)
         if self._spec.qk_norm and not is_normed_last:
             heads |= {name: self._norm_heads(heads[name], f"{name}_norm") for name in turning}
         heads = {name: part.clip(-clip, clip) for name, part in heads.items()}
@@ -267,7 +293,7 @@ class Layer:
     def _mlp(self, x: Float32) -> Float32:
         if self._moe is None:
             return self._gated(x, "")
-        return mix_experts(self._moe, self._weights, x, self._gated, self._rescore)
+        return mix_experts(self._moe, self._weights, x, self._gated, self._rescore, self._norm)
 
     def _gated(self, x: Float32, prefix: str) -> Float32:
         spec, up = self._spec, self._linear(x, f"{prefix}up")

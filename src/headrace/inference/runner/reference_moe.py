@@ -23,18 +23,22 @@ def mix_experts(
     x: Float32,
     gated: Gated,
     rescore: Callable[[Float32], Float32],
+    norm: Callable[[Float32, str], Float32],
 ) -> Float32:
-    """Return the output (T, hidden) of the experts of a layer, whose weights are given by part."""
+    """
+    Return the output (T, hidden) of the experts of a layer, whose weights are given by part.
+
+    `x` is normed already, unless router, experts and shared MLP have a norm each.
+    """
+    if moe.own_norms:
+        return _mix_normed(moe, weights, x, gated, rescore, norm)
     logits = x @ weights["router"].T
     if moe.router_bias:
         logits = logits + weights["router_bias"]
     logits = rescore(logits)
     chosen, factors = choose_experts(moe, logits, weights.get("choice_bias"))
     inputs = x @ weights["latent_down"].T if moe.latent_size else x
-    mixed = np.zeros_like(inputs)
-    for expert in np.unique(chosen):
-        tokens, slots = np.nonzero(chosen == expert)
-        mixed[tokens] += factors[tokens, slots][:, None] * gated(inputs[tokens], f"experts.{expert}.")
+    mixed = _sum_experts(inputs, chosen, factors, gated)
     if moe.latent_size:
         mixed = mixed @ weights["latent_up"].T
     if not moe.shared_size:
@@ -43,6 +47,29 @@ def mix_experts(
     if moe.has_shared_router:  # the logistic function, written with tanh because it does not overflow
         shared = (0.5 * np.tanh(0.5 * (x @ weights["shared_router"].T)) + 0.5) * shared
     return mixed + shared
+
+
+def _mix_normed(
+    moe: MoeSpec,
+    weights: Mapping[str, Float32],
+    x: Float32,
+    gated: Gated,
+    rescore: Callable[[Float32], Float32],
+    norm: Callable[[Float32, str], Float32],
+) -> Float32:
+    logits = rescore(norm(x, "router_norm") @ weights["router"].T)
+    chosen, factors = choose_experts(moe, logits)
+    factors = factors * weights["expert_scales"].reshape(-1)[chosen]
+    routed = norm(_sum_experts(norm(x, "expert_norm"), chosen, factors, gated), "expert_post_norm")
+    return routed + norm(gated(norm(x, "mlp_norm"), "shared_"), "shared_post_norm")
+
+
+def _sum_experts(inputs: Float32, chosen: Int32, factors: Float32, gated: Gated) -> Float32:
+    mixed = np.zeros_like(inputs)
+    for expert in np.unique(chosen):
+        tokens, slots = np.nonzero(chosen == expert)
+        mixed[tokens] += factors[tokens, slots][:, None] * gated(inputs[tokens], f"experts.{expert}.")
+    return mixed
 
 
 def as_computed(_layer: int, scores: Float32) -> Float32:

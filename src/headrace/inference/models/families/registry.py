@@ -28,6 +28,7 @@ from headrace.inference.models.families.falcon import FALCON
 from headrace.inference.models.families.family import Family, GgufHeader
 from headrace.inference.models.families.gemma import GEMMA, GEMMA3
 from headrace.inference.models.families.gemma2 import GEMMA2, VAULTGEMMA
+from headrace.inference.models.families.gemma4 import GEMMA4
 from headrace.inference.models.families.glm import GLM, GLM4
 from headrace.inference.models.families.glm_moe import GLM4_MOE
 from headrace.inference.models.families.gpt2 import GPT2
@@ -71,7 +72,7 @@ from headrace.inference.models.fields import Fields
 from headrace.inference.models.spec import ModelSpec
 
 FAMILIES: Final = (
-    *(LLAMA, MISTRAL, MISTRAL_PARAMS, MINISTRAL, MINISTRAL3, QWEN2, QWEN3, GEMMA, GEMMA3),
+    *(LLAMA, MISTRAL, MISTRAL_PARAMS, MINISTRAL, MINISTRAL3, QWEN2, QWEN3, GEMMA, GEMMA3, GEMMA4),
     *(QWEN2_VL, QWEN3_VL, GRANITE_HYBRID, MINICPM, ERNIE4_5, SEED_OSS),
     *(INTERNLM2, INTERNLM3, QWEN, BAICHUAN, CHATGLM, EXAONE, ARCEE, APERTUS),
     *(PHI3, GRANITE, SMOLLM3, GLM, GLM4, GEMMA2, VAULTGEMMA, OLMO, OLMO2, OLMO3, OLMO_HYBRID, EXAONE4),
@@ -87,6 +88,8 @@ NESTED: Final = {
     "gemma3": "gemma3_text",
     "lfm2_vl": "lfm2",
     "lfm3_vl": "lfm3",
+    "gemma4": "gemma4_text",
+    "gemma4_unified": "gemma4_unified_text",
     "mistral3": "mistral",
     "qwen2_vl": "qwen2_vl_text",
     "qwen2_5_vl": "qwen2_5_vl_text",
