@@ -59,3 +59,11 @@ def test_a_negative_context_is_refused_by_name() -> None:
 def test_out_of_range_numbers_are_refused_by_name(name: str) -> None:
     with pytest.raises(SettingsError, match=name):
         resolve_limits(replace(CONFIG, **{name: -1}), SPEC)
+
+
+def test_the_context_of_sparse_attention_ends_where_it_is_dense():
+    sparse = replace(LONG, max_positions=64, context_limit="its attention is sparse beyond")
+
+    assert resolve_limits(CONFIG, sparse).max_model_len == 64
+    with pytest.raises(SettingsError, match=r"up to 64 positions: its attention is sparse beyond that\. Set it to 64"):
+        resolve_limits(CONFIG, sparse, max_model_len=100)
