@@ -68,6 +68,7 @@ void bind_config(nb::module_& m) {
       .def_rw("delta_norm_eps", &ModelConfig::delta_norm_eps)
       .def_rw("conv_bias", &ModelConfig::conv_bias)
       .def_rw("mlps", &ModelConfig::mlps)
+      .def_rw("attention_beside", &ModelConfig::attention_beside)
       .def_rw("ssd_heads", &ModelConfig::ssd_heads)
       .def_rw("ssd_head_dim", &ModelConfig::ssd_head_dim)
       .def_rw("ssd_state_size", &ModelConfig::ssd_state_size)

@@ -130,13 +130,15 @@ void add_layer(LayoutBuilder& builder, const ModelConfig& config, const Model& m
   const int32_t hidden = model.hidden_padded, outputs = static_cast<int32_t>(round_up(config.hidden_size, kPanel));
   const LayerSizes sizes = layer_sizes(config, index);
   const Mixer mixer = config.mixer(index);
-  const bool attends = mixer == Mixer::kAttention;
+  const bool attends = config.attends(index), has_state = keeps_state(mixer);
+  const StateLayer state = state_sizes(config, index);
   if (mixer != Mixer::kNone) {
     if (config.has_attn_norm(index)) builder.add_norm(prefix + "attn_norm", config, hidden);
     add_matrix(attends ? "qkv" : "mix_in", sizes.qkv_padded, hidden);
     if (attends) add_attention(builder, config, index, prefix);
-    else add_state_mixer(builder, model, state_sizes(config, index), prefix, config.conv_bias, config.ssd_norm);
+    if (has_state) add_state_mixer(builder, model, state, prefix, config.conv_bias, config.ssd_norm);
     add_matrix("o", outputs, sizes.attention_padded);
+    if (attends && has_state) add_matrix("mix_out", outputs, state.mixed_padded);
     if (config.o_bias && attends) builder.add_vector(prefix + "o_bias", hidden);
     if (config.has_norms_after(index)) builder.add_norm(prefix + "post_attn_norm", config, hidden);
   }
@@ -204,7 +206,7 @@ void check_shape(const AttentionShape& shape) {
 // Without a causal mask a sequence is computed in one step, and its keys live for one layer.
 void check_kv_source(const ModelConfig& config, int32_t layer) {
   const int32_t source = config.kv_source(layer);
-  if (source == layer || config.mixer(layer) != Mixer::kAttention) return;
+  if (source == layer || !config.attends(layer)) return;
   const std::string name = "layer " + std::to_string(layer) + " attends to the keys of layer " + std::to_string(source);
   require(config.causal && source >= 0 && source < layer && config.owns_kv(source), name + ", which it cannot");
   const AttentionShape own = config.attention(layer), other = config.attention(source);
@@ -289,6 +291,9 @@ void check_states(const ModelConfig& config) {
     require(mixer != Mixer::kNone || !config.parallel, "a layer without a mixer beside parallel ones is not supported");
     if (!keeps_state(mixer)) continue;
     if (mixer == Mixer::kSsd) check_ssd(config);
+    require(!config.attention_beside || (mixer == Mixer::kSsd && config.attention_shapes.empty() &&
+                                         config.attention_gate.empty() && config.norms == "pre"),
+            "attention is supported beside a state space model only, without gates, shapes by layer and norms after it");
     require(config.causal && !config.parallel, "state layers beside other parts, or that see later tokens, are not supported");
     if (config.mixer(i) == Mixer::kDelta) check_delta(config);
     const int32_t taps = config.mixer(i) == Mixer::kDelta ? config.delta_taps : config.conv_taps;
@@ -391,7 +396,7 @@ AttentionShape ModelConfig::attention(int32_t layer) const {
 }
 
 int32_t ModelConfig::kv_source(int32_t layer) const {
-  if (mixer(layer) != Mixer::kAttention) return -1;
+  if (!attends(layer)) return -1;
   return kv_sources.empty() ? layer : kv_sources[layer];
 }
 
@@ -448,9 +453,8 @@ LayerSizes layer_sizes(const ModelConfig& config, int32_t layer) {
   const AttentionShape shape = config.attention(layer);
   LayerSizes sizes{};
   sizes.intermediate_padded = static_cast<int32_t>(round_up(config.intermediate(layer), kDepth));
-  if (config.mixer(layer) == Mixer::kNone) return sizes;
-  if (config.mixer(layer) != Mixer::kAttention) {
-    const StateLayer state = state_sizes(config, layer);
+  const StateLayer state = state_sizes(config, layer);
+  if (!config.attends(layer)) {
     sizes.qkv_padded = state.in_padded;
     sizes.attention_padded = state.mixed_padded;
     return sizes;
@@ -467,7 +471,7 @@ LayerSizes layer_sizes(const ModelConfig& config, int32_t layer) {
   }
   sizes.gates = config.num_gates(layer);
   const size_t outputs = size_t{1} * sizes.queries + sizes.keys + sizes.values + sizes.gates;
-  sizes.qkv_padded = static_cast<int32_t>(round_up(outputs, kPanel));
+  sizes.qkv_padded = static_cast<int32_t>(round_up(outputs, kPanel)) + state.in_padded;
   sizes.attention_padded = static_cast<int32_t>(round_up(head_outputs, kDepth));
   return sizes;
 }
@@ -510,18 +514,30 @@ StateLayer ssd_sizes(const ModelConfig& config) {
 }
 
 // A row of a short convolution is B, C and x, all padded; the result takes the place of B.
-StateLayer state_sizes(const ModelConfig& config, int32_t layer) {
+StateLayer conv_sizes(const ModelConfig& config) {
   StateLayer state{};
-  state.mixer = config.mixer(layer);
-  if (!keeps_state(state.mixer)) return state;
-  if (state.mixer == Mixer::kDelta) return delta_sizes(config);
-  if (state.mixer == Mixer::kSsd) return ssd_sizes(config);
+  state.mixer = Mixer::kConv;
   state.channels = static_cast<int32_t>(round_up(config.hidden_size, kDepth));
   state.taps = config.conv_taps;
   state.num_units = state.channels / kDepth;
   state.conv_inputs = 2 * state.channels;
   state.in_padded = state.row_size = 3 * state.channels;
   state.mixed_padded = state.channels;
+  return state;
+}
+
+// Beside attention the row of a state follows q, k and v in a row of `qkv`.
+StateLayer state_sizes(const ModelConfig& config, int32_t layer) {
+  StateLayer state{};
+  state.mixer = config.mixer(layer);
+  if (!keeps_state(state.mixer)) return state;
+  state = state.mixer == Mixer::kDelta ? delta_sizes(config) : state.mixer == Mixer::kSsd ? ssd_sizes(config) : conv_sizes(config);
+  if (!config.attends(layer)) return state;
+  const AttentionShape shape = config.attention(layer);
+  const auto first = static_cast<int32_t>(round_up((shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim, kPanel));
+  state.conv_inputs += first;
+  state.outputs += first;
+  state.row_size += first;
   return state;
 }
 
@@ -568,6 +584,7 @@ Model make_dimensions(const ModelConfig& config) {
     const LayerSizes sizes = layer_sizes(config, i);
     model.attention_padded = std::max(model.attention_padded, sizes.attention_padded);
     const StateLayer state = state_sizes(config, i);
+    model.attention_padded = std::max(model.attention_padded, state.mixed_padded);
     model.qkv_padded = std::max({model.qkv_padded, sizes.qkv_padded, state.row_size});
     if (state.mixer == Mixer::kDelta) model.scan_scratch = std::max(model.scan_scratch, state.delta.scratch_size());
     if (state.mixer == Mixer::kSsd) model.scan_scratch = std::max(model.scan_scratch, state.ssd.scratch_size());

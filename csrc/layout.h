@@ -28,6 +28,7 @@ struct ModelConfig {
   int32_t delta_key_heads = 0, delta_value_heads = 0, delta_key_dim = 0, delta_value_dim = 0, delta_taps = 0;
   bool delta_is_tiled = false;       // value heads lie as in the files of llama.cpp
   float delta_beta_scale = 1.0f, delta_norm_eps = 0.0f;
+  bool attention_beside = false;     // layers that keep a state also have attention, of the same norm
   std::vector<bool> mlps;            // per layer; empty: all layers have an MLP
   int32_t ssd_heads = 0, ssd_head_dim = 0, ssd_state_size = 0, ssd_groups = 1;  // of the state space model
   float ssd_norm_eps = 1e-5f;
@@ -96,6 +97,9 @@ struct ModelConfig {
   const std::string& norms_of(int32_t layer) const;
   bool has_norms_before(int32_t layer) const;
   bool has_norms_after(int32_t layer) const { return norms_of(layer) != "pre"; }
+  bool attends(int32_t layer) const {  // alone or beside a state
+    return mixer(layer) == Mixer::kAttention || (attention_beside && keeps_state(mixer(layer)));
+  }
   bool has_mlp(int32_t layer) const { return mlps.empty() || mlps[static_cast<size_t>(layer)]; }
   bool has_attn_norm(int32_t layer) const;
 };

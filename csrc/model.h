@@ -222,6 +222,8 @@ struct Layer {
   Matrix input_gate, input_out;                 // of the layer's own input; without panels if it has none
   Norm input_norm;
   float scale;                                  // of the output of the layer
+  Matrix mix_out;                               // `o` of a state beside attention, whose `o` that is then; or without panels
+  bool attends;
   // Of experts with a latent input: from the hidden state to it and back, and the shared MLP, without panels if there is none
   Matrix latent_down, latent_up, shared_gate_up, shared_down;
   const float *q_a_norm, *kv_a_norm;            // of the latents; null where there are none

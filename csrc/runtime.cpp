@@ -266,9 +266,9 @@ void Runtime::connect_layer(const Layout& layout, int index) {
   layer.mlp_norm = norm(config_.shared_norm ? "attn_norm" : "mlp_norm", has_mlp && config_.has_norms_before(index));
   layer.post_attn_norm = norm("post_attn_norm", mixes && config_.has_norms_after(index));
   layer.post_mlp_norm = norm("post_mlp_norm", has_mlp && config_.has_norms_after(index));
-  layer.qkv_bias = vector("qkv_bias", config_.qkv_bias && config_.mixer(index) == Mixer::kAttention);
+  layer.qkv_bias = vector("qkv_bias", config_.qkv_bias && config_.attends(index));
   states_.connect(layer.state, index);
-  const bool attends = layer.state.mixer == Mixer::kAttention;
+  const bool attends = layer.attends = config_.attends(index);
   const bool has_state = keeps_state(layer.state.mixer), has_scan = layer.state.mixer == Mixer::kSsd;
   layer.state.filter = vector("mix_conv", has_state);
   layer.state.filter_bias = vector("mix_conv_bias", has_state && config_.conv_bias);
@@ -299,6 +299,7 @@ void Runtime::connect_layer(const Layout& layout, int index) {
   layer.choice_bias = vector("choice_bias", routed && config_.choice_bias);
   if (mixes) {
     layer.qkv = matrix(attends ? "qkv" : "mix_in");
+    if (attends && has_state) layer.mix_out = matrix("mix_out");
     layer.o = matrix("o");
   }
   if (has_mlp) {

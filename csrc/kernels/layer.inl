@@ -252,6 +252,7 @@ class StepRun {
   static bool has_mlp(const Layer& layer) { return layer.gate_up.num_panels > 0; }
   static const Matrix& first_matrix(const Layer& layer) { return mixes(layer) ? layer.qkv : layer.gate_up; }
   bool has_few_rows() const { return step.num_tokens <= column_rows(num_threads); }
+  static const Matrix& state_output(const Layer& layer) { return layer.attends ? layer.mix_out : layer.o; }
   static bool has_state(const Layer& layer) { return keeps_state(layer.state.mixer); }
   StateRows state_rows_of(int sequence) const;
   // Returns the inputs of the convolution of a token; those of earlier tokens, replayed ones too, are in the slot.

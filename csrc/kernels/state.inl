@@ -119,8 +119,9 @@ void StepRun::run_state_units(const Layer& layer, const StateRows& rows, Share u
 
 // Quantizes the outputs of a state layer as the inputs of `o`.
 void StepRun::quantize_mixed(const Layer& layer, Rows rows) const {
+  const Matrix& output = state_output(layer);
   for (int i = 0; i < rows.count; i++) {
     if (layer.state.ssd.norm) norm_ssd(layer.state.ssd, qkv(rows.token + i) + layer.state.outputs);
-    quantize_row(layer.o.kind, qkv(rows.token + i) + layer.state.outputs, layer.o.k, work.inputs, rows.scratch + i);
+    quantize_row(output.kind, qkv(rows.token + i) + layer.state.outputs, output.k, work.inputs, rows.scratch + i);
   }
 }

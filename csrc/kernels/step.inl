@@ -51,12 +51,17 @@ void StepRun::run_columns() {
       project_qkv(layer, every, panels(layer.qkv));
       project_gates(layer, every, share_of(layer.state.num_gates, thread, num_threads));
       barrier_after(Phase::kQkv);
-      if (has_state(layer)) mix_columns(layer, split);
+      if (!layer.attends) mix_columns(layer, split);
       else if (is_latent(layer)) attend_latents_by_columns(index, every, split);
       else attend_columns(index, split);
       shrink(layer, kAdaptedOutput, layer.o, work.inputs, every.scratch, Phase::kOutput);
       project_residual(layer.o, work.inputs, layer.o_bias, target_of_o(layer), every, panels(layer.o),
                        adapted_of(layer, kAdaptedOutput, every));
+      if (layer.attends && has_state(layer)) {  // side by side: both have read the same row of `qkv`
+        watch.end(Phase::kOutput);
+        mix_columns(layer, split);
+        project_residual(layer.mix_out, work.inputs, nullptr, Target::kStream, every, panels(layer.mix_out), {});
+      }
       if (has_mlp(layer)) barrier_before(layer.gate_up, groups.begin * group_panels(), Phase::kOutput);
       else barrier_before(next, panels(next).begin, Phase::kOutput);
       add_norm(layer.post_attn_norm);
@@ -121,7 +126,8 @@ void StepRun::mix_columns(const Layer& layer, Rows split) {
   barrier_after(Phase::kAttention);
   store_shared_inputs(layer);
   quantize_mixed(layer, split);
-  barrier_before(layer.o, panels(layer.o).begin, Phase::kQuantize);
+  const Matrix& output = state_output(layer);
+  barrier_before(output, panels(output).begin, Phase::kQuantize);
 }
 
 // Stage i of a block of rows spans from the attention of layer i - 1 to the keys of layer i. Threads take blocks in
@@ -204,7 +210,7 @@ void StepRun::finish_layer(int index, Rows rows) const {
 void StepRun::finish_mixer(int index, Rows rows) const {
   const Layer& layer = m.layers[index];
   if (!mixes(layer)) return;
-  if (has_state(layer)) {
+  if (!layer.attends) {
     quantize_mixed(layer, rows);
   } else {
     is_latent(layer) ? attend_latents_of(index, rows) : attend_rows_of(index, rows);
@@ -215,6 +221,10 @@ void StepRun::finish_mixer(int index, Rows rows) const {
   shrink_block_rows(layer, kAdaptedOutput, layer.o, work.inputs, rows.scratch, rows);
   project_residual(layer.o, work.inputs, layer.o_bias, target_of_o(layer), rows, all(layer.o),
                    adapted_of(layer, kAdaptedOutput, rows));
+  if (layer.attends && has_state(layer)) {
+    quantize_mixed(layer, rows);
+    project_residual(layer.mix_out, work.inputs, nullptr, Target::kStream, rows, all(layer.mix_out), {});
+  }
   watch.end(Phase::kOutput);
   if (layer.post_attn_norm.weight) add_projected(layer.post_attn_norm, rows);
 }

@@ -52,6 +52,7 @@ class ModelConfig:
     delta_norm_eps: float
     conv_bias: bool
     mlps: list[bool]
+    attention_beside: bool
     ssd_heads: int
     ssd_head_dim: int
     ssd_state_size: int

@@ -389,6 +389,26 @@ NETWORKS: dict[str, tuple[str, dict[str, object]]] = {
         GRANITE_HYBRID | {"num_local_experts": 6, "num_experts_per_tok": 2, "intermediate_size": 32},
     ),
     "bamba": ("BambaForCausalLM", SSD | {"attn_layer_indices": [1], "pad_token_id": 0}),
+    "falcon h1": (
+        "FalconH1ForCausalLM",
+        SSD
+        | {
+            "mamba_d_ssm": 128,
+            "mamba_rms_norm": True,
+            "mamba_norm_before_gate": False,
+            "attention_in_multiplier": 1.25,
+            "attention_out_multiplier": 0.75,
+            "ssm_in_multiplier": 1.5,
+            "ssm_out_multiplier": 0.5,
+            "key_multiplier": 0.5,
+            "mlp_multipliers": [1.5, 0.75],
+            "ssm_multipliers": [0.75, 1.25, 1.5, 0.5, 2.0],
+            "embedding_multiplier": 5.0,
+            "lm_head_multiplier": 0.5,
+            "pad_token_id": 0,
+        },
+    ),
+    "falcon h1, no norm": ("FalconH1ForCausalLM", SSD | {"mamba_d_ssm": 128, "pad_token_id": 0}),
     "mamba 2": (
         "Mamba2ForCausalLM",
         {**dict.fromkeys(SHAPE, ABSENT), "vocab_size": VOCAB_SIZE, "hidden_size": 64, "num_hidden_layers": 3}

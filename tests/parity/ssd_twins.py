@@ -28,6 +28,7 @@ ROUTED = {
 SSD_TWINS = {
     "granite 4 h": ("granitehybrid", GRANITE_HYBRID),
     "granite 4 h, experts": ("granitehybrid", GRANITE_HYBRID | {"expert_count": 6, "expert_used_count": 2}),
+    "falcon h1": ("falcon-h1", SSD),
     "mamba 2": ("mamba2", SSD | {"feed_forward_length": 0, "attention.head_count": 0, "context_length": 1 << 20}),
     "nemotron h": (
         "nemotron_h",
@@ -47,9 +48,30 @@ SSD_TWINS = {
 }
 
 
+FACTORS = {
+    **{f"{part}_proj.weight": part for part in ("q", "k", "v", "o", "gate", "down")},
+    "mamba.out_proj.weight": "mix_out",
+}
+
+
+def multiplied(name, values, spec):
+    """Return the values of a tensor times its factors (Falcon-H1)."""
+    factors = dict(spec.weight_factors)
+    if name.endswith("in_proj.weight"):
+        length = spec.ssd.groups * spec.ssd.state_size
+        counts = (spec.ssd.num_values, spec.ssd.num_values, length, length, spec.ssd.heads)
+        by_part = [*(factors[f"mix_in.{part}"] for part in "zxbc"), factors["mix_small"]]
+        return (values * np.repeat(by_part, counts)[:, None]).astype(np.float32)
+    scales = {"embed_tokens.weight": spec.embedding_scale, "lm_head.weight": spec.logit_scale}
+    scales |= {suffix: factors[part] for suffix, part in FACTORS.items()}
+    found = [scale for suffix, scale in scales.items() if name.endswith(suffix)]
+    return values * np.float32(found[-1]) if found else values
+
+
 def converted_ssd(name, values, spec):
     """Return the name and the values of a tensor, changed if it belongs to a state space model."""
     name = name.removesuffix(".dt_bias") + ".dt_proj.bias" if name.endswith(".dt_bias") else name
+    values = multiplied(name, values, spec) if spec.weight_factors else values
     name = re.sub(r"^backbone\.(layers\.\d+)\.mixer\.experts\.", r"model.\1.mlp.experts.", name)
     if spec.moe is None:
         name = name.replace("mlp.shared_experts.", "mlp.").replace("shared_mlp.output_linear", "mlp.down_proj")

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from headrace.core.generation import GenerationRequest
-from headrace.inference.models.mixers import ConvSpec, DeltaSpec
+from headrace.inference.models.mixers import ConvSpec, DeltaSpec, SsdSpec
 from headrace.inference.runner.step import RunnerLimits
 from tests.inference.engine.support import (
     EOS,
@@ -39,6 +39,11 @@ DELTA_SPEC = replace(
     mixers=("delta", "attention", "delta"),
     delta=DeltaSpec(key_heads=2, value_heads=4, key_dim=32, value_dim=32, taps=4, norm_eps=1e-6),
 )
+SSD_SPEC = replace(
+    STATE_SPEC,
+    mixers=("ssd", "attention", "ssd"),
+    ssd=SsdSpec(heads=4, head_dim=32, state_size=32, groups=2, taps=4, norm_eps=1e-6),
+)
 ROOM = RunnerLimits(
     num_blocks=96,
     block_tokens=32,
@@ -56,6 +61,7 @@ CASES = {
 }
 """Limits and blocks. Drafts would make answers too short-lived to collide in a small pool."""
 NETWORKS = [(SPEC, *formats) for formats in FORMATS] + [(STATE_SPEC, "w8a8", "int8"), (DELTA_SPEC, "bf16", "int8")]
+NETWORKS += [(SSD_SPEC, "w4a8", "bf16")]
 
 
 def mixed_requests() -> list[GenerationRequest]:

@@ -314,6 +314,14 @@ STATE_SPECS: Mapping[str, ModelSpec] = {
         hidden_size=80,
         ssd=SsdSpec(heads=4, head_dim=80, state_size=16, groups=1, taps=3, norm_eps=1e-5, conv_bias=False, norm=None),
     ),
+    "state space models beside attention": small_spec(
+        mixers=("ssd", "ssd"),
+        attention_beside=True,
+        ssd=SsdSpec(heads=8, head_dim=16, state_size=32, groups=1, taps=4, norm_eps=1e-5),
+        num_heads=5,
+        num_kv_heads=1,
+        head_dim=48,
+    ),
     "layers of one part": small_spec(
         num_layers=6,
         mixers=("ssd", "none", "attention", "none", "ssd", "none"),

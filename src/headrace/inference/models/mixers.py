@@ -16,6 +16,7 @@ Canonical weights, beside the norms and the MLP that any layer has (`spec.py`):
     layers.{i}.mix_skip
     layers.{i}.mix_norm         the norm of the scan's output
     layers.{i}.o                (hidden, outputs of the scan or the convolution)
+    layers.{i}.mix_out          in place of `o`, where that is the output of attention beside the state
 
 The gated delta rule has parts of `mix_in` and `mix_small` instead, which checkpoints store apart or in other orders:
 

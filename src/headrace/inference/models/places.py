@@ -45,6 +45,8 @@ class Place:
     """The rows of a matrix, or the numbers of a vector, in canonical order; None means all of them as they are."""
     factor: float = 1.0
     """Factor of a norm's weights."""
+    row_factors: tuple[tuple[int, float], ...] = ()
+    """Numbers of rows of a matrix, and the factor of each."""
     transposed: bool = False
     """The tensor has the inputs as rows; `shape` and `rows` are those after it is transposed."""
     num_stacked: int = 1
@@ -73,7 +75,23 @@ class Place:
         turned = np.ascontiguousarray(matrices.swapaxes(1, 2)).reshape(-1, matrices.shape[1])
         return RawTensor(Encoding.F32, *turned.shape, turned.view(np.uint8))
 
+    @property
+    def is_converted(self) -> bool:
+        """Return True if the weight is a matrix in float32, whatever its tensor is stored in."""
+        return self.num_turned > 0 or bool(self.row_factors)
+
+    def scale(self, rows: RawTensor) -> RawTensor:
+        """Return a matrix times the factors of its rows."""
+        if not self.row_factors:
+            return rows
+        counts, factors = zip(*self.row_factors, strict=True)
+        values = decode(rows) * np.repeat(np.array(factors, np.float32), counts)[:, None]
+        return RawTensor(Encoding.F32, rows.num_rows, rows.num_columns, np.ascontiguousarray(values).view(np.uint8))
+
     def select(self, tensor: RawTensor) -> RawTensor:
+        if self.is_matrix and self.row_factors:
+            rows = self.cut(tensor.data)
+            return self.scale(RawTensor(tensor.encoding, len(rows), tensor.num_columns, rows))
         if self.factor != 1.0:
             values = as_float32(tensor.data, tensor.encoding) * np.float32(self.factor)
             tensor = RawTensor(Encoding.F32, tensor.num_rows, tensor.num_columns, values.view(np.uint8).reshape(1, -1))
@@ -103,6 +121,7 @@ def folder_places(family: Family, spec: ModelSpec) -> dict[str, Place]:
     if family.transposed:
         is_turned = {name: bool(split_name(name)[0]) and place.is_matrix for name, place in places.items()}
         places = {name: replace(place, transposed=is_turned[name]) for name, place in places.items()}
+    places |= {name: replace(places[name], row_factors=factors) for name, factors in _row_factors(spec, places).items()}
     if family.alternating_experts and spec.moe is not None:
         places |= {name: _alternating(spec.moe, name, places[name]) for name in places if ".experts." in name}
     if family.position_offset and spec.learned_positions:
@@ -111,6 +130,22 @@ def folder_places(family: Family, spec: ModelSpec) -> dict[str, Place]:
         rows = slice(offset, num_rows + offset)
         places["positions"] = replace(place, shape=(num_rows + offset, num_columns), rows=rows)
     return places
+
+
+def _row_factors(spec: ModelSpec, names: Iterable[str]) -> dict[str, tuple[tuple[int, float], ...]]:
+    """Return the factors of the rows of matrices that have some."""
+    factors = dict(spec.weight_factors)
+    shapes = expected_shapes(spec) if factors else {}
+    found: dict[str, tuple[tuple[int, float], ...]] = {}
+    for name in names if factors else ():
+        part = split_name(name)[1]
+        if part in factors:
+            found[name] = ((shapes[name][0], factors[part]),)
+        elif part == "mix_in" and spec.ssd is not None:
+            values, length = spec.ssd.num_values, spec.ssd.groups * spec.ssd.state_size
+            rows = {"z": values, "x": values, "b": length, "c": length}
+            found[name] = tuple((count, factors[f"mix_in.{key}"]) for key, count in rows.items())
+    return found
 
 
 def _alternating(moe: MoeSpec, name: str, place: Place) -> Place:

@@ -100,7 +100,7 @@ class SafetensorsWeights:
         return dominant(self.encoding, self._shapes)
 
     def encoding(self, name: str) -> Encoding:
-        if self._places[name].num_turned:
+        if self._places[name].is_converted:
             return Encoding.F32
         return self._weights[name].encoding
 

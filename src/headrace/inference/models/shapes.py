@@ -115,7 +115,11 @@ def _mixer_shapes(spec: ModelSpec, layer: int) -> dict[str, Shape]:
     if mixer == "delta" and spec.delta is not None:
         return _delta_shapes(spec.delta, hidden)
     if mixer == "ssd" and spec.ssd is not None:
-        return _ssd_shapes(spec.ssd, hidden)
+        shapes = _ssd_shapes(spec.ssd, hidden)
+        if spec.attention_beside:
+            shapes["mix_out"] = shapes.pop("o")
+            shapes |= _attention_shapes(spec, layer)
+        return shapes
     return _attention_shapes(spec, layer) if mixer == "attention" else {}
 
 

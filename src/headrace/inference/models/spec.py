@@ -338,6 +338,13 @@ class ModelSpec:
     """The gated delta rule of the layers with mixer "delta"."""
     ssd: SsdSpec | None = None
     """The state space model of the layers with mixer "ssd"."""
+    attention_beside: bool = False
+    """Layers that keep a state also have attention, which reads the same norm; both outputs are added (Falcon-H1)."""
+    weight_factors: tuple[tuple[str, float], ...] = ()
+    """
+    Factors of matrices by part, which readers of Hugging Face folders multiply, so that runners do not apply them;
+    those of `mix_in` are by its rows: `mix_in.z`, `.x`, `.b` and `.c` (Falcon-H1).
+    """
 
     @property
     def group_size(self) -> int:
@@ -361,7 +368,7 @@ class ModelSpec:
 
     def kv_source(self, layer: int) -> int:
         """Return the layer whose keys and values a layer attends to; -1 for a layer without attention."""
-        if self.mixer(layer) != "attention":
+        if not self.attends(layer):
             return -1
         return self.kv_sources[layer] if self.kv_sources else layer
 
@@ -412,6 +419,11 @@ class ModelSpec:
     def mixer(self, layer: int) -> Mixer:
         return self.mixers[layer] if self.mixers else "attention"
 
+    def attends(self, layer: int) -> bool:
+        """Return True for a layer with attention, alone or beside a state."""
+        mixer = self.mixer(layer)
+        return mixer == "attention" or (self.attention_beside and mixer != "none")
+
     def has_mlp(self, layer: int) -> bool:
         return self.mlps[layer] if self.mlps else True
 
@@ -450,10 +462,11 @@ class ModelSpec:
         return 3 if self.mlp == "gated" else 2
 
     def _mixer_parameters(self, layer: int) -> int:
-        if (state_mixer := self.state_mixer(layer)) is not None:
-            return state_mixer.num_parameters(self.hidden_size)
-        if self.mixer(layer) != "attention":
-            return 0
+        state_mixer = self.state_mixer(layer)
+        state = 0 if state_mixer is None else state_mixer.num_parameters(self.hidden_size)
+        return state + (self._attention_parameters(layer) if self.attends(layer) else 0)
+
+    def _attention_parameters(self, layer: int) -> int:
         shape, gates = self.attention(layer), self.hidden_size * self.num_gates(layer)
         if self.mla is not None:
             return self.mla.num_parameters(self.hidden_size, shape.num_heads) + gates

@@ -67,7 +67,7 @@ def native_config(
     config.intermediate_sizes = list(spec.intermediate_sizes)
     config.kv_sources = [spec.kv_source(layer) for layer in range(spec.num_layers)]
     config.mixers, config.state_norms = list(spec.mixers), spec.state_norms or ""
-    config.mlps = list(spec.mlps)
+    config.mlps, config.attention_beside = list(spec.mlps), spec.attention_beside
     config.conv_taps = spec.conv.taps if spec.conv is not None else 0
     if spec.delta is not None:
         for name in _DELTA:

@@ -172,12 +172,7 @@ def parts_of(spec: ModelSpec, slot_name: str) -> Iterator[Part]:
     if spec.mla is not None and name in {"qkv", "qkv_bias", "k_b", "v_b"}:
         yield from _latent_parts(spec, spec.mla, prefix, name)
     elif name in {"qkv", "qkv_bias"}:
-        suffix, shape, first_row = name.removeprefix("qkv"), spec.attention(layer), 0
-        for part in spec.attention_parts(layer):
-            yield Part(f"{prefix}{part}{suffix}", first_row=first_row)
-            first_row += shape.query_size if part == "q" else shape.key_size
-        if spec.attention_gate is not None and not suffix:
-            yield Part(f"{prefix}attn_gate", first_row=first_row)
+        yield from _attention_parts(spec, layer, prefix, name.removeprefix("qkv"))
     elif name == "mix_in" and spec.delta is not None:
         yield from _delta_parts(prefix, spec.delta)
     elif name == "mix_small" and spec.delta is not None:
@@ -193,6 +188,18 @@ def parts_of(spec: ModelSpec, slot_name: str) -> Iterator[Part]:
             yield Part(f"{slot_name}_{part}", first_row=row)
     else:
         yield Part(slot_name)
+
+
+def _attention_parts(spec: ModelSpec, layer: int, prefix: str, suffix: str) -> Iterator[Part]:
+    """Yield q, k, v, and the gates and the state beside attention, which read the same input."""
+    shape, first_row = spec.attention(layer), 0
+    for part in spec.attention_parts(layer):
+        yield Part(f"{prefix}{part}{suffix}", first_row=first_row)
+        first_row += shape.query_size if part == "q" else shape.key_size
+    if spec.attention_gate is not None and not suffix:
+        yield Part(f"{prefix}attn_gate", first_row=first_row)
+    if spec.attention_beside and not suffix:
+        yield Part(f"{prefix}mix_in", first_row=-(-first_row // _PANEL) * _PANEL)
 
 
 def _short_conv_parts(tensor: str, size: int) -> Iterator[Part]:
@@ -258,6 +265,8 @@ def matrices_of(spec: ModelSpec, layer: int) -> tuple[str, ...]:
     mixer = {"attention": MATRICES[:2], "none": ()}.get(spec.mixer(layer), ("mix_in", MATRICES[1]))
     if spec.mla is not None and spec.mixer(layer) == "attention":
         mixer = (*mixer, *(("q_b", "k_b", "v_b") if spec.mla.query_rank else ("k_b", "v_b")))
+    if spec.attends(layer) and spec.mixer(layer) != "attention":
+        mixer = (*MATRICES[:2], "mix_out")
     moe, mlp = spec.experts(layer), MATRICES[2:] if spec.has_mlp(layer) else ()
     latent = _LATENT_MATRICES if moe is not None and moe.latent_size else ()
     shared = _SHARED_MATRICES if moe is not None and moe.has_shared_mlp else ()

@@ -183,12 +183,7 @@ class Layer:
         self._adapted = adapted
         if not self._has_mixer:
             return self._add_mlp(x)
-        normed = self._norm_before(x, "attn_norm")
-        if self.states is None:
-            attended = self._attention(normed, positions, sequences)
-        else:
-            assert states is not None
-            attended = self._state_mixer(self.states, normed, sequences, states)
+        attended = self._mixed(self._norm_before(x, "attn_norm"), positions, sequences, states)
         if not self._has_mlp:
             return x + self._norm_after(attended, "post_attn_norm")
         if self._spec.parallel:
@@ -197,6 +192,16 @@ class Layer:
             x = self._norm(x + attended, "post_attn_norm")
             return self._norm(x + self._mlp(x), "post_mlp_norm")
         return self._finish(self._add_mlp(x + self._norm_after(attended, "post_attn_norm")), own_input)
+
+    def _mixed(
+        self, x: Float32, positions: Int32, sequences: list[tuple[Int32, int]], states: StateStep | None
+    ) -> Float32:
+        """Return the output of the mixer for `x` after its norm, plus that of attention beside it."""
+        if self.states is None:
+            return self._attention(x, positions, sequences)
+        assert states is not None
+        mixed = self._state_mixer(self.states, x, sequences, states)
+        return mixed + self._attention(x, positions, sequences) if self._spec.attention_beside else mixed
 
     def _add_mlp(self, x: Float32) -> Float32:
         is_normed = self._moe is None or not self._moe.own_norms
@@ -251,7 +256,8 @@ class Layer:
     ) -> Float32:
         starts = np.cumsum([0, *(size for _, size in sequences)], dtype=np.int32)
         gates = self._linear(x, "mix_small") if "mix_small" in self._weights else np.zeros((len(x), 0), np.float32)
-        return self._linear(slots.run(self._linear(x, "mix_in"), gates, starts, states), "o")
+        output = "mix_out" if self._spec.attention_beside else "o"
+        return self._linear(slots.run(self._linear(x, "mix_in"), gates, starts, states), output)
 
     def _heads(self, x: Float32, positions: Int32) -> Sequence[Float32]:
         """Return the queries (T, H, D), and the keys and values (T, K, D) if the layer computes its own."""

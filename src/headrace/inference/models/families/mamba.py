@@ -57,7 +57,7 @@ def read_ssd(config: Fields, *, norm_eps: float) -> SsdSpec:
     config.refuse("mamba_proj_bias", "biases of a state space model's matrices", unless=(False,))
     _refuse_limits(config)
     heads = config.whole("mamba_n_heads", 128)
-    inner = config.whole("mamba_expand", 2) * config.whole("hidden_size")
+    inner = config.whole("mamba_d_ssm", config.whole("mamba_expand", 2) * config.whole("hidden_size"))
     is_given = config.has("mamba_d_head") and config.values["mamba_d_head"] != "auto"
     ssd = SsdSpec(
         heads=heads,

@@ -25,6 +25,7 @@ from headrace.inference.models.families.exaone3 import EXAONE
 from headrace.inference.models.families.exaone4 import EXAONE4
 from headrace.inference.models.families.exaone_moe import EXAONE_MOE
 from headrace.inference.models.families.falcon import FALCON
+from headrace.inference.models.families.falcon_h1 import FALCON_H1
 from headrace.inference.models.families.family import Family, GgufHeader
 from headrace.inference.models.families.gemma import GEMMA, GEMMA3
 from headrace.inference.models.families.gemma2 import GEMMA2, VAULTGEMMA
@@ -80,7 +81,7 @@ FAMILIES: Final = (
     *(MIXTRAL, QWEN2_MOE, QWEN3_MOE, QWEN3_NEXT, QWEN3_5, QWEN3_5_MOE, GRANITE_MOE, OLMOE, GPT_OSS, PHIMOE),
     *(GLM4_MOE, ERNIE4_5_MOE, MINIMAX_M2, DOTS1, EXAONE_MOE, HUNYUAN, HUNYUAN_MOE, HY_V3),
     *(LFM2, LFM2_MOE, LFM3),
-    *(MAMBA2, BAMBA, NEMOTRON_H),
+    *(MAMBA2, BAMBA, NEMOTRON_H, FALCON_H1),
     *(DEEPSEEK_V2, DEEPSEEK_V3, DEEPSEEK_V32, GLM4_MOE_LITE, GLM_MOE_DSA, MINICPM3, MISTRAL4),
     *(BERT, ROBERTA, MODERNBERT, NOMIC_BERT),
 )
@@ -106,7 +107,7 @@ _MISSING: Final = {
     "gemma3n": "several residual streams and embeddings for each layer",
     "t5": "an encoder",
     **dict.fromkeys(("mpnet", "deberta", "deberta-v2"), "relative positions"),
-    **dict.fromkeys(("mamba", "falcon_h1", "jamba", "zamba2", "kimi_linear"), "a recurrent state"),
+    **dict.fromkeys(("mamba", "jamba", "zamba2", "kimi_linear"), "a recurrent state"),
     "rwkv": "a recurrent state in place of attention",
     "deepseek_v4": "compressed keys and several residual streams",
     "llama4": "attention in chunks",
