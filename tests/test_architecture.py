@@ -42,9 +42,8 @@ def layers_of_page() -> dict[str, list[set[str]]]:
 
 
 def defines(path: Path, name: str) -> bool:
-    return bool(
-        re.search(rf"^((enum )?class {name}\b|(async )?def {name}\b|{name}\b.*=)", path.read_text(), re.MULTILINE)
-    )
+    python, native = rf"(async )?def {name}\b|{name}\b.*=", rf"\w.* (\w+::)?{name}\(.*\{{$"
+    return bool(re.search(rf"^((enum )?class {name}\b|{python}|{native})", path.read_text(), re.MULTILINE))
 
 
 def exists(dotted: str) -> bool:

@@ -30,9 +30,10 @@ from transformers import (
 )
 
 from headrace.core.errors import BrokenModel, UnsupportedModel
+from headrace.inference.models.experts import MoeSpec
 from headrace.inference.models.families.registry import from_config
 from headrace.inference.models.fields import Fields
-from headrace.inference.models.spec import MoeSpec, RopeSpec
+from headrace.inference.models.spec import RopeSpec
 from tests.inference.models.model_files import TINY_LLAMA
 
 SIZES = {

@@ -7,13 +7,14 @@ from gguf import GGMLQuantizationType as Type
 from gguf import quants
 
 from headrace.core.errors import BrokenModel, UnsupportedModel
+from headrace.inference.models.experts import MoeSpec
 from headrace.inference.models.families.registry import from_config
 from headrace.inference.models.fields import Fields
 from headrace.inference.models.gguf_file import open_gguf
 from headrace.inference.models.gguf_reader import GgufWeights, read_gguf_spec
 from headrace.inference.models.places import gguf_name
 from headrace.inference.models.rope import inverse_frequencies, llama3_divisors
-from headrace.inference.models.spec import MoeSpec, RopeSpec
+from headrace.inference.models.spec import RopeSpec
 from headrace.inference.models.weights import Encoding
 from tests.inference.models.model_files import TINY_LLAMA, gguf_metadata, random_weights, write_gguf
 

@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.errors import BrokenModel, UnsupportedModel
+from headrace.inference.models.experts import MoeSpec
 from headrace.inference.models.fields import Fields
 from headrace.inference.models.peft_adapter import read_peft_adapter, read_peft_config
-from headrace.inference.models.spec import ModelSpec, MoeSpec
+from headrace.inference.models.spec import ModelSpec
 from tests.inference.models.adapter_files import CONFIG, random_tensors, write_adapter
 
 SPEC = ModelSpec(

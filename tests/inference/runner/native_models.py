@@ -8,9 +8,10 @@ import numpy as np
 
 from headrace import _native
 from headrace.inference.models.attention import AttentionShape
+from headrace.inference.models.experts import MoeSpec
 from headrace.inference.models.latent import MlaSpec
 from headrace.inference.models.mixers import ConvSpec, DeltaSpec, SsdSpec
-from headrace.inference.models.spec import ModelSpec, MoeSpec, RopeSpec
+from headrace.inference.models.spec import ModelSpec, RopeSpec
 from headrace.inference.models.weights import STORED_BITS, Encoding, RawTensor, WeightSource
 from headrace.inference.runner.memory import MemoryBudget
 from headrace.inference.runner.native import NativeRunner, load_native_runner

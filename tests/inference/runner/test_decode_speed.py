@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.inference.models.spec import MoeSpec
+from headrace.inference.models.experts import MoeSpec
 from headrace.inference.runner.decode_speed import decode_bytes, measure_bandwidth
 from headrace.inference.runner.memory import MemoryBudget
 from headrace.inference.runner.plan import plan_runner

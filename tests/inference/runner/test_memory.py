@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from headrace.core.errors import InsufficientMemory, SettingsError
-from headrace.inference.models.spec import MoeSpec
+from headrace.inference.models.experts import MoeSpec
 from headrace.inference.runner.memory import MemoryBudget, available_memory_bytes, total_memory_bytes
 from headrace.inference.runner.native import load_native_runner
 from headrace.inference.runner.plan import plan_runner

@@ -9,7 +9,7 @@ import pytest
 
 from headrace import _native
 from headrace.core.errors import SettingsError
-from headrace.inference.models.spec import MoeSpec
+from headrace.inference.models.experts import MoeSpec
 from headrace.inference.models.weights import Encoding
 from headrace.inference.runner.cpu import cpu_report
 from headrace.inference.runner.reference import ReferenceRunner

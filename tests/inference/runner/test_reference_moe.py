@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from headrace.inference.models.spec import MoeSpec
+from headrace.inference.models.experts import MoeSpec
 from headrace.inference.runner.reference_moe import choose_experts, mix_experts
 
 LOGITS = np.array([[0.5, 2.0, -1.0, 2.0], [3.0, 1.0, 0.0, 2.0]], np.float32)

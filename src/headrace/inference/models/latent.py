@@ -5,6 +5,18 @@ The matrices that make the keys and values of a latent are applied to queries an
 head's query is `k_b` times its first `key_dim` numbers, beside its rotated ones, and its output is `v_b` times the
 weighted sum of latents. So the cache has one KV head of `kv_rank + rope_dim` numbers, whose first `kv_rank` are also
 the value. Prompts take this form too, since a row must not depend on the size of its chunk.
+
+Canonical weights, in place of q, k and v (`spec.py`):
+
+    layers.{i}.q_a              (query_rank, hidden)            when `query_rank`
+    layers.{i}.q_a_norm         (query_rank,)                   when `query_rank`
+    layers.{i}.q_b              (heads * query_dim, query_rank or hidden)
+    layers.{i}.kv_a             (kv_rank + rope_dim, hidden)
+    layers.{i}.kv_a_norm        (kv_rank,)
+    layers.{i}.k_b              (heads * kv_rank, key_dim)      the matrix of each head's keys, transposed
+    layers.{i}.v_b              (heads * value_dim, kv_rank)
+    layers.{i}.o                (hidden, heads * value_dim)
+    layers.{i}.q_a_bias | kv_a_bias                             when `qkv_bias`
 """
 
 from dataclasses import dataclass

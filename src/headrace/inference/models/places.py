@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.inference.models.decoding import decode
+from headrace.inference.models.experts import MoeSpec
 from headrace.inference.models.families.family import (
     EXPERT_INDEX,
     GGUF_FUSED_EXPERTS,
@@ -24,7 +25,7 @@ from headrace.inference.models.families.family import (
 from headrace.inference.models.latent import MlaSpec
 from headrace.inference.models.mixers import Mixer
 from headrace.inference.models.shapes import Shape, expected_shapes
-from headrace.inference.models.spec import ModelSpec, MoeSpec, RopeSpec, split_name
+from headrace.inference.models.spec import ModelSpec, RopeSpec, split_name
 from headrace.inference.models.weights import Encoding, RawTensor, as_float32
 
 Rows = slice | npt.NDArray[np.intp]

@@ -1,8 +1,9 @@
 """The weights that a spec requires, and their shapes."""
 
+from headrace.inference.models.experts import MoeSpec
 from headrace.inference.models.latent import MlaSpec
 from headrace.inference.models.mixers import DeltaSpec, SsdSpec
-from headrace.inference.models.spec import ModelSpec, MoeSpec
+from headrace.inference.models.spec import ModelSpec
 
 Shape = tuple[int, int]
 """Rows, columns; a vector is one row."""

@@ -31,9 +31,10 @@ from headrace.core.errors import BrokenModel, SettingsError
 from headrace.core.progress import Progress, no_progress
 from headrace.core.sizes import format_size
 from headrace.inference.models.decoding import decode
+from headrace.inference.models.experts import MoeSpec
 from headrace.inference.models.latent import MlaSpec
 from headrace.inference.models.mixers import DeltaSpec
-from headrace.inference.models.spec import ModelSpec, MoeSpec
+from headrace.inference.models.spec import ModelSpec
 from headrace.inference.models.weights import Encoding, WeightSource, cut_tensor
 
 PACKING_VERSION: Final = 5

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from headrace.inference.models.spec import MoeSpec
+from headrace.inference.models.experts import MoeSpec
 from headrace.inference.runner.step import Float32, Int32
 
 Gated = Callable[[Float32, str], Float32]

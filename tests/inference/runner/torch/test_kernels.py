@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.inference.models.spec import MoeSpec
+from headrace.inference.models.experts import MoeSpec
 from headrace.inference.runner.reference import ReferenceRunner
 from headrace.inference.runner.sampling import sample_rows
 from headrace.inference.runner.torch.attention import attend

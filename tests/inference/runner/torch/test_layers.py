@@ -2,7 +2,7 @@
 
 import torch
 
-from headrace.inference.models.spec import MoeSpec
+from headrace.inference.models.experts import MoeSpec
 from headrace.inference.runner.torch.layers import Experts, Linear, route
 from tests.inference.runner.native_models import small_spec
 

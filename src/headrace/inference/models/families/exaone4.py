@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from headrace.inference.models.experts import MoeSpec
 from headrace.inference.models.families.family import POST_NORM_TENSORS, Family, GgufHeader
 from headrace.inference.models.families.reading import (
     config_spec,
@@ -13,7 +14,7 @@ from headrace.inference.models.families.reading import (
     without_far_positions,
 )
 from headrace.inference.models.fields import Fields
-from headrace.inference.models.spec import ModelSpec, MoeSpec
+from headrace.inference.models.spec import ModelSpec
 
 PATTERN: Final = 4
 """Every fourth layer has no window, in all released models."""

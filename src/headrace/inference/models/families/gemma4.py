@@ -14,6 +14,7 @@ import numpy as np
 
 from headrace.core.errors import BrokenModel, UnsupportedModel
 from headrace.inference.models.attention import AttentionShape
+from headrace.inference.models.experts import MoeSpec
 from headrace.inference.models.families.family import (
     EXPERT_INDEX,
     GGUF_TENSORS,
@@ -33,7 +34,7 @@ from headrace.inference.models.families.reading import (
 )
 from headrace.inference.models.families.rope_config import rope_from_scaling
 from headrace.inference.models.fields import Fields
-from headrace.inference.models.spec import ModelSpec, MoeSpec, RopeSpec
+from headrace.inference.models.spec import ModelSpec, RopeSpec
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 _ROPES: Final = {

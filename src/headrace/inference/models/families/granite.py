@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from headrace.core.errors import UnsupportedModel
+from headrace.inference.models.experts import MoeSpec
 from headrace.inference.models.families.family import ATTENTION_BIAS, LLAMA_TENSORS, Family, GgufHeader
 from headrace.inference.models.families.mamba import (
     SSD_GGUF_TENSORS,
@@ -28,7 +29,7 @@ from headrace.inference.models.families.reading import (
     without_positions,
 )
 from headrace.inference.models.fields import Fields
-from headrace.inference.models.spec import ModelSpec, MoeSpec
+from headrace.inference.models.spec import ModelSpec
 
 _SCALES: Final = {
     "attention": ("attention_multiplier", "attention.scale"),

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Final
 
 from headrace.core.errors import UnsupportedModel
+from headrace.inference.models.experts import MoeSpec
 from headrace.inference.models.families.family import (
     ATTENTION_BIAS,
     DEEPSEEK_EXPERT_TENSORS,
@@ -13,7 +14,7 @@ from headrace.inference.models.families.family import (
 )
 from headrace.inference.models.families.reading import config_router, config_spec, gguf_experts, gguf_spec
 from headrace.inference.models.fields import Fields
-from headrace.inference.models.spec import ModelSpec, MoeSpec
+from headrace.inference.models.spec import ModelSpec
 
 _NORMS: Final = {"q_norm": "self_attn.query_layernorm.weight", "k_norm": "self_attn.key_layernorm.weight"}
 _SHARED: Final = {f"shared_{part}": f"mlp.shared_mlp.{part}_proj.weight" for part in ("gate", "up", "down")}

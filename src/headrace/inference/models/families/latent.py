@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Final
 
 from headrace.core.errors import BrokenModel
+from headrace.inference.models.experts import MoeSpec
 from headrace.inference.models.families.family import (
     DEEPSEEK_EXPERT_TENSORS,
     GGUF_TENSORS,
@@ -16,7 +17,7 @@ from headrace.inference.models.families.reading import config_spec, gguf_spec, i
 from headrace.inference.models.fields import Fields
 from headrace.inference.models.latent import MlaSpec
 from headrace.inference.models.rope import yarn_attention_factor
-from headrace.inference.models.spec import ModelSpec, MoeSpec
+from headrace.inference.models.spec import ModelSpec
 
 LATENT_TENSORS: Final[Mapping[str, str]] = MappingProxyType(
     {

@@ -8,10 +8,11 @@ from dataclasses import replace
 from typing import Final
 
 from headrace.core.errors import UnsupportedModel
+from headrace.inference.models.experts import MoeSpec
 from headrace.inference.models.families.family import EXPERT_INDEX, Family
 from headrace.inference.models.families.reading import config_spec, uniform_window
 from headrace.inference.models.fields import Fields
-from headrace.inference.models.spec import ModelSpec, MoeSpec
+from headrace.inference.models.spec import ModelSpec
 
 MODEL_TYPE: Final = "mistral_params"
 """The `model_type` that a folder with `params.json` counts as."""

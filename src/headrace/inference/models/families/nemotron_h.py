@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Final
 
 from headrace.core.errors import BrokenModel, UnsupportedModel
+from headrace.inference.models.experts import MoeSpec
 from headrace.inference.models.families.family import (
     ATTENTION_BIAS,
     EXPERT_INDEX,
@@ -39,7 +40,7 @@ from headrace.inference.models.families.reading import (
 )
 from headrace.inference.models.fields import Fields
 from headrace.inference.models.mixers import Mixer
-from headrace.inference.models.spec import ModelSpec, MoeSpec
+from headrace.inference.models.spec import ModelSpec
 
 _LETTERS: Final = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 _MLPS: Final[Mapping[str, Mixer]] = MappingProxyType({"mlp": "none", "moe": "none"})

@@ -3,10 +3,11 @@
 from dataclasses import replace
 from typing import Final
 
+from headrace.inference.models.experts import MoeSpec
 from headrace.inference.models.families.family import ATTENTION_BIAS, QWEN_EXPERT_TENSORS, Family, GgufHeader
 from headrace.inference.models.families.reading import config_spec, gguf_experts, gguf_spec
 from headrace.inference.models.fields import Fields
-from headrace.inference.models.spec import ModelSpec, MoeSpec
+from headrace.inference.models.spec import ModelSpec
 
 
 def _from_config(family: Family, config: Fields) -> ModelSpec:

@@ -3,10 +3,11 @@
 from dataclasses import replace
 from typing import Final
 
+from headrace.inference.models.experts import MoeSpec
 from headrace.inference.models.families.family import ATTENTION_BIAS, Family
 from headrace.inference.models.families.reading import config_spec, is_null, layer_windows
 from headrace.inference.models.fields import Fields
-from headrace.inference.models.spec import ModelSpec, MoeSpec
+from headrace.inference.models.spec import ModelSpec
 
 
 def from_config(family: Family, config: Fields, moe: MoeSpec | None = None) -> ModelSpec:

@@ -4,11 +4,12 @@ from dataclasses import replace
 from typing import Final
 
 from headrace.core.errors import BrokenModel
+from headrace.inference.models.experts import MoeSpec
 from headrace.inference.models.families import qwen
 from headrace.inference.models.families.family import ATTENTION_BIAS, QWEN_EXPERT_TENSORS, Family
 from headrace.inference.models.families.reading import MAX_LAYERS, gguf_experts, gguf_spec
 from headrace.inference.models.fields import Fields
-from headrace.inference.models.spec import ModelSpec, MoeSpec
+from headrace.inference.models.spec import ModelSpec
 
 
 def _qwen2_from_config(family: Family, config: Fields) -> ModelSpec:

@@ -6,11 +6,12 @@ from types import MappingProxyType
 from typing import Final
 
 from headrace.core.errors import BrokenModel, UnsupportedModel
+from headrace.inference.models.experts import MoeSpec, Scoring
 from headrace.inference.models.families.family import GGUF_TENSORS, Family, GgufHeader
 from headrace.inference.models.families.rope_config import rope_from_config, rope_from_gguf, scaled_positions
 from headrace.inference.models.fields import Fields
 from headrace.inference.models.quantized.registry import refuse_other_quantization
-from headrace.inference.models.spec import Activation, ModelSpec, MoeSpec, Scoring
+from headrace.inference.models.spec import Activation, ModelSpec
 
 ACTIVATIONS: Final[Mapping[str, Activation]] = MappingProxyType(
     {

@@ -14,8 +14,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the usual name
 from torch import Tensor
 
+from headrace.inference.models.experts import MoeSpec
 from headrace.inference.models.rope import inverse_frequencies
-from headrace.inference.models.spec import Activation, ModelSpec, MoeSpec, RopeSpec
+from headrace.inference.models.spec import Activation, ModelSpec, RopeSpec
 from headrace.inference.runner.torch.fused import add_rms_norm, rms_norm, silu_mul
 from headrace.inference.runner.torch.matmul import Weight, grouped_linear, linear
 
