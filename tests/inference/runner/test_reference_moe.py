@@ -83,7 +83,9 @@ def test_the_output_is_the_weighted_sum_of_the_chosen_experts_and_the_shared_one
     x = rng.standard_normal((5, 6)).astype(np.float32)
     weights = {"router": rng.standard_normal((4, 6)), "shared_router": rng.standard_normal((1, 6))}
     factor_of = {f"experts.{expert}.": expert + 2.0 for expert in range(4)} | {"shared_": 7.0}
-    mixed = mix_experts(moe, weights, x, lambda rows, prefix: rows * factor_of[prefix], lambda scores: scores)
+    mixed = mix_experts(
+        moe, weights, x, lambda rows, prefix: rows * factor_of[prefix], lambda scores: scores, norm=lambda rows, _: rows
+    )
     for token, row in enumerate(x):
         shares = softmax(weights["router"] @ row)
         best = np.argsort(-shares)[:2]
