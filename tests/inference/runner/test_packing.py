@@ -8,7 +8,8 @@ from headrace.core.errors import BrokenModel, SettingsError
 from headrace.inference.models.decoding import decode
 from headrace.inference.models.weights import Encoding, RawTensor
 from headrace.inference.runner.native_config import native_config
-from headrace.inference.runner.packing import MATRICES, layer_formats_of, load_packed, packing_key
+from headrace.inference.runner.packed_parts import MATRICES
+from headrace.inference.runner.packing import layer_formats_of, load_packed, packing_key
 from tests.inference.runner.native_models import BlockWeights, relative_error, small_spec
 from tests.inference.runner.native_models import load as load_runner
 from tests.inference.runner.steps import make_step

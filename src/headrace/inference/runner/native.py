@@ -16,7 +16,8 @@ from headrace.inference.runner.cpu import cpu_report
 from headrace.inference.runner.layer_inputs import LayerTable
 from headrace.inference.runner.memory import MemoryPlan, layer_input_bytes
 from headrace.inference.runner.native_config import native_limits
-from headrace.inference.runner.packing import MATRICES, PackedWeights, load_packed, parts_of
+from headrace.inference.runner.packed_parts import MATRICES, parts_of
+from headrace.inference.runner.packing import PackedWeights, load_packed
 from headrace.inference.runner.plan import RunnerPlan
 from headrace.inference.runner.step import Float32, RunnerInfo, RunnerLimits, StepInput, StepOutput
 
