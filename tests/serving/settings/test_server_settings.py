@@ -6,8 +6,9 @@ from headrace.core.errors import SettingsError
 from headrace.serving.settings.docs import setting_rows
 from headrace.serving.settings.loading import FOREIGN_ENV_NAMES, load_settings
 from headrace.serving.settings.rules import split_address
-from headrace.serving.settings.server_settings import env_name, setting_names
+from headrace.serving.settings.server_settings import setting_names
 from headrace.serving.settings.shutdown import resolve_shutdown_delay
+from headrace.serving.settings.values import env_name
 
 from .setting_examples import CONTAINER, EXAMPLES, MODEL
 

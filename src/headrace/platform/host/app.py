@@ -63,7 +63,7 @@ from headrace.serving.http.body import BodyBudget, BodyShare, BudgetSpent, Clien
 from headrace.serving.http.origins import is_navigation, send_host_page
 from headrace.serving.http.pages import DOCS_PATH, api_page_routes
 from headrace.serving.settings.platform_settings import PlatformSettings
-from headrace.serving.settings.server_settings import PLATFORM_PREFIX
+from headrace.serving.settings.values import PLATFORM_PREFIX
 from headrace.serving.wire.aws import sigv2
 from headrace.serving.wire.aws.calls import render_error as render_aws_error
 from headrace.serving.wire.aws.errors import AwsError, bodies_spent

@@ -37,7 +37,7 @@ from headrace.serving.settings.container_names import read_container_names
 from headrace.serving.settings.container_tables import ENVIRONMENT, FLAGS
 from headrace.serving.settings.container_values import NO_NEURON
 from headrace.serving.settings.loading import CODE_ENV_NAMES
-from headrace.serving.settings.server_settings import ENV_PREFIX
+from headrace.serving.settings.values import ENV_PREFIX
 from headrace_handler.container_folders import CHANNELS, CODE, MODEL
 from headrace_handler.stray_files import listed
 

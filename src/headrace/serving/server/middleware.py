@@ -33,7 +33,7 @@ from headrace.serving.http.pages import DOCS_PATH
 from headrace.serving.http.spans import begin_span, run_in_span
 from headrace.serving.server.base_service import BaseService, ServerPhase
 from headrace.serving.settings.rules import is_loopback
-from headrace.serving.settings.server_settings import env_name
+from headrace.serving.settings.values import env_name
 from headrace.serving.wire.dialect import ErrorReply
 from headrace.serving.wire.openapi.operations import OPENAPI_PATH
 from headrace.serving.wire.unknown_routes import MESSAGES, render_error_for, unknown_route

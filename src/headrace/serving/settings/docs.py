@@ -16,8 +16,8 @@ from pathlib import Path
 from headrace.core.sizes import format_size
 from headrace.serving.settings.platform_settings import PlatformSettings
 from headrace.serving.settings.rules import FileScope, Rule
-from headrace.serving.settings.server_settings import ENV_PREFIX, PLATFORM_PREFIX, ServerSettings
-from headrace.serving.settings.values import flag_name
+from headrace.serving.settings.server_settings import ServerSettings
+from headrace.serving.settings.values import ENV_PREFIX, PLATFORM_PREFIX, flag_name
 
 _PREFIXES: dict[type, str] = {ServerSettings: ENV_PREFIX, PlatformSettings: PLATFORM_PREFIX}
 _GROUPS: dict[type, dict[str, str]] = {

@@ -14,15 +14,18 @@ from headrace.core.errors import SettingsError
 from headrace.serving.settings.container_names import Notice, read_container_names
 from headrace.serving.settings.file_guard import FileGuard
 from headrace.serving.settings.rules import is_loopback, split_address
-from headrace.serving.settings.server_settings import (
+from headrace.serving.settings.server_settings import ServerSettings, setting_rule
+from headrace.serving.settings.shutdown import check_shutdown
+from headrace.serving.settings.values import (
     ENV_PREFIX,
     PLATFORM_PREFIX,
-    ServerSettings,
     env_name,
-    setting_rule,
+    flag_name,
+    read_environment,
+    read_value,
+    rules_of,
+    text_of,
 )
-from headrace.serving.settings.shutdown import check_shutdown
-from headrace.serving.settings.values import flag_name, read_environment, read_value, rules_of, text_of
 
 CODE_ENV_NAMES = frozenset({"HEADRACE_ALLOW_CLIENT_PICKLES", "HEADRACE_ERROR_TRACEBACK"})
 """Variables that are passed on to models' own code."""

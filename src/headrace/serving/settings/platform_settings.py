@@ -13,9 +13,16 @@ from urllib.parse import urlsplit
 from headrace.core.errors import SettingsError
 from headrace.serving.settings import rules
 from headrace.serving.settings.rules import is_loopback, setting
-from headrace.serving.settings.server_settings import PLATFORM_PREFIX
 from headrace.serving.settings.shutdown import check_shutdown
-from headrace.serving.settings.values import flag_name, masked_repr, read_environment, read_value, rules_of, text_of
+from headrace.serving.settings.values import (
+    PLATFORM_PREFIX,
+    flag_name,
+    masked_repr,
+    read_environment,
+    read_value,
+    rules_of,
+    text_of,
+)
 
 DEFAULT_PORT = 7450
 _REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-\d+")

@@ -13,10 +13,6 @@ from headrace.serving.settings import rules
 from headrace.serving.settings.rules import FileScope, Rule, model_setting, setting
 from headrace.serving.settings.values import masked_repr
 
-ENV_PREFIX = "HEADRACE_"
-PLATFORM_PREFIX = "HEADRACE_UP_"
-"""Settings of `headrace up` (`settings.platform_settings`)."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
@@ -395,7 +391,3 @@ def setting_names() -> tuple[str, ...]:
 def setting_rule(name: str) -> Rule:
     rule: Rule = ServerSettings.__dataclass_fields__[name].metadata["rule"]
     return rule
-
-
-def env_name(name: str) -> str:
-    return ENV_PREFIX + name.upper()

@@ -16,6 +16,9 @@ from headrace.serving.settings.rules import Rule
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+ENV_PREFIX = "HEADRACE_"
+PLATFORM_PREFIX = "HEADRACE_UP_"
+"""Settings of `headrace up` (`settings.platform_settings`)."""
 _LOOSE = 0.6
 """Similarity needed for a hint in an error, where a wrong hint does no harm."""
 _MIN_PREFIX_CHARS = 6
@@ -23,6 +26,10 @@ _MIN_PREFIX_CHARS = 6
 
 def flag_name(name: str) -> str:
     return "--" + name.replace("_", "-")
+
+
+def env_name(name: str) -> str:
+    return ENV_PREFIX + name.upper()
 
 
 def rules_of(kind: type) -> dict[str, Rule]:

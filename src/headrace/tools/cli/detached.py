@@ -11,8 +11,7 @@ from typing import Any
 
 from headrace.core.processes import ProcessId, is_running, reap, send_signal, spawn
 from headrace.platform.host.folders import DataFolder
-from headrace.serving.settings.server_settings import PLATFORM_PREFIX
-from headrace.serving.settings.values import text_of
+from headrace.serving.settings.values import PLATFORM_PREFIX, text_of
 from headrace.tools.cli.group import Failed, UserFailed
 from headrace.tools.cli.platform_client import NotTrusted, Platform, platform_at
 from headrace.tools.cli.progress import ShowStage, showing_stage

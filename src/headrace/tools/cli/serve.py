@@ -19,8 +19,8 @@ from typing import Any, Final
 import click
 
 from headrace.core.errors import SettingsError
-from headrace.serving.settings.server_settings import env_name
 from headrace.serving.settings.sources import gather_settings
+from headrace.serving.settings.values import env_name
 from headrace.tools.cli.command import HelpfulCommand
 from headrace.tools.cli.progress import showing_progress
 from headrace.tools.cli.ready import print_ready

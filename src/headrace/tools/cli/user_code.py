@@ -11,8 +11,9 @@ from headrace.serving.settings.container_names import Notice
 from headrace.serving.settings.container_tables import SERVER_NAMES
 from headrace.serving.settings.loading import load_settings
 from headrace.serving.settings.model_folder import MODEL_FOLDER, is_folder
-from headrace.serving.settings.server_settings import ENV_PREFIX, ServerSettings, env_name
+from headrace.serving.settings.server_settings import ServerSettings
 from headrace.serving.settings.sources import locate_model
+from headrace.serving.settings.values import ENV_PREFIX, env_name
 from headrace.tools.cli.ready import print_code_ready, print_models_ready
 
 if TYPE_CHECKING:
