@@ -22,6 +22,7 @@ from headrace.inference.runner.checks import check_step, token_slots
 from headrace.inference.runner.reference_activations import ACTIVATIONS, GATES, clamped_swiglu, xielu
 from headrace.inference.runner.reference_mla import expand_values, latent_heads, query_factors
 from headrace.inference.runner.reference_moe import Scoring, as_computed, mix_experts
+from headrace.inference.runner.reference_norms import layer_norm, normed, rms_norm
 from headrace.inference.runner.reference_state import StateSlots, join_parts
 from headrace.inference.runner.sampling import sample_rows
 from headrace.inference.runner.step import Float32, Int32, RunnerInfo, RunnerLimits, StateStep, StepInput, StepOutput
@@ -335,20 +336,6 @@ class Layer:
         return rms_norm(heads.reshape(len(heads), -1), weight, spec.norm_eps).reshape(heads.shape)
 
 
-def normed(spec: ModelSpec, x: Float32, weights: dict[str, Float32], name: str) -> Float32:
-    if spec.norm == "rms":
-        return rms_norm(x, weights[name], spec.norm_eps)
-    bias = weights.get(f"{name}_bias")
-    return layer_norm(x, weights[name].reshape(-1), None if bias is None else bias.reshape(-1), spec.norm_eps)
-
-
-def layer_norm(x: Float32, weight: Float32, bias: Float32 | None, eps: float) -> Float32:
-    """Apply the layer norm (Ba et al. 2016) over the last axis."""
-    centred = x - np.mean(x, axis=-1, keepdims=True)
-    normed: Float32 = centred / np.sqrt(np.mean(centred * centred, axis=-1, keepdims=True) + np.float32(eps)) * weight
-    return normed if bias is None else normed + bias
-
-
 def softmax(scores: Float32, sinks: Float32 | None) -> Float32:
     """Return the weights of scores (K, G, C, P); the sink of each head takes part and is dropped."""
     by_head = np.float32(-np.inf) if sinks is None else sinks.reshape(*scores.shape[:2], 1, 1)
@@ -360,11 +347,6 @@ def softmax(scores: Float32, sinks: Float32 | None) -> Float32:
 
 def softcap(x: Float32, cap: float) -> Float32:
     return np.float32(cap) * np.tanh(x / np.float32(cap)) if cap else x
-
-
-def rms_norm(x: Float32, weight: Float32, eps: float) -> Float32:
-    normed: Float32 = x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + np.float32(eps)) * weight.reshape(-1)
-    return normed
 
 
 class Rotation:

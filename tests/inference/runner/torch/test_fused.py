@@ -2,7 +2,9 @@ import numpy as np
 import torch
 
 from headrace.inference.models.spec import RopeSpec
-from headrace.inference.runner import reference
+from headrace.inference.runner import reference_norms
+from headrace.inference.runner.reference import Rotation
+from headrace.inference.runner.reference_activations import silu
 from headrace.inference.runner.torch.fused import add_rms_norm, rms_norm, rotate_and_store, silu_mul
 from tests.inference.runner.torch.cases import AttentionCase
 
@@ -15,7 +17,7 @@ def normal(*shape, seed=0):
 
 def rope_tables(head_dim, positions=64, **fields):
     """The cosines and sines that turn like the reference runner."""
-    rotation = reference.Rotation(RopeSpec(**fields), head_dim, 512)
+    rotation = Rotation(RopeSpec(**fields), head_dim, 512)
     half = head_dim // 2
     ones = np.zeros((positions, 1, head_dim), np.float32)
     ones[..., :half] = 1
@@ -25,10 +27,12 @@ def rope_tables(head_dim, positions=64, **fields):
 
 def test_norms_agree_with_the_reference():
     x, residual, weight = normal(5, 48), normal(5, 48, seed=1), normal(48, seed=2)
-    np.testing.assert_allclose(rms_norm(x, weight, 1e-5), reference.rms_norm(x.numpy(), weight.numpy(), 1e-5), **CLOSE)
+    np.testing.assert_allclose(
+        rms_norm(x, weight, 1e-5), reference_norms.rms_norm(x.numpy(), weight.numpy(), 1e-5), **CLOSE
+    )
     total, normed = add_rms_norm(x, residual, weight, 1e-5)
     np.testing.assert_array_equal(total, x + residual)
-    np.testing.assert_allclose(normed, reference.rms_norm(total.numpy(), weight.numpy(), 1e-5), **CLOSE)
+    np.testing.assert_allclose(normed, reference_norms.rms_norm(total.numpy(), weight.numpy(), 1e-5), **CLOSE)
 
 
 def test_queries_and_keys_turn_and_are_stored_like_in_the_reference():
@@ -36,7 +40,7 @@ def test_queries_and_keys_turn_and_are_stored_like_in_the_reference():
     key, value = normal(5, 2, 16, seed=3), normal(5, 2, 16, seed=4)
     cos, sin = rope_tables(16, rotary_dim=8)
     found = rotate_and_store(case.query, key, value, cos, sin, case.batch, *case.cache.layer(0))
-    rotation = reference.Rotation(RopeSpec(rotary_dim=8), 16, 512)
+    rotation = Rotation(RopeSpec(rotary_dim=8), 16, 512)
     positions = case.batch.positions.numpy()
     np.testing.assert_allclose(found, rotation.turn(case.query.numpy(), positions), **CLOSE)
     slots = case.batch.slots.long()
@@ -47,7 +51,7 @@ def test_queries_and_keys_turn_and_are_stored_like_in_the_reference():
 
 def test_the_gate_is_activated():
     gate_up = normal(3, 20)
-    expected = reference.silu(gate_up[:, :10].numpy()) * gate_up[:, 10:].numpy()
+    expected = silu(gate_up[:, :10].numpy()) * gate_up[:, 10:].numpy()
     np.testing.assert_allclose(silu_mul(gate_up), expected, **CLOSE)
 
 
