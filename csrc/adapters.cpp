@@ -4,9 +4,9 @@
 #include <array>
 #include <cmath>
 #include <cstring>
-#include <stdexcept>
 
 #include "half.h"
+#include "require.h"
 
 namespace headrace {
 
@@ -14,10 +14,6 @@ namespace {
 
 constexpr const char* kAdaptedNames[kNumAdapted] = {"qkv", "o", "gate_up", "down"};
 constexpr int kHalf = kPanel / 2;
-
-void require(bool condition, const std::string& message) {
-  if (!condition) throw std::invalid_argument(message);
-}
 
 int32_t padded_rank(int32_t rank) { return static_cast<int32_t>(round_up(static_cast<size_t>(rank), kRankBlock)); }
 

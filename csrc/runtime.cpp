@@ -2,20 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <stdexcept>
 
 #include "isa.h"
 #include "parallel.h"
+#include "require.h"
 
 namespace headrace {
 
 namespace {
-
-[[noreturn]] void fail(const std::string& message) { throw std::invalid_argument(message); }
-
-void require(bool condition, const std::string& message) {
-  if (!condition) fail(message);
-}
 
 constexpr int32_t kMaxAdapters = 1024, kMaxAdapterRank = 512;
 
@@ -50,7 +44,7 @@ Activations carve_activations(size_t rows, int32_t k, InputFormat format, Carver
   return inputs;
 }
 
-ExpertWorkspace carve_experts(const Model& model, size_t tokens, size_t scratch_rows, InputFormat format, Carver& carver) {
+ExpertWorkspace carve_experts(const Model& model, size_t tokens, InputFormat format, Carver& carver) {
   const Experts& experts = model.experts;
   ExpertWorkspace work{};
   if (experts.count == 0) return work;
@@ -121,7 +115,7 @@ Workspace carve_workspace(const ModelConfig& config, const Model& model, const L
     const int32_t widest = std::max({model.hidden_padded, model.attention_padded, model.intermediate_padded});
     work.adapter_inputs = carve_activations(threads, widest, {2, 2}, carver);
   }
-  work.experts = carve_experts(model, tokens, rows, format, carver);
+  work.experts = carve_experts(model, tokens, format, carver);
   work.mla = carve_mla(config, limits, rows, threads, carver);
   return work;
 }

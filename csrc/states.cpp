@@ -1,18 +1,65 @@
 #include "states.h"
 
 #include <algorithm>
-#include <stdexcept>
 #include <string>
+
+#include "require.h"
 
 namespace headrace {
 
 namespace {
 
-constexpr int32_t kMaxDraftTokens = 1024;
-
-void require(bool condition, const std::string& message) {
-  if (!condition) throw std::invalid_argument(message);
+// A row of the delta rule is q, k, v and z, in whose place is the result.
+StateLayer delta_sizes(const ModelConfig& config) {
+  StateLayer state{};
+  state.mixer = Mixer::kDelta;
+  state.delta = {config.delta_key_heads, config.delta_value_heads, config.delta_key_dim, config.delta_value_dim,
+                 config.delta_is_tiled,  config.delta_beta_scale,  config.delta_norm_eps, nullptr, nullptr, nullptr};
+  state.channels = 2 * state.delta.num_keys() + state.delta.num_values();
+  state.taps = config.delta_taps;
+  state.num_gates = 2 * state.delta.value_heads;
+  state.num_units = state.delta.key_heads;
+  state.outputs = state.channels;
+  state.mixed_padded = static_cast<int32_t>(round_up(state.delta.num_values(), kDepth));
+  state.in_padded = state.row_size = static_cast<int32_t>(round_up(state.channels + state.mixed_padded, kPanel));
+  state.scan_size = static_cast<size_t>(state.delta.value_heads) * state.delta.head_size();
+  return state;
 }
+
+// A row of a state space model is z, x, B and C; the result takes the place of z.
+StateLayer ssd_sizes(const ModelConfig& config) {
+  StateLayer state{};
+  state.mixer = Mixer::kSsd;
+  Ssd& ssd = state.ssd;
+  ssd.heads = config.ssd_heads;
+  ssd.head_dim = config.ssd_head_dim;
+  ssd.state_size = config.ssd_state_size;
+  ssd.groups = config.ssd_groups;
+  ssd.norm_eps = config.ssd_norm_eps;
+  state.channels = ssd.num_values() + 2 * ssd.groups * ssd.state_size;
+  state.taps = config.conv_taps;
+  state.num_gates = state.num_units = ssd.heads;
+  state.conv_inputs = state.mixed_padded = ssd.num_values();
+  state.row_size = ssd.num_values() + state.channels;
+  state.in_padded = static_cast<int32_t>(round_up(state.row_size, kPanel));
+  state.scan_size = static_cast<size_t>(ssd.heads) * ssd.head_size();
+  return state;
+}
+
+// A row of a short convolution is B, C and x, all padded; the result takes the place of B.
+StateLayer conv_sizes(const ModelConfig& config) {
+  StateLayer state{};
+  state.mixer = Mixer::kConv;
+  state.channels = static_cast<int32_t>(round_up(config.hidden_size, kDepth));
+  state.taps = config.conv_taps;
+  state.num_units = state.channels / kDepth;
+  state.conv_inputs = 2 * state.channels;
+  state.in_padded = state.row_size = 3 * state.channels;
+  state.mixed_padded = state.channels;
+  return state;
+}
+
+constexpr int32_t kMaxDraftTokens = 1024;
 
 // Lays out a slot: for each layer its scan, the inputs of its convolution, and the gates of draft tokens.
 std::vector<StateLayer> make_places(const ModelConfig& config, int32_t max_drafts, size_t* slot_floats) {
@@ -37,6 +84,21 @@ std::vector<StateLayer> make_places(const ModelConfig& config, int32_t max_draft
 }
 
 }  // namespace
+
+// Beside attention the row of a state follows q, k and v in a row of `qkv`.
+StateLayer state_sizes(const ModelConfig& config, int32_t layer) {
+  StateLayer state{};
+  state.mixer = config.mixer(layer);
+  if (!keeps_state(state.mixer)) return state;
+  state = state.mixer == Mixer::kDelta ? delta_sizes(config) : state.mixer == Mixer::kSsd ? ssd_sizes(config) : conv_sizes(config);
+  if (!config.attends(layer)) return state;
+  const AttentionShape shape = config.attention(layer);
+  const auto first = static_cast<int32_t>(round_up((shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim, kPanel));
+  state.conv_inputs += first;
+  state.outputs += first;
+  state.row_size += first;
+  return state;
+}
 
 size_t state_slot_bytes(const ModelConfig& config, int32_t max_draft_tokens) {
   config.check();

@@ -3,10 +3,13 @@
 
 #include <vector>
 
-#include "layout.h"
+#include "config.h"
 #include "memory.h"
 
 namespace headrace {
+
+// Returns the sizes of a layer's state, without places and weights.
+StateLayer state_sizes(const ModelConfig& config, int32_t layer);
 
 // Returns the bytes of a slot: the states of all layers, and what each keeps of the draft tokens of a sequence. 0: the
 // model has no state layers.
