@@ -5,7 +5,7 @@
 #define UNROLL _Pragma("GCC unroll 16")
 
 #include "isa.h"
-#include "model.h"
+#include "step.h"
 #include "team.h"
 
 namespace headrace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "memory.h"
-#include "model.h"
+#include "step.h"
 
 namespace headrace {
 

@@ -9,6 +9,7 @@
 #include "layout.h"
 #include "memory.h"
 #include "states.h"
+#include "step.h"
 #include "team.h"
 
 namespace headrace {

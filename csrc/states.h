@@ -5,6 +5,7 @@
 
 #include "config.h"
 #include "memory.h"
+#include "step.h"
 
 namespace headrace {
 
