@@ -11,11 +11,9 @@
 #include "states.h"
 #include "step.h"
 #include "team.h"
+#include "workspace.h"
 
 namespace headrace {
-
-// Bytes of all working memory of a runtime, including rotary tables and sampler scratch.
-size_t workspace_bytes(const ModelConfig& config, const Limits& limits, int num_threads);
 
 // Bytes of the whole KV cache.
 size_t kv_cache_bytes(const ModelConfig& config, const Limits& limits);
