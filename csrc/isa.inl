@@ -22,6 +22,7 @@ namespace {
 #include "kernels/heads.inl"
 #include "kernels/products.inl"
 #include "kernels/adapters.inl"
+#include "kernels/routing.inl"
 #include "kernels/experts.inl"
 #include "kernels/latent_experts.inl"
 #include "kernels/state.inl"
