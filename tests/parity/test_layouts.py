@@ -306,7 +306,7 @@ def test_a_layout_has_the_logits_of_the_equivalent_network(name, tmp_path):
     write_layout(name, tmp_path)
 
     model = load_model(str(tmp_path))
-    logits = ReferenceRunner(model.spec, model.weights, CONTEXT).logits(every_row())
+    logits = ReferenceRunner(model.spec, model.weights, CONTEXT).logits(every_row(model.spec))
 
     assert len(logits) == NUM_TOKENS
     np.testing.assert_allclose(sample(logits), stored_network(LAYOUTS[name].oracle).logits, rtol=1e-4, atol=1e-4)

@@ -85,6 +85,7 @@ def _other_kind(model: Model) -> str | None:
         "an encoder": not model.spec.is_causal,
         "a network with layers that keep a state": model.spec.has_state,
         "a network with latent attention": model.spec.mla is not None,
+        "a network whose layers have different heads": bool(model.spec.attention_shapes),
         "a network with numbers of its activations (xIELU)": model.spec.activation == "xielu",
         "a network whose matrices are stored transposed": family.transposed,
         "a network with norms for each head": any(HEAD_INDEX in place.stored for place in places.values()),
