@@ -12,7 +12,7 @@ from headrace.inference.runner.native import NativeRunner, load_native_runner
 from headrace.inference.runner.packing import layer_formats_of
 from headrace.inference.runner.plan import plan_runner
 from headrace.inference.runner.sampling import stack_sampling
-from headrace.inference.runner.step import Int32, StepInput
+from headrace.inference.runner.step import Int32, StateStep, StepInput
 
 BLOCK = 32
 """Tokens of a block of the KV cache."""
@@ -30,8 +30,26 @@ def load_runner(model: Model, *, cache_dir: Path | None, isa: str | None = None,
     return load_native_runner(model.spec, model.weights, plan, isa=isa, cache_dir=cache_dir)
 
 
+def states_in(slots: Sequence[int] | Int32, tokens: int, *, context: int) -> StateStep | None:
+    """Return how sequences use their state slots when each takes `tokens` tokens; None without slots."""
+    slots, count = np.array(slots, np.int32), len(slots)
+    if not count:
+        return None
+    return StateStep(
+        read=slots if context else np.full(count, -1, np.int32),
+        write=slots,
+        replayed=np.zeros(count, np.int32),
+        certain=np.full(count, tokens, np.int32),
+    )
+
+
 def decode_step(
-    tokens: Sequence[int] | Int32, tables: Int32, context: int, *, adapters: Int32 | None = None
+    tokens: Sequence[int] | Int32,
+    tables: Int32,
+    context: int,
+    *,
+    adapters: Int32 | None = None,
+    state_slots: Sequence[int] | Int32 = (),
 ) -> StepInput:
     """Return a step of one token for each sequence, after a context of this length."""
     count = len(tokens)
@@ -43,11 +61,17 @@ def decode_step(
         rows=np.arange(count, dtype=np.int32),
         sampling=stack_sampling([{}] * count),
         adapters=adapters,
+        states=states_in(state_slots, 1, context=context),
     )
 
 
 def prompt_step(
-    tokens: Sequence[int] | Int32, table: Int32, *, context: int = 0, rows: Sequence[int] | None = None
+    tokens: Sequence[int] | Int32,
+    table: Int32,
+    *,
+    context: int = 0,
+    rows: Sequence[int] | None = None,
+    state_slots: Sequence[int] | Int32 = (),
 ) -> StepInput:
     """Return a step of one chunk of a prompt after a context; logits are computed for `rows`, by default the last."""
     size = len(tokens)
@@ -59,4 +83,5 @@ def prompt_step(
         block_tables=np.ascontiguousarray(table, np.int32)[None],
         rows=np.array(wanted, np.int32),
         sampling=stack_sampling([{}] * len(wanted)),
+        states=states_in(state_slots, size, context=context),
     )

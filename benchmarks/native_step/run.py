@@ -69,8 +69,14 @@ def write_contexts(runner: NativeRunner, batch: int) -> None:
     Unwritten memory is one shared page of zeros, which costs nothing to read.
     """
     rng = np.random.default_rng(batch)
-    for table in block_tables(runner, batch):
-        runner.execute(prompt_step(random_tokens(runner, rng, 2 * DECODE_START), table, rows=()))
+    for index, table in enumerate(block_tables(runner, batch)):
+        slots = state_slots(runner, batch)[index : index + 1]
+        runner.execute(prompt_step(random_tokens(runner, rng, 2 * DECODE_START), table, rows=(), state_slots=slots))
+
+
+def state_slots(runner: NativeRunner, batch: int) -> range:
+    """Return the state slots of the sequences, none for a model without state layers."""
+    return range(batch) if runner.spec.has_state else range(0)
 
 
 def decode_steps(runner: NativeRunner, batch: int, num_steps: int) -> Iterator[StepInput]:
@@ -78,13 +84,14 @@ def decode_steps(runner: NativeRunner, batch: int, num_steps: int) -> Iterator[S
     rng = np.random.default_rng(batch)
     tables = block_tables(runner, batch)
     for i in range(num_steps):
-        yield decode_step(random_tokens(runner, rng, batch), tables, DECODE_START + i)
+        tokens = random_tokens(runner, rng, batch)
+        yield decode_step(tokens, tables, DECODE_START + i, state_slots=state_slots(runner, batch))
 
 
 def prefill_step(runner: NativeRunner, num_tokens: int) -> StepInput:
     rng = np.random.default_rng(num_tokens)
     table = rng.permutation(runner.limits.num_blocks).astype(np.int32)[: CONTEXT // BLOCK]
-    return prompt_step(random_tokens(runner, rng, num_tokens), table)
+    return prompt_step(random_tokens(runner, rng, num_tokens), table, state_slots=state_slots(runner, 1))
 
 
 def timed(runner: NativeRunner, step: StepInput) -> float:
