@@ -147,98 +147,103 @@ class GemmaSize:
     experts: int = 0
     expert_size: int = 0
 
+    def is_full(self, index: int) -> bool:
+        """Return whether a layer attends to everything."""
+        return (index + 1) % self.interval == 0
 
-def gemma4(size: GemmaSize) -> GgufShape:
-    """Return a Gemma 4: every `interval`-th layer attends to everything, with heads of 512 instead of 256."""
-    vocab = 262144
-
-    def is_full(index: int) -> bool:
-        return (index + 1) % size.interval == 0
-
-    def own(count: int) -> int:
+    def own(self, count: int) -> int:
         """Return the number of layers with keys and values of their own."""
-        return count - size.shared * count // size.layers
+        return count - self.shared * count // self.layers
 
-    def inner_of(index: int, count: int) -> int:
-        return 2 * size.inner if size.shared and index >= own(count) else size.inner
+    def inner_of(self, index: int, count: int) -> int:
+        """Return the width of the MLP of a layer."""
+        return 2 * self.inner if self.shared and index >= self.own(count) else self.inner
 
-    def keys(count: int) -> dict[str, Value]:
+    def keys(self, count: int) -> dict[str, Value]:
+        """Return the keys of the metadata."""
         indices = range(count)
         return {
-            "attention.head_count": size.heads,
-            "attention.head_count_kv": [size.global_kv_heads if is_full(index) else size.kv_heads for index in indices],
+            "attention.head_count": self.heads,
+            "attention.head_count_kv": [
+                self.global_kv_heads if self.is_full(index) else self.kv_heads for index in indices
+            ],
             "attention.key_length": 512,
             "attention.value_length": 512,
             "attention.key_length_swa": 256,
             "attention.value_length_swa": 256,
-            "attention.sliding_window": size.window,
-            "attention.sliding_window_pattern": [not is_full(index) for index in indices],
-            "attention.shared_kv_layers": count - own(count),
-            "embedding_length_per_layer_input": size.embedding,
-            "feed_forward_length": [inner_of(index, count) for index in indices],
+            "attention.sliding_window": self.window,
+            "attention.sliding_window_pattern": [not self.is_full(index) for index in indices],
+            "attention.shared_kv_layers": count - self.own(count),
+            "embedding_length_per_layer_input": self.embedding,
+            "feed_forward_length": [self.inner_of(index, count) for index in indices],
             "final_logit_softcapping": 30.0,
             "rope.dimension_count": 512,
             "rope.dimension_count_swa": 256,
             "rope.freq_base": 1e6,
             "rope.freq_base_swa": 1e4,
         } | (
-            {"expert_count": size.experts, "expert_used_count": 8, "expert_feed_forward_length": size.expert_size}
-            if size.experts
+            {"expert_count": self.experts, "expert_used_count": 8, "expert_feed_forward_length": self.expert_size}
+            if self.experts
             else {}
         )
 
-    def layer(index: int, count: int) -> dict[str, Dims]:
-        width = 512 if is_full(index) else 256
+    def layer(self, index: int, count: int) -> dict[str, Dims]:
+        """Return the tensors of a layer."""
+        width = 512 if self.is_full(index) else 256
         norms = ("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm")
-        dims: dict[str, Dims] = dict.fromkeys(norms, (size.hidden,)) | {"layer_output_scale": (1,)}
+        dims: dict[str, Dims] = dict.fromkeys(norms, (self.hidden,)) | {"layer_output_scale": (1,)}
         dims |= attention(
-            size.hidden,
-            size.heads * width,
-            (size.global_kv_heads if is_full(index) else size.kv_heads) * width,
+            self.hidden,
+            self.heads * width,
+            (self.global_kv_heads if self.is_full(index) else self.kv_heads) * width,
             norm=width,
         )
-        if index >= own(count):
+        if index >= self.own(count):
             dims = {name: shape for name, shape in dims.items() if name not in {"attn_k", "attn_v", "attn_k_norm"}}
-        elif is_full(index) and size.global_kv_heads < size.kv_heads:
+        elif self.is_full(index) and self.global_kv_heads < self.kv_heads:
             del dims["attn_v"]
-        dims |= mlp(size.hidden, inner_of(index, count))
-        if size.embedding:
+        dims |= mlp(self.hidden, self.inner_of(index, count))
+        if self.embedding:
             dims |= {
-                "inp_gate": (size.embedding, size.hidden),
-                "proj": (size.hidden, size.embedding),
-                "post_norm": (size.hidden,),
+                "inp_gate": (self.embedding, self.hidden),
+                "proj": (self.hidden, self.embedding),
+                "post_norm": (self.hidden,),
             }
-        if size.experts:
-            dims |= dict.fromkeys(("pre_ffw_norm_2", "post_ffw_norm_1", "post_ffw_norm_2"), (size.hidden,))
-            dims |= {"ffn_gate_inp": (size.experts, size.hidden), "ffn_gate_inp.scale": (size.hidden,)}
-            dims |= {"ffn_gate_up_exps": (size.experts, 2 * size.expert_size, size.hidden)}
+        if self.experts:
+            dims |= dict.fromkeys(("pre_ffw_norm_2", "post_ffw_norm_1", "post_ffw_norm_2"), (self.hidden,))
+            dims |= {"ffn_gate_inp": (self.experts, self.hidden), "ffn_gate_inp.scale": (self.hidden,)}
+            dims |= {"ffn_gate_up_exps": (self.experts, 2 * self.expert_size, self.hidden)}
             dims |= {
-                "ffn_down_exps": (size.experts, size.hidden, size.expert_size),
-                "ffn_down_exps.scale": (size.experts,),
+                "ffn_down_exps": (self.experts, self.hidden, self.expert_size),
+                "ffn_down_exps.scale": (self.experts,),
             }
         return dims
 
-    def outer(count: int) -> dict[str, Dims]:
+    def outer(self, count: int) -> dict[str, Dims]:
+        """Return the tensors of no layer."""
         dims: dict[str, Dims] = {
-            "token_embd": (VOCAB, size.hidden),
-            "output_norm": (size.hidden,),
+            "token_embd": (VOCAB, self.hidden),
+            "output_norm": (self.hidden,),
             "rope_freqs": (256,),
         }
         by_layer: dict[str, Dims] = {
-            "per_layer_token_embd": (VOCAB, size.embedding * count),
-            "per_layer_model_proj": (size.embedding * count, size.hidden),
-            "per_layer_proj_norm": (size.embedding,),
+            "per_layer_token_embd": (VOCAB, self.embedding * count),
+            "per_layer_model_proj": (self.embedding * count, self.hidden),
+            "per_layer_proj_norm": (self.embedding,),
         }
-        return dims | by_layer if size.embedding else dims
+        return dims | by_layer if self.embedding else dims
 
+
+def gemma4(size: GemmaSize) -> GgufShape:
+    """Return a Gemma 4: every `interval`-th layer attends to everything, with heads of 512 instead of 256."""
     return GgufShape(
         architecture="gemma4",
         layers=size.layers,
         hidden=size.hidden,
-        vocab=vocab,
-        keys=keys,
-        layer=layer,
-        outer=outer,
+        vocab=262144,
+        keys=size.keys,
+        layer=size.layer,
+        outer=size.outer,
         experts=size.experts,
         top_k=8 if size.experts else 0,
     )
