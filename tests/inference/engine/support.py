@@ -242,3 +242,13 @@ async def ask_together(engine: AsyncEngine, wanted: Sequence[GenerationRequest])
     answers = await asyncio.gather(*tasks)
     core._runner = held.runner
     return answers
+
+
+async def ask_and_leave(engine: AsyncEngine, asked: GenerationRequest, patience: int) -> None:
+    """Read so many chunks of an answer, or all of them if there are fewer, and close the stream."""
+    chunks = engine.generate(asked)
+    async for _ in chunks:
+        patience -= 1
+        if patience <= 0:
+            break
+    await chunks.aclose()

@@ -17,6 +17,7 @@ from tests.inference.engine.support import (
     LIMITS,
     Answer,
     ask,
+    ask_and_leave,
     ask_together,
     core_of,
     make_engine,
@@ -132,13 +133,8 @@ async def test_random_arrivals_and_aborts_leave_the_pool_consistent() -> None:
 
     async def one(engine_number: int) -> None:
         prompt = "shared beginning " * rng.randint(0, 3) + "z" * rng.randint(1, 20)
-        chunks = engine.generate(request(prompt, max_new_tokens=rng.randint(1, 12)))
-        patience = rng.randint(0, 6) if engine_number % 3 == 0 else 1000
-        async for _ in chunks:
-            patience -= 1
-            if patience <= 0:
-                break
-        await chunks.aclose()
+        asked = request(prompt, max_new_tokens=rng.randint(1, 12))
+        await ask_and_leave(engine, asked, rng.randint(0, 6) if engine_number % 3 == 0 else 1000)
 
     async with running(make_engine(limits=limits, room=runner_limits(24))) as engine:
         for start in range(0, 2_000, 200):

@@ -25,6 +25,7 @@ from tests.inference.engine.support import (
     FreeRows,
     ask,
     ask_all,
+    ask_and_leave,
     ask_together,
     core_of,
     make_engine,
@@ -263,13 +264,8 @@ async def test_aborted_requests_leave_the_slots_consistent() -> None:
 
     async def one(number: int) -> None:
         prompt = "abcdabcd" * rng.randint(0, 6) + "d" * rng.randint(1, 20)
-        chunks = engine.generate(request(prompt, max_new_tokens=rng.randint(1, 40)))
-        patience = rng.randint(0, 12) if number % 3 == 0 else 1000
-        async for _ in chunks:
-            patience -= 1
-            if patience <= 0:
-                break
-        await chunks.aclose()
+        asked = request(prompt, max_new_tokens=rng.randint(1, 40))
+        await ask_and_leave(engine, asked, rng.randint(0, 12) if number % 3 == 0 else 1000)
 
     async with running(state_engine(room(12, num_blocks=40), limits=limits, **TEXTS["babble"])) as engine:
         await asyncio.gather(*(one(number) for number in range(150)))
