@@ -82,7 +82,7 @@ DEEPSEEK_V2: Final = Family(
 )
 DEEPSEEK_V3: Final = Family(
     name="deepseek_v3",
-    models="DeepSeek V3, R1 and their distillations of the same shape; Kimi K2",
+    models="DeepSeek V3, R1 and models of its shape; Kimi K2; as GGUF files also V2, V3.2, GLM-4.7-Flash and GLM-5",
     verified=("transformers", "GGUF twin"),
     model_types=("deepseek_v3", "kimi_k2"),
     # Source: transformers `DeepseekV3Config`.
