@@ -1,11 +1,12 @@
 """
 Small random checkpoints of every family, and the logits that `transformers` computes from them.
 
-Neither needs torch: `references/networks.npz` holds the files and the tensor names that `transformers` writes for each
-network, and a sample of its logits; `tests/parity/references.py` makes it. The weights are random numbers by name.
+Neither needs torch: a file of `references/networks` holds the files and the tensor names that `transformers` writes for
+a network, and a sample of its logits; `tests/parity/references.py` makes it. The weights are random numbers by name.
 """
 
 import json
+import re
 import zlib
 from dataclasses import dataclass, replace
 from functools import cache
@@ -56,11 +57,17 @@ class Network:
 @cache
 def stored_network(name: str) -> Network:
     """Read a network; the error for an unknown name says how to add it."""
-    with np.load(REFERENCES / "networks.npz") as archive:
-        if f"{name}.logits" not in archive:
-            raise KeyError(f"{name} is not stored. Run python -m tests.parity.references.")
-        tensors = msgspec.json.decode(archive[f"{name}.tensors"].tobytes(), type=dict[str, TensorKind])
-        return Network(json.loads(archive[f"{name}.files"].tobytes()), tensors, archive[f"{name}.logits"])
+    path = network_path(name)
+    if not path.exists():
+        raise KeyError(f"{name} is not stored. Run python -m tests.parity.references '{name}'.")
+    with np.load(path) as archive:
+        tensors = msgspec.json.decode(archive["tensors"].tobytes(), type=dict[str, TensorKind])
+        return Network(json.loads(archive["files"].tobytes()), tensors, archive["logits"])
+
+
+def network_path(name: str) -> Path:
+    """Return the file of a network's references."""
+    return REFERENCES / "networks" / (re.sub(r"[^a-z0-9.+]+", "-", name.lower()) + ".npz")
 
 
 def config_of(name: str) -> dict[str, Any]:

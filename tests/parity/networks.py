@@ -1,7 +1,7 @@
 """
 The networks of every family that is compared with `transformers`: architectures and values of their configs.
 
-After a change, `python -m tests.parity.references` writes `references/networks.npz`.
+After a change, `python -m tests.parity.references NAME` writes the references of a network.
 """
 
 VOCAB_SIZE = 320

@@ -1,12 +1,14 @@
 """
-Make `references/networks.npz` and `references/ropes.npz`: what `transformers` writes and computes for each network.
+Make `references/networks` and `references/ropes.npz`: what `transformers` writes and computes for each network.
 
-    python -m tests.parity.references
+    python -m tests.parity.references            # all
+    python -m tests.parity.references "gemma 4"  # the named networks
 
 Needs torch. `test_references.py` makes the same again and compares.
 """
 
 import json
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ from tests.parity.checkpoints import (
     TOKENS,
     Network,
     TensorKind,
+    network_path,
     sample,
     write_checkpoint,
     write_files,
@@ -111,15 +114,25 @@ def logits_with_rope(name: str, folder: Path) -> Float32:
     return sample(logits_of(changed, LONG_TOKENS))
 
 
+def store_network(name: str, network: Network) -> None:
+    np.savez_compressed(
+        network_path(name),
+        files=np.frombuffer(json.dumps(network.files).encode(), np.uint8),
+        tensors=np.frombuffer(msgspec.json.encode(network.tensors), np.uint8),
+        logits=network.logits,
+    )
+
+
 def main() -> None:
-    arrays: dict[str, np.ndarray] = {}
-    for name in NETWORKS | ORACLES:
+    """Write the references of the networks that the arguments name, or all references."""
+    for name in sys.argv[1:] or NETWORKS | ORACLES:
         with tempfile.TemporaryDirectory() as folder:
-            network = describe_network(name, Path(folder))
-        arrays[f"{name}.files"] = np.frombuffer(json.dumps(network.files).encode(), np.uint8)
-        arrays[f"{name}.tensors"] = np.frombuffer(msgspec.json.encode(network.tensors), np.uint8)
-        arrays[f"{name}.logits"] = network.logits
-    np.savez_compressed(REFERENCES / "networks.npz", **arrays)
+            store_network(name, describe_network(name, Path(folder)))
+    if not sys.argv[1:]:
+        store_ropes()
+
+
+def store_ropes() -> None:
     ropes = {}
     for name in ROPE_OVERRIDES:
         with tempfile.TemporaryDirectory() as folder:

@@ -1,13 +1,13 @@
 """
 The stored references are what `transformers` writes and computes today.
 
-Proves what no other test does: that `references/*.npz`, which the other files of this folder compare with, are true.
+Proves what no other test does: that `references`, which the other files of this folder compare with, are true.
 """
 
 import numpy as np
 import pytest
 
-from tests.parity.checkpoints import REFERENCES, stored_network
+from tests.parity.checkpoints import REFERENCES, network_path, stored_network
 from tests.parity.networks import NETWORKS, ORACLES, ROPE_OVERRIDES
 
 
@@ -30,5 +30,6 @@ def test_the_stored_logits_of_another_rope_are_those_of_transformers(name, tmp_p
 
 
 def test_nothing_is_stored_that_no_test_reads():
-    with np.load(REFERENCES / "networks.npz") as stored:
-        assert {name.rpartition(".")[0] for name in stored} == set(NETWORKS | ORACLES)
+    stored = set((REFERENCES / "networks").iterdir())
+    assert stored == {network_path(name) for name in NETWORKS | ORACLES}
+    assert len(stored) == len(NETWORKS | ORACLES), "two networks share a file"
