@@ -56,7 +56,7 @@ def make_sequence(arrival_id: int, prompt: list[int], *, max_new: int = 8, salt:
 
 def run_step(scheduler: Scheduler) -> tuple[StepPlan, list[Sequence]]:
     """Do what the engine does, with made-up tokens; return the plan and who ended."""
-    plan = scheduler.schedule()
+    plan = scheduler.schedule(0.0)
     check_plan(scheduler, plan)
     scheduler.commit(plan)
     ended = []
@@ -147,7 +147,7 @@ def next_token(sequence: Sequence) -> int:
 
 def run_drafting_step(scheduler: Scheduler) -> int:
     """Do what the engine does, with a model of our own; return how many drafted tokens were right."""
-    plan = scheduler.schedule()
+    plan = scheduler.schedule(0.0)
     drafts = [sequence.tokens[sequence.num_tokens :].copy() for sequence in plan.sequences]
     assert sum(plan.counts) == plan.num_tokens <= scheduler._limits.max_num_batched_tokens
     assert plan.num_decodes + plan.num_drafted <= scheduler._max_rows

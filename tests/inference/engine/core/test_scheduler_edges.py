@@ -42,7 +42,7 @@ def test_drafts_are_counted_and_fill_a_block_before_another_is_allocated() -> No
     sequence = make_sequence(0, [0] * (2 * BLOCK), max_new=40)
     scheduler.add(sequence)
     run_drafting_step(scheduler)
-    plan = scheduler.schedule()
+    plan = scheduler.schedule(0.0)
     assert (plan.counts, plan.num_drafted, plan.num_tokens) == ([BLOCK], BLOCK - 1, BLOCK)
     assert len(sequence.blocks) == 3
     assert plan.attended == plan.decode_attended == 9 + 10 + 11 + 12, "the newest token and three drafts"
@@ -55,7 +55,7 @@ def test_drafts_leave_a_free_block_for_each_running_sequence_and_the_watermark(n
     scheduler.add(make_sequence(0, [0] * (2 * BLOCK - 2), max_new=40))
     run_drafting_step(scheduler)  # 7 tokens in 2 blocks: room for one draft token
     scheduler.pool.allocate(scheduler.pool.num_free - num_free)
-    assert scheduler.schedule().num_drafted == num_drafted
+    assert scheduler.schedule(0.0).num_drafted == num_drafted
 
 
 def test_a_preemption_is_counted_once() -> None:

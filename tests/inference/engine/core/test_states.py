@@ -56,7 +56,7 @@ class Loop:
         return sequence
 
     def step(self) -> StepPlan:
-        plan = self.scheduler.schedule()
+        plan = self.scheduler.schedule(0.0)
         for sequence in plan.admitted:
             self.builder.admit(sequence, None)
         step, rows = self.builder.build(plan)
@@ -221,4 +221,4 @@ def test_plain_decoding_reuses_its_arrays_and_writes_in_place() -> None:
 def test_models_without_states_have_none_in_their_steps() -> None:
     limits = replace(LIMITS, max_num_seqs=2)
     scheduler = Scheduler(limits, runner_limits(8, block_tokens=BLOCK), StepTimeModel(), FreeRows())
-    assert scheduler.schedule().states is None
+    assert scheduler.schedule(0.0).states is None

@@ -62,7 +62,7 @@ def test_one_slow_step_changes_little() -> None:
     assert model.predict_s(tokens=200, attended=50_000) == pytest.approx(before, rel=0.3)
 
 
-@pytest.mark.parametrize(("has_chunk", "least", "most"), [(True, 0, 90), (False, 200, 400)])
+@pytest.mark.parametrize(("has_chunk", "least", "most"), [(True, 0, 130), (False, 200, 400)])
 def test_chunks_leave_a_margin_when_three_steps_in_ten_are_slow(has_chunk: bool, least: int, most: int) -> None:
     model, rng = StepTimeModel(), random.Random(1)
     a, b, c, limit_s = 5e-3, 2e-4, 1e-8, 0.05

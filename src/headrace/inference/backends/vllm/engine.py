@@ -198,7 +198,7 @@ class VllmEngine:
         sequence = choice.sequence
         times = output.metrics
         queue_s = max(0.0, times.scheduled_ts - times.queued_ts) if times is not None else 0.0
-        choice.admitted_s = min(choice.arrived_s + queue_s, time.perf_counter())
+        choice.admitted_s = min(sequence.arrived_s + queue_s, time.perf_counter())
         sequence.num_cached_tokens = output.num_cached_tokens or 0
         self._stats.totals["prompt_tokens_total"] += sequence.num_prompt_tokens
         self._stats.totals["cached_tokens_total"] += sequence.num_cached_tokens

@@ -43,7 +43,6 @@ class Choice:
     """The end of the prompt that the answer continues, see `Chunk.opening`."""
     prompt: list[Token] = field(default_factory=list)
     """Prompt tokens scored so far."""
-    arrived_s: float = 0.0
     admitted_s: float | None = None
     logprob_sum: float = 0.0
     on_end: Callable[[], None] | None = None
@@ -150,7 +149,7 @@ class Choice:
     @property
     def queue_s(self) -> float | None:
         """Time from arrival to the first step; None if it never ran."""
-        return None if self.admitted_s is None else self.admitted_s - self.arrived_s
+        return None if self.admitted_s is None else self.admitted_s - self.sequence.arrived_s
 
     def _chunk(self, text: str, tokens: tuple[Token, ...], finish: Finish | None = None) -> Chunk:
         """Return a chunk; the first one also carries the scored prompt and the opening."""

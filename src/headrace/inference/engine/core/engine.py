@@ -84,7 +84,7 @@ class Engine:
 
     def step(self) -> Emitted:
         started_s = self._clock()
-        plan = self.scheduler.schedule()
+        plan = self.scheduler.schedule(started_s)
         # Before the arrays are built: they gather the sampling rows, which are written by slot at admission.
         self._note_queues(plan, started_s)
         if not plan.sequences:

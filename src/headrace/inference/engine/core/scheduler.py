@@ -31,6 +31,12 @@ MIN_CHUNK_TOKENS = 16
 """Minimum chunk of the first prompt of a step, however slow steps are: guarantees progress."""
 _LEAST_STRETCH = 1.5
 """Prompts may lengthen a decode step by this factor even beyond the limit: guarantees progress."""
+_PATIENCE_S = 2.0
+_MOST_STRETCH = 2.0
+"""
+The limit grows with the wait of the oldest prompt, to twice its value after `_PATIENCE_S`: with more requests than
+decode within the limit, prompts would get what a full batch leaves, and wait for seconds at the same throughput.
+"""
 _WATERMARK = 0.01
 _EXPECTED_OUTPUT_TOKENS = 128.0
 _EXPECTATION_WEIGHT = 0.05
@@ -55,6 +61,8 @@ class StepPlan:
     """Tokens attended to, summed over the tokens of the step."""
     decode_attended: int = 0
     """The part of `attended` that belongs to decoding sequences."""
+    limit_s: float | None = None
+    """How long the step may take with prompts in it; None: as long as it takes."""
     states: StateStep | None = None
 
     @property
@@ -127,14 +135,15 @@ class Scheduler:
             self.waiting.remove(sequence)
         sequence.phase = SequencePhase.DONE
 
-    def schedule(self) -> StepPlan:
-        """Plan the next step and allocate the blocks that it needs."""
+    def schedule(self, now_s: float) -> StepPlan:
+        """Plan the next step and allocate the blocks that it needs; `now_s`: the clock of `Sequence.arrived_s`."""
         plan = StepPlan()
         # Running streams come first. Blocks before plans: a sequence that is preempted for them is not in the step.
         self._grow_decoding(plan)
         self._plan_decodes(plan)
         # Drafts before prompts: with few sequences they are worth more, and they leave room for a least chunk.
         self._plan_drafts(plan)
+        plan.limit_s = self._step_limit_s(plan, now_s)
         # Chunks share what the budget leaves; when one does not fit, no later one overtakes it.
         for sequence in sorted((s for s in self.running if not s.is_decoding), key=_chunk_order):
             if not self._plan_chunk(plan, sequence):
@@ -218,6 +227,19 @@ class Scheduler:
 
     # Prompt chunks: the rest of the budget, in tokens and in time.
 
+    def _step_limit_s(self, plan: StepPlan, now_s: float) -> float | None:
+        """Return how long streams may wait for this step, which is never less than the decodes alone and a bit more."""
+        if self._limits.max_step_s is None or plan.num_decodes == 0:
+            return None
+        decoding_s = self._step_times.predict_s(
+            tokens=plan.num_decodes + plan.num_drafted, attended=plan.decode_attended
+        )
+        limit_s = max(self._limits.max_step_s, _LEAST_STRETCH * decoding_s)
+        arrived_s = [s.arrived_s for s in self.running if s.num_output_tokens == 0]
+        arrived_s += [s.arrived_s for s in self.waiting[:1]]
+        wait_s = now_s - min(arrived_s, default=now_s)
+        return limit_s * min(1 + wait_s / _PATIENCE_S, _MOST_STRETCH)
+
     def _plan_chunk(self, plan: StepPlan, sequence: Sequence) -> bool:
         """Add the largest chunk that fits into the step; return whether there was room."""
         wanted, room = sequence.num_tokens - sequence.num_computed_tokens, self._chunk_room(plan, sequence)
@@ -231,18 +253,13 @@ class Scheduler:
         room = self._limits.max_num_batched_tokens - plan.num_tokens
         if sequence.scores_prompt and sequence.num_scored_tokens < sequence.num_prompt_tokens - 1:
             room = min(room, self._rows_left(plan))
-        if self._limits.max_step_s is None or plan.num_decodes == 0:
+        if plan.limit_s is None:
             return room
-        # Streams wait for this step: limit its time, though not below what the decodes alone take and a bit more.
-        decoding_s = self._step_times.predict_s(
-            tokens=plan.num_decodes + plan.num_drafted, attended=plan.decode_attended
-        )
-        limit_s = max(self._limits.max_step_s, _LEAST_STRETCH * decoding_s)
         timely = self._step_times.largest_chunk_tokens(
             tokens=plan.num_tokens,
             attended=plan.attended,
             context=sequence.num_computed_tokens,
-            limit_s=limit_s,
+            limit_s=plan.limit_s,
         )
         floor = MIN_CHUNK_TOKENS if len(plan.sequences) == plan.num_decodes else 0
         return min(room, max(timely, floor))

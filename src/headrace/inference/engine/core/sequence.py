@@ -38,6 +38,8 @@ class Sequence:
 
     arrival_id: int
     """Arrival number: smaller is older."""
+    arrived_s: float = 0.0
+    """When it arrived, on the engine's clock."""
     tokens: Int32
     """(max_total_tokens,)"""
     num_tokens: int

@@ -11,8 +11,9 @@ Samples are kept in buckets by (log tokens, log attended), a few recent ones eac
 one slow step (a page fault, another process) changes nothing, and hours of equal decode steps do not displace what was
 learned about prompts. The fit is least squares of relative errors with non-negative coefficients.
 
-Half of all steps take longer than the fit. So chunks are sized by the 90th percentile of recent steps with prompts:
-close to the fit on a quiet machine, well above it on a noisy one.
+Half of all steps take longer than the fit. So a chunk counts with the 90th percentile of recent steps with prompts:
+close to the fit on a quiet machine, well above it on a noisy one. The rest of the step counts with the fit: a smaller
+chunk would not make it any faster, and at a full batch nothing would be left for prompts.
 """
 
 from collections import deque
@@ -81,10 +82,10 @@ class StepTimeModel:
             tokens: Tokens in the step so far.
             attended: Tokens that those attend to, summed.
             context: Tokens before the chunk in its sequence.
-            limit_s: Seconds that 90 % of such steps may take.
+            limit_s: Seconds that the step may take.
         """
         a, b, c = self.coefficients
-        left_s = limit_s * _SAFETY / self._noise - (a + b * tokens + c * attended)
+        left_s = (limit_s * _SAFETY - (a + b * tokens + c * attended)) / self._noise
         if left_s <= 0:
             return 0
         linear, square = b + c * context, c / 2

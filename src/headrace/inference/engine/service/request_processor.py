@@ -151,6 +151,7 @@ class RequestProcessor:
             scores_prompt = params.prompt_logprobs is not None and index == 0
             sequence = Sequence(
                 arrival_id=next(self._arrival_ids),
+                arrived_s=now_s,
                 tokens=tokens if index == 0 else tokens.copy(),
                 num_tokens=num_prompt_tokens,
                 num_prompt_tokens=num_prompt_tokens,
@@ -181,7 +182,6 @@ class RequestProcessor:
                 reported_seed=seed if params.temperature > 0 else None,
                 opening=prompt.opening if continues else "",
                 prompt=[prompt_token(self._table, int(tokens[0]), None, ())] if scores_prompt else [],
-                arrived_s=now_s,
             )
 
     def _shown_ids(self, request: GenerationRequest) -> frozenset[int]:
