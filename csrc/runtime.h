@@ -39,6 +39,7 @@ class Runtime {
   const Limits& limits() const { return limits_; }
   const Kernels& kernels() const { return kernels_; }
   int num_threads() const { return team_->size(); }
+  int num_active_threads() const { return team_->num_active(); }  // of the newest step
   size_t weights_bytes() const { return weights_->size(); }
   size_t workspace_bytes() const { return workspace_bytes_; }
   size_t kv_bytes() const { return kv_memory_.size(); }

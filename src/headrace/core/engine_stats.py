@@ -33,5 +33,7 @@ class EngineStats:
     """Tokens with cached KV that were computed again, since no checkpoint was after them."""
     steps_total: int = 0
     step_seconds_total: float = 0.0
+    step_thread_seconds_total: float = 0.0
+    """The time of each step times the CPU threads that ran it."""
     tokens_in_flight: int = 0
     """Tokens of KV cache held by running sequences."""

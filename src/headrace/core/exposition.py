@@ -74,6 +74,8 @@ steps_total: Steps of the engine.
     headrace_steps
 step_seconds_total: Time spent in steps, seconds.
     headrace_step_seconds
+step_thread_seconds_total: Thread-seconds of steps; divided by headrace_step_seconds_total, the mean number of threads.
+    headrace_step_thread_seconds
 """)
 _DISTRIBUTIONS: Final = _read_table("""
 ttft_s: Time to the first token.

@@ -321,9 +321,10 @@ def test_a_profile_divides_the_time_of_steps_by_phase_and_thread(tmp_path):
     assert runner.profile() == []
     runner.start_profile()
     assert {seconds for thread in runner.profile() for seconds in thread.values()} == {0.0}
-    runner.execute(make_step((prompt(spec, 200), 0, BLOCKS)))
+    output = runner.execute(make_step((prompt(spec, 200), 0, BLOCKS)))
     threads = runner.profile()
     assert len(threads) == 2
+    assert output.num_threads in (1, 2), "one if another process kept a core busy"
     for phase in ("qkv", "attention", "gate_up", "down"):
         assert sum(thread[phase] for thread in threads) > 0
     runner.start_profile()

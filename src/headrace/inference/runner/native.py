@@ -45,8 +45,9 @@ class NativeRunner:
         self._runtime: _native.Runtime | None = runtime
 
     def execute(self, step: StepInput) -> StepOutput:
+        runtime = self._open()
         try:
-            outputs = self._open().execute(
+            outputs = runtime.execute(
                 step.token_ids,
                 step.query_starts,
                 step.context_lens,
@@ -66,7 +67,12 @@ class NativeRunner:
             raise _cannot_run(exc) from exc
         token_ids, logprobs, top_ids, top_logprobs, hidden = outputs
         return StepOutput(
-            token_ids=token_ids, logprobs=logprobs, top_ids=top_ids, top_logprobs=top_logprobs, hidden=hidden
+            token_ids=token_ids,
+            logprobs=logprobs,
+            top_ids=top_ids,
+            top_logprobs=top_logprobs,
+            hidden=hidden,
+            num_threads=runtime.num_active_threads,
         )
 
     def logits(self, step: StepInput) -> Float32:

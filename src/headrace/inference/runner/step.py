@@ -149,6 +149,8 @@ class StepOutput:
     """(R, K)"""
     hidden: Float32 = field(default_factory=lambda: np.empty((0, 0), np.float32))
     """(P, H) the output of the last layer after the final norm."""
+    num_threads: int = 1
+    """CPU threads that ran the step: fewer than the runner's while other processes keep the cores busy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -210,3 +210,4 @@ async def test_an_observer_sees_steps_and_ends_but_not_the_warm_up() -> None:
     assert choice.queue_s is not None
     assert choice.queue_s >= 0
     assert (stats.prompt_tokens_total, stats.output_tokens_total, stats.steps_total) == (10, 4, 4)
+    assert stats.step_thread_seconds_total == stats.step_seconds_total > 0, "the fake runner has one thread"

@@ -64,7 +64,7 @@ class Engine:
         self._observer = EngineObserver()
         self._clock = clock
         self._totals = dict.fromkeys(_TOTALS, 0)
-        self._step_seconds_total = 0.0
+        self._step_seconds_total = self._step_thread_seconds_total = 0.0
 
     @property
     def has_work(self) -> bool:
@@ -101,14 +101,14 @@ class Engine:
             # `emitted` keeps the chunks of choices that were applied before the error.
             self._fail(plan, error, emitted)
         else:
-            self._measure(plan, seconds)
+            self._measure(plan, seconds, num_threads=output.num_threads)
         return emitted
 
     def begin_service(self, observer: EngineObserver) -> None:
         """Reset the totals after the warm-up and report to `observer` from now on."""
         self._observer = observer
         self._totals = dict.fromkeys(self._totals, 0)
-        self._step_seconds_total = 0.0
+        self._step_seconds_total = self._step_thread_seconds_total = 0.0
 
     def stats(self) -> EngineStats:
         """Return current statistics; may be called from any thread."""
@@ -124,6 +124,7 @@ class Engine:
             num_checkpoints=scheduler.states.num_checkpoints,
             block_tokens=self._runner.limits.block_tokens,
             step_seconds_total=self._step_seconds_total,
+            step_thread_seconds_total=self._step_thread_seconds_total,
             tokens_in_flight=sum([s.num_computed_tokens for s in list(scheduler.running)]),
             **self._totals,
         )
@@ -241,7 +242,7 @@ class Engine:
                 choice = self._choices[sequence.arrival_id]
                 emitted.append((choice, self._end(choice, choice.finish(FinishReason.ERROR, message=message))))
 
-    def _measure(self, plan: StepPlan, seconds: float) -> None:
+    def _measure(self, plan: StepPlan, seconds: float, *, num_threads: int) -> None:
         self.num_failures_in_row = 0
         has_chunk = len(plan.sequences) > plan.num_decodes
         self.step_times.observe(
@@ -254,6 +255,7 @@ class Engine:
             self.row_costs.observe(sequences=plan.num_decodes, rows=plan.num_tokens, seconds=seconds)
         self._totals["steps_total"] += 1
         self._step_seconds_total += seconds
+        self._step_thread_seconds_total += seconds * num_threads
         self._observer.step_finished(plan, seconds)
 
     def _score_prompt(self, choice: Choice, output: StepOutput, first_row: int, count: int) -> None:
