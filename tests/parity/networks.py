@@ -106,6 +106,21 @@ ROUTED = {
 }
 """Experts with the keys of DeepSeek-V3."""
 NAMED_EXPERTS = {"num_experts": 12, "num_experts_per_tok": 3, "moe_intermediate_size": 32, "num_shared_experts": 1}
+LAGUNA = {
+    "num_hidden_layers": 4,
+    "layer_types": ["full_attention"] + ["sliding_attention"] * 3,
+    "num_attention_heads_per_layer": [4, 6, 6, 2],
+    "sliding_window": 17,
+    "num_experts": 12,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 64,
+    "moe_routed_scaling_factor": 2.5,
+    "rope_parameters": {
+        "full_attention": YARN | {"partial_rotary_factor": 0.5},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 1.0},
+    },
+}
 LATENT: dict[str, object] = {
     "head_dim": ABSENT,
     "kv_lora_rank": 64,
@@ -229,6 +244,19 @@ NETWORKS: dict[str, tuple[str, dict[str, object]]] = {
     "hunyuan": ("HunYuanDenseV1ForCausalLM", {"pad_token_id": 0}),
     "hunyuan moe": ("HunYuanMoEV1ForCausalLM", {"num_experts": 6, "moe_topk": 2, "pad_token_id": 0}),
     "hy 3": ("HYV3ForCausalLM", NAMED_EXPERTS),
+    "laguna": ("LagunaForCausalLM", LAGUNA),
+    "laguna, gates by number": (
+        "LagunaForCausalLM",
+        LAGUNA
+        | {
+            "gating": "per-element",
+            "layer_types": ["full_attention"] * 4,
+            "num_attention_heads_per_layer": None,
+            "mlp_layer_types": ["dense", "dense", "sparse", "sparse"],
+            "moe_router_logit_softcapping": 2.0,
+            "attention_bias": True,
+        },
+    ),
     "lfm 2": ("Lfm2ForCausalLM", LFM2 | {"block_multiple_of": 8, "block_ffn_dim_multiplier": 1.2}),
     "lfm 2, with images": (
         "Lfm2VlForConditionalGeneration",

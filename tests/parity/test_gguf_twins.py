@@ -50,7 +50,7 @@ DELTA_EXPERTS = {
     "expert_feed_forward_length": 32,
     "expert_shared_feed_forward_length": 64,
 }
-NAMED_AS = {"hy_v3": "dots1", "deepseek32": "glm-dsa"}
+NAMED_AS = {"hy_v3": "dots1", "deepseek32": "glm-dsa", "laguna": "step35"}
 """Architectures that the installed `gguf` does not know, and one that names the same tensors alike."""
 GEMMA4 = {
     "attention.key_length": 64,
@@ -110,6 +110,24 @@ TWINS = {
     "hunyuan": ("hunyuan-dense", {}),
     "hunyuan moe": ("hunyuan-moe", {"expert_count": 6, "expert_used_count": 2}),
     "hy 3": ("hy_v3", ROUTED | {"expert_weights_scale": 2.826, "expert_gating_func": 2}),
+    "laguna": (
+        "laguna",
+        ROUTED
+        | {
+            "attention.head_count": [4, 6, 6, 2],
+            "attention.sliding_window": 17,
+            "expert_shared_feed_forward_length": 64,
+            "expert_weights_scale": 2.5,
+            "expert_gating_func": 2,
+            "leading_dense_block_count": 1,
+            "rope.dimension_count": 16,
+            "rope.dimension_count_swa": 32,
+            "rope.freq_base_swa": 100.0,
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": 4.0,
+            "rope.scaling.original_context_length": 32,
+        },
+    ),
     "lfm 2": ("lfm2", CONVOLUTIONS),
     "lfm 2 moe": (
         "lfm2moe",
@@ -279,7 +297,7 @@ def converted(folder, architecture, spec, *, splits_latents=True):
         name = re.sub(r"(e_score_correction|expert)_bias$", r"\1.bias", name)
         name = name.replace("feed_forward.expert.bias", "feed_forward.expert_bias.bias")
         name = re.sub(r"^model\.(.+feed_forward\.experts)", r"\1", name)
-        name = name.replace("mlp.expert.bias", "mlp.gate.e_score_correction.bias")
+        name = re.sub(r"mlp\.(expert|experts\.e_score_correction)\.bias", "mlp.gate.e_score_correction.bias", name)
         if spec.delta is not None:
             pieces = list(delta_twins.convert(name, values, spec, architecture))
         elif spec.ssd is not None:

@@ -120,9 +120,10 @@ class Report:
         if moe is not None:
             active = _active_parameters(spec) / 1e6
             experts = f" ({moe.top_k} of {moe.num_experts} experts a token: {active:,.0f} M active)"
+        most = "up to " if len({spec.attention(layer).num_heads for layer in range(spec.num_layers)}) > 1 else ""
         return (
             f"{self.model}: {spec.family}, {spec.num_parameters / 1e6:,.0f} M parameters{experts}, "
-            f"{spec.num_layers} layers, {spec.num_heads} heads ({spec.num_kv_heads} for KV), "
+            f"{spec.num_layers} layers, {most}{spec.num_heads} heads ({spec.num_kv_heads} for KV), "
             f"supports {spec.max_positions:,} tokens.\n"
             f"stored: {self.facts.stored_format}; runs by default as {self.auto.dtype}, KV cache {self.auto.kv_dtype}\n"
             f"rope: {describe_ropes(spec, self.max_model_len)}\n"

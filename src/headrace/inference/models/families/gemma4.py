@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-import numpy as np
-
 from headrace.core.errors import BrokenModel, UnsupportedModel
 from headrace.inference.models.attention import AttentionShape
 from headrace.inference.models.experts import MoeSpec
@@ -24,11 +22,13 @@ from headrace.inference.models.families.family import (
 )
 from headrace.inference.models.families.gemma import GLOBAL_THETA, LOCAL_THETA, PATTERN
 from headrace.inference.models.families.reading import (
+    check_heads,
     config_spec,
     gguf_experts,
     gguf_spec,
     is_null,
     layer_windows,
+    listed_slides,
     sliding_layers,
     with_local_rope,
 )
@@ -83,12 +83,12 @@ def _from_config(family: Family, config: Fields) -> ModelSpec:
 
 def _from_gguf(family: Family, header: GgufHeader) -> ModelSpec:
     fields = header.fields
-    slides = _listed(fields, "attention.sliding_window_pattern")
     num_layers = fields.whole("block_count")
-    if not isinstance(slides, list) or len(slides) != num_layers:
+    slides = listed_slides(fields, num_layers)
+    if not slides:
         raise BrokenModel(f"{fields.source}: attention.sliding_window_pattern must have a value for each layer.")
-    kv_heads = _by_layer(fields, "attention.head_count_kv", num_layers)
-    inner = _by_layer(fields, "feed_forward_length", num_layers)
+    kv_heads = fields.wholes("attention.head_count_kv", num_layers)
+    inner = fields.wholes("feed_forward_length", num_layers)
     sizes = (fields.whole("attention.key_length"), fields.whole("attention.key_length_swa"))
     plain = fields.without(
         "attention.value_length", "final_logit_softcapping", *(k for k in fields.values if "rope." in k)
@@ -106,7 +106,7 @@ def _from_gguf(family: Family, header: GgufHeader) -> ModelSpec:
         AttentionShape(
             num_heads=spec.num_heads,
             num_kv_heads=kv_heads[layer],
-            head_dim=sizes[bool(sliding)],
+            head_dim=sizes[sliding],
             keys_as_values=f"blk.{layer}.{GGUF_TENSORS['v']}" not in header.tensor_shapes,
         )
         for layer, sliding in enumerate(slides)
@@ -130,12 +130,7 @@ def _sizes(inner: Sequence[int]) -> tuple[int, ...]:
 
 def _completed(spec: ModelSpec, shapes: tuple[AttentionShape, ...], num_shared: int, source: str) -> ModelSpec:
     """Set what does not depend on the file format."""
-    for shape in shapes:
-        if shape.num_heads % shape.num_kv_heads or shape.head_dim % 2 or not 4 <= shape.head_dim <= 1 << 16:
-            raise BrokenModel(
-                f"{source}: a layer has {shape.num_heads} query heads for {shape.num_kv_heads} KV heads of "
-                f"{shape.head_dim} numbers; expected a multiple, and an even number of at least 4."
-            )
+    check_heads(shapes, source)
     sources = _kv_sources(spec, num_shared, source)
     # Where a layer takes the keys of another one, it has no values of its own to tell apart from keys.
     shapes = tuple(
@@ -209,21 +204,6 @@ def _experts(config: Fields) -> MoeSpec:
         own_norms=True,
         shared_size=config.whole("intermediate_size"),
     )
-
-
-def _listed(fields: Fields, key: str) -> object:
-    """Return a value of GGUF metadata, whose arrays are those of numpy."""
-    value = fields.values.get(key)
-    return value.tolist() if isinstance(value, np.ndarray) else value
-
-
-def _by_layer(fields: Fields, key: str, num_layers: int) -> list[int]:
-    """Return a whole number for each layer; a file has one for all of them, or a list."""
-    value = _listed(fields, key)
-    values = value if isinstance(value, list) else [value] * num_layers
-    if len(values) != num_layers:
-        raise BrokenModel(f"{fields.source}: {key} has {len(values)} values; expected {num_layers}.")
-    return [Fields({key: item}, fields.source).whole(key) for item in values]
 
 
 GEMMA4: Final = Family(

@@ -1,11 +1,14 @@
 """Read a `config.json` or GGUF metadata as a `ModelSpec`: what most families share."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
+import numpy as np
+
 from headrace.core.errors import BrokenModel, UnsupportedModel
+from headrace.inference.models.attention import AttentionShape
 from headrace.inference.models.experts import MoeSpec, Scoring
 from headrace.inference.models.families.family import GGUF_TENSORS, Family, GgufHeader
 from headrace.inference.models.families.rope_config import rope_from_config, rope_from_gguf, scaled_positions
@@ -278,6 +281,27 @@ def gguf_attention_layers(header: GgufHeader) -> tuple[GgufHeader, tuple[bool, .
     return replace(header, fields=fields), tuple(count > 0 for count in counts)
 
 
+def check_heads(shapes: Iterable[AttentionShape], source: str) -> None:
+    """Refuse heads of layers that cannot be."""
+    for shape in shapes:
+        is_fine = shape.num_heads % shape.num_kv_heads == shape.head_dim % 2 == 0
+        if not is_fine or not 4 <= shape.head_dim <= 1 << 16 or shape.query_size > _MAX_SIZE:
+            raise BrokenModel(
+                f"{source}: a layer has {shape.num_heads} query heads for {shape.num_kv_heads} KV heads of "
+                f"{shape.head_dim} numbers; expected a multiple, and an even number of at least 4."
+            )
+
+
+def with_query_heads(spec: ModelSpec, num_heads: Sequence[int], source: str) -> ModelSpec:
+    """Set the number of query heads of each layer; that of the network is the largest of them."""
+    shape, spec = spec.attention(0), replace(spec, num_heads=max(num_heads))
+    if len(set(num_heads)) == 1:
+        return _checked(spec, source)
+    shapes = tuple(replace(shape, num_heads=count) for count in num_heads)
+    check_heads(shapes, source)
+    return replace(spec, attention_shapes=shapes)
+
+
 def is_null(config: Fields, key: str) -> bool:
     """Return whether a config says null, where families give an absent key another meaning."""
     return key in config.values and not config.has(key)
@@ -302,6 +326,18 @@ def layer_windows(config: Fields, spec: ModelSpec, window: int, default: tuple[b
     if not any(slides) or not window:
         return spec
     return replace(spec, windows=tuple(window if sliding else 0 for sliding in slides))
+
+
+def listed_slides(fields: Fields, num_layers: int) -> tuple[bool, ...]:
+    """Return which layers of a GGUF file have a window; empty if the file does not list them."""
+    key = "attention.sliding_window_pattern"
+    value = fields.values.get(key)
+    value = value.tolist() if isinstance(value, np.ndarray) else value
+    if not isinstance(value, list):
+        return ()
+    if len(value) != num_layers:
+        raise BrokenModel(f"{fields.source}: {key} has {len(value)} values; expected one for each of {num_layers}.")
+    return tuple(map(bool, value))
 
 
 def sliding_layers(num_layers: int, pattern: int) -> tuple[bool, ...]:

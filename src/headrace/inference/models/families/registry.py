@@ -39,6 +39,7 @@ from headrace.inference.models.families.gptj import GPTJ
 from headrace.inference.models.families.granite import GRANITE, GRANITE_HYBRID, GRANITE_MOE
 from headrace.inference.models.families.hunyuan import HUNYUAN, HUNYUAN_MOE, HY_V3
 from headrace.inference.models.families.internlm import INTERNLM2, INTERNLM3
+from headrace.inference.models.families.laguna import LAGUNA
 from headrace.inference.models.families.lfm2 import LFM2, LFM2_MOE, LFM3
 from headrace.inference.models.families.llama import LLAMA
 from headrace.inference.models.families.mamba import MAMBA2
@@ -79,7 +80,7 @@ FAMILIES: Final = (
     *(PHI3, GRANITE, SMOLLM3, GLM, GLM4, GEMMA2, VAULTGEMMA, OLMO, OLMO2, OLMO3, OLMO_HYBRID, EXAONE4),
     *(COHERE, COHERE2, STABLELM, STARCODER2, PHI, NEMOTRON, FALCON, GPT_NEOX, GPT2, GPTJ, OPT, BLOOM, MPT),
     *(MIXTRAL, QWEN2_MOE, QWEN3_MOE, QWEN3_NEXT, QWEN3_5, QWEN3_5_MOE, GRANITE_MOE, OLMOE, GPT_OSS, PHIMOE),
-    *(GLM4_MOE, ERNIE4_5_MOE, MINIMAX_M2, DOTS1, EXAONE_MOE, HUNYUAN, HUNYUAN_MOE, HY_V3),
+    *(GLM4_MOE, ERNIE4_5_MOE, MINIMAX_M2, DOTS1, EXAONE_MOE, HUNYUAN, HUNYUAN_MOE, HY_V3, LAGUNA),
     *(LFM2, LFM2_MOE, LFM3),
     *(MAMBA2, BAMBA, NEMOTRON_H, FALCON_H1),
     *(DEEPSEEK_V2, DEEPSEEK_V3, DEEPSEEK_V32, GLM4_MOE_LITE, GLM_MOE_DSA, MINICPM3, MISTRAL4),
