@@ -49,6 +49,12 @@ def spec_of(model_type, **values):
             {"top_k": 2, "expert_size": 32, "shared_size": 96, "choice_bias": False, "scoring": "softmax"},
         ),
         ("glm4_moe", {"mlp_layer_types": ["dense", "sparse"] * 2}, {"layers": (False, True, False, True)}),
+        (
+            "laguna",
+            {"moe_router_logit_softcapping": 30.0, "moe_routed_scaling_factor": 2.5},
+            {"num_experts": 256, "top_k": 8, "expert_size": 512, "shared_size": 512, "layers": (False, *[True] * 3)}
+            | {"logit_softcap": 30.0, "factor_scale": 2.5, "sum_floor": 0.0},
+        ),
     ],
 )
 def test_the_router_of_a_family_is_read(model_type, values, expected):
@@ -63,6 +69,15 @@ def test_the_alpha_of_hunyuan_raises_theta_for_every_context():
     assert (spec.ropes[0].kind, spec.max_positions, spec.qk_norm) == ("default", 512, "rotated")
 
 
+def test_laguna_has_heads_gates_and_ropes_by_layer():
+    kinds = ["full_attention", "sliding_attention"] * 2
+    spec = spec_of("laguna", layer_types=kinds, num_attention_heads_per_layer=[4, 6] * 2, gating="per-element")
+    assert [spec.attention(layer).num_heads for layer in range(4)] == [4, 6, 4, 6]
+    assert [spec.num_gates(layer) for layer in range(2)] == [4 * 16, 6 * 16]
+    assert (spec.num_heads, spec.windows, spec.rope_of_layer) == (6, (0, 512) * 2, (0, 1) * 2)
+    assert [(rope.theta, rope.rotary_dim) for rope in spec.ropes] == [(500_000.0, 8), (10_000.0, 0)]
+
+
 @pytest.mark.parametrize(
     ("model_type", "values", "error", "named"),
     [
@@ -72,6 +87,19 @@ def test_the_alpha_of_hunyuan_raises_theta_for_every_context():
         ("glm4_moe", {"n_group": 64, "topk_group": 2}, BrokenModel, "groups of equal size that hold 8 experts"),
         ("glm4_moe", {"topk_group": 2}, BrokenModel, "2 of 1 groups"),
         ("glm4_moe", {"n_group": 128, "topk_group": 128}, BrokenModel, "at most 64 groups"),
+        ("laguna", {"gating": False}, UnsupportedModel, "name the gates False; expected per-head"),
+        (
+            "laguna",
+            {"gating_types": ["per_head", "per_element"]},
+            UnsupportedModel,
+            "the gates per-element, per-head; expected",
+        ),
+        ("laguna", {"moe_apply_router_weight_on_input": True}, UnsupportedModel, "factors of experts on their input"),
+        ("laguna", {"num_attention_heads_per_layer": [4, 6]}, BrokenModel, "num_attention_heads_per_layer is .4, 6."),
+        ("laguna", {"num_attention_heads_per_layer": [4, 6, 3, 4]}, BrokenModel, "3 query heads for 2 KV heads"),
+        ("laguna", {"num_attention_heads_per_layer": [5] * 4}, BrokenModel, "5 query heads; expected a multiple of 2"),
+        ("laguna", {"rope_parameters": {"rope_theta": 1e4}}, BrokenModel, "has no full_attention"),
+        ("laguna", {"rope_scaling": {"rope_type": "yarn"}}, UnsupportedModel, "rope_scaling"),
         (
             "hunyuan_v1_moe",
             {"num_experts": 8, "moe_topk": [1, 2, 1, 1]},

@@ -134,8 +134,16 @@ SPECS: Mapping[str, ModelSpec] = {
         )
     ),
     "gates after attention, one a number": small_spec(attention_gate="element", qk_norm="head", head_dim=48),
-    "gates after attention, one a head": small_spec(
-        attention_gate="head", gate_activation="softplus", num_heads=5, num_kv_heads=1
+    "gates after attention, one a head, of which layers have more or fewer": small_spec(
+        attention_gate="head",
+        gate_activation="softplus",
+        num_layers=3,
+        num_heads=7,
+        num_kv_heads=1,
+        attention_shapes=tuple(AttentionShape(num_heads=heads, num_kv_heads=1, head_dim=32) for heads in (5, 7, 2)),
+        ropes=(RopeSpec(rotary_dim=16), RopeSpec(theta=1e3)),
+        rope_of_layer=(0, 1, 0),
+        windows=(0, 40, 0),
     ),
     "plain experts": small_spec(
         moe=MoeSpec(num_experts=9, top_k=3, expert_size=48, layers=(True, False), shared_size=80),
@@ -266,7 +274,7 @@ SPECS: Mapping[str, ModelSpec] = {
 WITHOUT_TORCH = {
     "scores by distance",
     "gates after attention, one a number",
-    "gates after attention, one a head",
+    "gates after attention, one a head, of which layers have more or fewer",
     "heads by layer",
     "an activation with numbers of each layer",
     "latent attention of odd sizes, whose queries grow",

@@ -20,8 +20,8 @@ from headrace.inference.models.families.reading import (
     gguf_spec,
     layer_windows,
     listed_slides,
-    with_query_heads,
     with_local_rope,
+    with_query_heads,
 )
 from headrace.inference.models.families.rope_config import rope_from_gguf, rope_from_scaling, scaled_positions
 from headrace.inference.models.fields import Fields
@@ -65,8 +65,8 @@ def _gate(config: Fields) -> _Gate:
     kinds = {"per-head" if kind is True else str(kind).replace("_", "-") for kind in named}
     if len(kinds) > 1 or not kinds.issubset(_GATES):
         raise UnsupportedModel(
-            f"{config.source}: gates after attention of the kinds {', '.join(sorted(kinds))} (gating, gating_types) are "
-            f"not supported; expected {' or '.join(_GATES)} in all layers."
+            f"{config.source}: gating and gating_types name the gates {', '.join(sorted(kinds))}; expected "
+            f"{' or '.join(_GATES)}, the same in all layers. Other gates are not supported."
         )
     return _GATES[kinds.pop()]
 
