@@ -123,6 +123,7 @@ TWINS = {
             "rope.dimension_count": 16,
             "rope.dimension_count_swa": 32,
             "rope.freq_base_swa": 100.0,
+            "rope.scaling.yarn_attn_factor": 1.25,
             "rope.scaling.type": "yarn",
             "rope.scaling.factor": 4.0,
             "rope.scaling.original_context_length": 32,

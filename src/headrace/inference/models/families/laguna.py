@@ -100,8 +100,15 @@ def _from_gguf(family: Family, header: GgufHeader) -> ModelSpec:
         windows=tuple(window * slide for slide in slides) if window else (),
         attention_gate=_gguf_gate(header, num_heads[0], spec.head_dim),
     )
-    ropes = {FULL: spec.ropes[0], SLIDING: _gguf_local_rope(fields, spec.head_dim)}
+    ropes = {FULL: _gguf_rope(fields, spec.ropes[0]), SLIDING: _gguf_local_rope(fields, spec.head_dim)}
     return _with_ropes(spec, ropes.__getitem__)
+
+
+def _gguf_rope(fields: Fields, rope: RopeSpec) -> RopeSpec:
+    """Return yarn with the attention factor of config.json, which llama.cpp's converter writes if there is one."""
+    if rope.kind != "yarn":
+        return rope
+    return replace(rope, attention_factor=fields.positive("rope.scaling.yarn_attn_factor", rope.attention_factor))
 
 
 def _gguf_local_rope(fields: Fields, head_dim: int) -> RopeSpec:
