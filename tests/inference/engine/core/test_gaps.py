@@ -127,7 +127,7 @@ def test_a_long_prompt_keeps_the_limit_for_two_seconds_and_twice_the_limit_after
 def test_streams_without_prompts_beside_them_have_no_limit() -> None:
     simulation = Simulation()
     simulation.send()
-    assert simulation.scheduler.schedule(0.0).limit_s is None, "nobody waits for this step"
+    assert simulation.scheduler.schedule(0.0).limit_s is None, "no prompt waits for this step"
 
 
 @pytest.mark.parametrize(("wait_s", "limit_s"), [(0.0, 0.075), (1.0, 0.1125), (2.0, 0.15), (60.0, 0.15)])
