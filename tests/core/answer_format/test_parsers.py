@@ -118,6 +118,23 @@ def test_unusual_tags_lose_no_text(text, opening, expected):
     assert reasoning_and_content(THINK, text, opening) == expected
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "opening", "expected"),
+    [
+        ("cohere", "<|START_RESPONSE|>Hi<|END_RESPONSE|>", "", ("", "Hi")),
+        ("cohere", "<|START_RESPONSE|>Hi<|END_RESPONSE|>", "<|START_THINKING|><|END_THINKING|>", ("", "Hi")),
+        ("think-response", "<response>Hi</response>", "", ("", "<response>Hi</response>")),
+        ("minimax-m3", "</mm:think>Hi", "", ("", "Hi")),
+        ("solar", "<|content|>Hi<|end|>", "", ("", "Hi")),
+        ("solar", "<|think|>a<|end|><|begin|>assistant<|content|>Hi<|end|>", "", ("a", "Hi")),
+        ("solar", "<|content|>Hi<|end|><|begin|>assistant<|tool_calls|>", "<|think|><|end|>", ("", "Hi<|tool_calls|>")),
+        ("solar", "<|tool_calls|>", "", ("", "<|tool_calls|>")),
+    ],
+)
+def test_tags_around_the_content_are_left_out(name, text, opening, expected):
+    assert reasoning_and_content(BY_NAME[name], text, opening) == expected
+
+
 @pytest.mark.parametrize("num_characters", [502, 505, 510, 600])
 def test_a_header_that_is_too_long_is_content_at_once(num_characters):
     text = "x" * num_characters + "<|message|>a"
@@ -184,6 +201,8 @@ def test_the_section_tells_where_the_answer_is():
         (HARMONY, "<|start|>assistant<|channel|>final<|message|>", "<|channel|>final<|message|>"),
         (HARMONY, "<|start|>assistant<|channel|>final<|message|>Hi<|end|>", ""),
         (HARMONY, "no message", ""),
+        (BY_NAME["solar"], "<|begin|>user<|content|>Hi<|end|><|begin|>assistant", ""),
+        (BY_NAME["solar"], "Hi<|end|><|begin|>assistant<|think|><|end|><|begin|>assistant", "<|think|><|end|>"),
     ],
 )
 def test_the_opening_is_what_the_template_wrote_of_the_answer(known, prompt, opening):

@@ -76,6 +76,12 @@ _GEMMA_VALUE = (
     "{% elif v is sequence %}[{% for w in v %}{{ ',' if not loop.first }}{{ write(w, true) }}{% endfor %}]"
     "{% else %}{{ v }}{% endif %}{% endmacro %}"
 )
+_NESTED = (
+    "{% macro nested(v) %}{% if v is mapping %}{% for k, w in v | items %}]<]minimax[>[<{{ k }}>{{ nested(w) }}"
+    "]<]minimax[>[</{{ k }}>{% endfor %}{% elif v is string %}{{ v }}{% elif v is iterable %}{% for w in v %}"
+    "]<]minimax[>[<item>{{ nested(w) }}]<]minimax[>[</item>{% endfor %}{% else %}{{ v | tojson }}{% endif %}"
+    "{% endmacro %}"
+)
 TEMPLATES = {
     # family: the assistant's turn, with `m` the message and `c` a call's function; what precedes the messages
     "qwen3.5": (
@@ -119,6 +125,61 @@ TEMPLATES = {
             '{"{{ t.function.name }}": {{ t.function.arguments | tojson }}}{% endfor %}]<|tools_suffix|>'
         ),
         "",
+    ),
+    "deepseek-v3": (
+        _THINKING + "<｜tool▁calls▁begin｜>{% for t in m.tool_calls %}{{ '\n' if not loop.first }}<｜tool▁call▁begin｜>"
+        "{{ t.type }}<｜tool▁sep｜>{{ t.function.name }}\n```json\n{{ t.function.arguments | tojson }}\n```"
+        "<｜tool▁call▁end｜>{% endfor %}<｜tool▁calls▁end｜>",
+        "",
+    ),
+    "deepseek-v3.1": (
+        _THINKING + "<｜tool▁calls▁begin｜>{% for t in m.tool_calls %}<｜tool▁call▁begin｜>{{ t.function.name }}"
+        "<｜tool▁sep｜>{{ t.function.arguments | tojson }}<｜tool▁call▁end｜>{% endfor %}<｜tool▁calls▁end｜>",
+        "",
+    ),
+    "deepseek-v3.2": (
+        _THINKING + "\n\n<｜DSML｜function_calls>\n{% for t in m.tool_calls %}{% set c = t.function %}"
+        '<｜DSML｜invoke name="{{ c.name }}">\n{% for k, v in c.arguments | items %}<｜DSML｜parameter name="{{ k }}" '
+        "string=\"{{ 'true' if v is string else 'false' }}\">{{ v if v is string else v | tojson }}"
+        "</｜DSML｜parameter>\n{% endfor %}</｜DSML｜invoke>\n{% endfor %}</｜DSML｜function_calls>",
+        "",
+    ),
+    "command": (
+        (
+            "<|START_THINKING|>{{ m.reasoning }}<|END_THINKING|><|START_RESPONSE|>{{ m.content }}<|END_RESPONSE|>"
+            "<|START_ACTION|>[\n{% for t in m.tool_calls %}"
+            '    {"tool_call_id": "{{ loop.index0 }}", "tool_name": "{{ t.function.name }}", "parameters": '
+            "{{ t.function.arguments | tojson }}}{{ ',' if not loop.last }}\n{% endfor %}]<|END_ACTION|>"
+        ),
+        "",
+    ),
+    "solar": (
+        (
+            "<|think|>{{ m.reasoning }}<|end|><|begin|>assistant<|content|>{{ m.content }}<|end|>"
+            "<|begin|>assistant<|tool_calls|>{% for t in m.tool_calls %}<|tool_call:begin|>{{ t.id }}<|tool_call:name|>"
+            "{{ t.function.name }}<|tool_call:args|>{{ t.function.arguments | tojson }}<|tool_call:end|>{% endfor %}"
+            "<|calls|>"
+        ),
+        "",
+    ),
+    "gigachat": (
+        _THINKING + "{% for t in m.tool_calls %}<|message_sep|>\n\nfunction call<|role_sep|>\n"
+        '{"name": "{{ t.function.name }}", "arguments": {{ t.function.arguments | tojson }}}{% endfor %}',
+        "",
+    ),
+    "minicpm5": (
+        _THINKING + '{% for t in m.tool_calls %}{% set c = t.function %}\n<function name="{{ c.name }}">'
+        '{% for k, v in c.arguments | items %}<param name="{{ k }}">'
+        "{{ '<![CDATA[' ~ v ~ ']]>' if v is string else v }}</param>{% endfor %}</function>{% endfor %}",
+        "",
+    ),
+    "minimax-m3": (
+        (
+            "<mm:think>{{ m.reasoning }}</mm:think>{{ m.content }}\n]<]minimax[>[<tool_call>\n"
+            '{% for t in m.tool_calls %}]<]minimax[>[<invoke name="{{ t.function.name }}">'
+            "{{ nested(t.function.arguments) }}]<]minimax[>[</invoke>\n{% endfor %}]<]minimax[>[</tool_call>"
+        ),
+        _NESTED,
     ),
     "lfm2": (_THINKING.replace("\n", ""), "{% if tools %}List of tools: [{{ tools | tojson }}]{% endif %}"),
 }

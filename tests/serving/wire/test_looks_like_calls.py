@@ -83,6 +83,78 @@ AS_CALLS = [
         ),
         [{"a": 1}],
     ),
+    (
+        (
+            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n"
+            '{"a": "```<｜tool▁call▁end｜>"}\n```<｜tool▁call▁end｜>\n'
+            "<｜tool▁call▁begin｜>function<｜tool▁sep｜>get\n```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
+        ),
+        [{"a": "```<｜tool▁call▁end｜>"}, {}],
+    ),
+    (
+        (
+            '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{"a": 1}<｜tool▁call▁end｜>'
+            "<｜tool▁call▁begin｜>get<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
+        ),
+        [{"a": 1}, {}],
+    ),
+    (
+        '<｜tool▁calls｜>function<｜tool▁sep｜>f\n```json\n{"a": 1}```<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+        [{"a": 1}],
+    ),
+    ('<｜tool▁call▁begin｜>f<｜tool▁sep｜>{"a": 1}<｜tool▁call▁end｜>', [{"a": 1}]),
+    (
+        (
+            '<｜DSML｜function_calls>\n<｜DSML｜invoke name="f">\n'
+            '<｜DSML｜parameter name="a" string="true">1</｜DSML｜parameter>\n'
+            '<｜DSML｜parameter name="b" string="false">{"c": [1]}</｜DSML｜parameter>\n'
+            '<｜DSML｜parameter name="d">x</｜DSML｜parameter>\n</｜DSML｜invoke>\n'
+            '<｜DSML｜invoke name="get">\n</｜DSML｜invoke>\n</｜DSML｜function_calls>'
+        ),
+        [{"a": "1", "b": {"c": [1]}, "d": "x"}, {}],
+    ),
+    ('<｜DSML｜tool_calls>\n<｜DSML｜invoke name="f">\n\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>', [{}]),
+    (
+        (
+            '<|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": "f", "parameters": {"a": 1}},\n'
+            '    {"tool_call_id": "1", "tool_name": "get", "parameters": {}}\n]<|END_ACTION|>'
+        ),
+        [{"a": 1}, {}],
+    ),
+    ('Action:\n```json\n[\n    {\n"tool_name": "f", "parameters": {"a": "```"}\n}\n]```', [{"a": "```"}]),
+    ('Action: ```json\n[{"tool_name": "f", "parameters": {}}]\n```', [{}]),
+    ('<|function_call|>{"name": "f", "arguments": {"a": 1}}<|message_sep|>\n\n', [{"a": 1}]),
+    (
+        (
+            '<|message_sep|>\n\nfunction call<|role_sep|>\n{"name": "f", "arguments": {"a": 1}}'
+            '<|message_sep|>\n\nfunction call<|role_sep|>\n{"name": "get", "arguments": {}}'
+        ),
+        [{"a": 1}, {}],
+    ),
+    (
+        (
+            '<|tool_calls|><|tool_call:begin|>k2j<|tool_call:name|>f<|tool_call:args|>{"a": 1}<|tool_call:end|>'
+            "<|tool_call:begin|>m9q<|tool_call:name|>get<|tool_call:args|>{}<|tool_call:end|><|calls|>"
+        ),
+        [{"a": 1}, {}],
+    ),
+    (
+        (
+            '<function name="f"><param name="a"><![CDATA[</param> <b>]]></param><param name="b">2</param></function>\n'
+            '<function name="get"></function>'
+        ),
+        [{"a": "</param> <b>", "b": 2}, {}],
+    ),
+    ('<function=f>{"a": "</function>"}</function><function=get>{}</function>', [{"a": "</function>"}, {}]),
+    (
+        (
+            ']<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name="f">]<]minimax[>[<a>x <b>]<]minimax[>[</a>'
+            "]<]minimax[>[<c>]<]minimax[>[<item>1]<]minimax[>[</item>]<]minimax[>[<item>]<]minimax[>[<d>true"
+            "]<]minimax[>[</d>]<]minimax[>[</item>]<]minimax[>[</c>]<]minimax[>[</invoke>\n"
+            ']<]minimax[>[<invoke name="get">]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>'
+        ),
+        [{"a": "x <b>", "c": [1, {"d": True}]}, {}],
+    ),
     ("<seed:tool_call>\n<function=f>\n<parameter=a>1</parameter>\n</function>\n</seed:tool_call>", [{"a": 1}]),
 ]
 AS_TEXT = [
@@ -129,6 +201,22 @@ AS_TEXT = [
     "<|tool_call>call:f[1]<tool_call|>",
     '<|tools_prefix|>[{"f": {}, "get": {}}]<|tools_suffix|>',
     '<|tools_prefix|>[{"f": 1}]<|tools_suffix|>',
+    '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{"a": 1<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+    "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>other<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n{}<｜tool▁call▁end｜>",
+    '<｜DSML｜function_calls><｜DSML｜invoke name="f"><｜DSML｜parameter name="a" string="true">1</｜DSML｜invoke>',
+    '<|START_ACTION|>[{"tool_name": "f", "name": "f", "parameters": {}}]<|END_ACTION|>',
+    '<|START_ACTION|>[{"tool_name": "f", "parameters": {"a": 1',
+    'Action: ```json\n[{"tool_name": "directly-answer", "parameters": {}}]\n```',
+    "Action is what an Agent needs",
+    '<|function_call|>{"name": "f", "arguments": {"a": 1}} so',
+    '<|tool_calls|><|tool_call:begin|>k2j<|tool_call:args|>{"a": 1}<|tool_call:end|><|calls|>',
+    '<function name="f"><param name="a">1</function>',
+    "<function=f>{</function>",
+    ']<]minimax[>[<tool_call>]<]minimax[>[<invoke name="f">]<]minimax[>[<a>1]<]minimax[>[</b>]<]minimax[>[</tool_call>',
+    ']<]minimax[>[<tool_call>]<]minimax[>[<invoke name="f">]<]minimax[>[<a>1',
+    "]<]minimax[>[<tool_call>]<]minimax[>[<f>1]<]minimax[>[</f>]<]minimax[>[</tool_call>",
+    "a]<]minimax[>[b",
 ]
 
 

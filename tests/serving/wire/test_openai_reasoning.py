@@ -145,7 +145,7 @@ def test_a_forced_call_names_the_grammar_of_each_function_s_arguments():
 def test_reasoning_of_earlier_answers_reaches_the_template_under_each_name(field):
     messages = [*HELLO, {"role": "assistant", "content": "Paris", field: "Easy."}, *HELLO]
     message = chat("think", messages=messages).requests[0].prompt.messages[1]
-    assert {message[name] for name in ("reasoning", "reasoning_content", "thinking")} == {"Easy."}
+    assert {message[name] for name in ("reasoning", "reasoning_content", "thinking", "tool_plan")} == {"Easy."}
     assert message["content"] == "Paris"
 
 

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from headrace.serving.wire.openai.literals import Malformed
+from headrace.serving.wire.openai.nested_tags import nested_calls
 from headrace.serving.wire.openai.raw_values import argument_json
 
 PARAMETERS = {
@@ -70,3 +72,40 @@ def test_a_raw_value_has_the_type_of_its_schema(name, written, value):
     read = json.loads(argument_json(written, PARAMETERS, name))
     assert read == value
     assert type(read) is type(value)
+
+
+NESTED = {
+    "f": {
+        "properties": {
+            "names": {"type": "array", "items": {"type": "string"}},
+            "inner": {"anyOf": [{"$ref": "#/$defs/Inner"}, {"type": "null"}]},
+            "map": {"type": "object", "additionalProperties": {"type": "string"}},
+        },
+        "$defs": {"Inner": {"type": "object", "properties": {"item": {"type": "integer"}, "code": {"type": "string"}}}},
+    }
+}
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("<names><item>1</item><item>x</item></names>", {"names": ["1", "x"]}),
+        ("<names></names>", {"names": []}),
+        ("<inner><item>1</item><code>2</code></inner>", {"inner": {"item": 1, "code": "2"}}),
+        ("<inner>null</inner>", {"inner": None}),
+        ("<map><item>1</item></map><map2><item>1</item></map2>", {"map": {"item": "1"}, "map2": [1]}),
+        ("<map></map><a></a>", {"map": {}, "a": ""}),
+    ],
+)
+def test_values_in_tags_of_their_own_get_the_types_of_the_schema(written, expected):
+    text = f'<invoke name="f">{written}</invoke>'.replace("<", "]<]minimax[>[<")
+    (call,) = nested_calls(text, NESTED)
+    assert (call.name, json.loads(call.arguments)) == ("f", expected)
+
+
+@pytest.mark.parametrize(
+    "written", ["<a>1</a><a>2</a>", "<a>x<b>1</b></a>", "<a>1</b>", "<a>1", "<a", "<a>" * 70, "</a>"]
+)
+def test_tags_that_do_not_match_are_no_call(written):
+    with pytest.raises(Malformed):
+        nested_calls(f'<invoke name="f">{written}</invoke>'.replace("<", "]<]minimax[>[<"), NESTED)

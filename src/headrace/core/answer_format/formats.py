@@ -8,6 +8,7 @@ messages with headers (OpenAI's Harmony format):
 Source: chat templates of the models; vLLM `reasoning/`; openai-harmony `docs/format.md`.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -18,6 +19,7 @@ CONSTRAIN: Final = "<|constrain|>"
 MESSAGE: Final = "<|message|>"
 MESSAGE_ENDS: Final = ("<|end|>", "<|return|>", "<|call|>")
 _ASSISTANT: Final = f"{START}assistant"
+_SPECIAL: Final = re.compile(r"<\|\w+\|>")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +35,10 @@ class AnswerFormat:
     """A word after the start that is not part of the reasoning."""
     wrapper: tuple[str, str] | None = None
     """Tags around the content, which are left out."""
+    wraps_always: bool = False
+    """The tags around the content also stand in answers without reasoning: no other text is like them."""
+    filler: str = ""
+    """The header of a message for the content or the calls, which is left out."""
     signs: tuple[str, ...] = ()
     """The texts by which a chat template is recognised; empty: the end and the tags around the content."""
 
@@ -46,7 +52,7 @@ class AnswerFormat:
         """Texts that may be special tokens and that the parser must see."""
         if self.has_channels:
             return (START, CHANNEL, CONSTRAIN, MESSAGE, *MESSAGE_ENDS)
-        return (self.start, self.end, *(self.wrapper or ()))
+        return (self.start, self.end, *(self.wrapper or ()), *_SPECIAL.findall(self.filler))
 
     def opening(self, prompt: str) -> str:
         """Return the end of a rendered prompt as far as the answer continues it: a tag that the template wrote."""
@@ -54,6 +60,9 @@ class AnswerFormat:
             header = prompt.rpartition(_ASSISTANT)[2]
             return header if _ASSISTANT in prompt and not any(end in header for end in MESSAGE_ENDS) else ""
         tail = prompt.rstrip()
+        if self.filler:  # other messages end as the reasoning does
+            tail = tail.removesuffix(self.filler)
+            return self.start + self.end if tail.endswith(self.start + self.end) else ""
         if tail.endswith(self.start + self.label):
             return self.start + self.label
         return self.start + self.end if tail.endswith(self.end) else ""
@@ -74,7 +83,25 @@ FORMATS: Final = (
         start="<|START_THINKING|>",
         end="<|END_THINKING|>",
         wrapper=("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
+        wraps_always=True,
     ),
+    AnswerFormat(
+        name="cohere-text",
+        start="<|START_THINKING|>",
+        end="<|END_THINKING|>",
+        wrapper=("<|START_TEXT|>", "<|END_TEXT|>"),
+        wraps_always=True,
+    ),
+    AnswerFormat(
+        name="solar",
+        start="<|think|>",
+        end="<|end|>",
+        wrapper=("<|content|>", "<|end|>"),
+        wraps_always=True,
+        filler="<|begin|>assistant",
+        signs=("<|think|>", "<|begin|>assistant"),
+    ),
+    AnswerFormat(name="minimax-m3", start="<mm:think>", end="</mm:think>"),
     AnswerFormat(name="gemma", start="<|channel>", label="thought", end="<channel|>"),
     AnswerFormat(name="apertus", start="<|inner_prefix|>", end="<|inner_suffix|>"),
     AnswerFormat(
@@ -85,9 +112,10 @@ FORMATS: Final = (
 """
 harmony: gpt-oss. minimax: MiniMax M2, whose template has `<response>` around the results of tools.
 think-response: Granite 3.3, ERNIE 4.5. think-answer: Hunyuan. seed-think: Seed-OSS. mistral: Magistral, Ministral 3.
-cohere: Command A Reasoning. gemma: Gemma 4. apertus: Apertus. hy3: Hunyuan 3, whose template adds the suffix.
-think: Qwen3 and later, SmolLM3, DeepSeek-R1 and its distillations, GLM-4.5 and later, OLMo 3, LFM2.5, Nemotron 3,
-Kimi K2 Thinking, Laguna.
+cohere: Command R7B and A. cohere-text: Cohere 2 MoE. solar: Solar Open. minimax-m3: MiniMax M3. gemma: Gemma 4.
+apertus: Apertus. hy3: Hunyuan 3, whose template adds the suffix.
+think: Qwen3 and later, SmolLM3, DeepSeek-R1 and later, the distillations of R1, GLM-4.5 and later, OLMo 3, LFM2.5,
+Nemotron 3, Kimi K2 Thinking, Laguna, MiniCPM 5.
 """
 
 

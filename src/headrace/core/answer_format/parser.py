@@ -306,9 +306,25 @@ class TagParser:
             self._buffer = text[len(self._format.start) :]
             self._start = self._num_fed - len(self._buffer)
             self._step = self._at_label if self._format.label else self._in_reasoning
-        elif text and not self._format.start.startswith(text):
+        elif text.startswith(self._format.end):  # of reasoning that was left out (MiniMax M3)
+            self._buffer = text[len(self._format.end) :]
+            self._at_edge = True
+            self._step = self._before_content
+        elif self._is_wrapped(text):
+            self._step = self._before_content
+        elif text and not self._begins_separator(text):
             self._step = self._in_content
         return iter(())
+
+    def _is_wrapped(self, text: str) -> bool:
+        """Return whether text in front of which there is no reasoning begins with a tag around the content."""
+        opening, _ = self._format.wrapper or ("", "")
+        return self._format.wraps_always and text.startswith(opening)
+
+    def _begins_separator(self, text: str) -> bool:
+        """Return whether a text at the start may become a separator."""
+        opening, _ = self._format.wrapper if self._format.wrapper and self._format.wraps_always else ("", "")
+        return any(marker.startswith(text) for marker in (self._format.start, self._format.end, opening))
 
     def _at_label(self) -> Iterator[Part]:
         label = self._format.label
@@ -330,10 +346,13 @@ class TagParser:
     def _before_content(self) -> Iterator[Part]:
         text = self._buffer.lstrip()
         opening, _ = self._format.wrapper or ("", "")
+        filler = self._format.filler
+        if filler and text.startswith(filler):
+            self._buffer = text = text[len(filler) :].lstrip()
         if opening and text.startswith(opening):
             self._buffer = text[len(opening) :]
             self._step = self._in_wrapper
-        elif text and (not opening or not opening.startswith(text)):
+        elif text and not any(marker.startswith(text) for marker in (opening, filler)):
             self._buffer = text
             self._step = self._in_content
         return iter(())
@@ -344,7 +363,7 @@ class TagParser:
             yield ContentText(text)
         if is_complete:
             self._at_edge = True
-            self._step = self._after_wrapper
+            self._step = self._before_content if self._format.filler else self._after_wrapper
 
     def _after_wrapper(self) -> Iterator[Part]:
         self._buffer = self._buffer.lstrip()

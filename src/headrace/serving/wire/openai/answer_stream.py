@@ -11,9 +11,11 @@ that may become a call is held back until its block has ended, and then is eithe
 depend on how the text was split into chunks.
 """
 
+import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from headrace.core.answer_format.call_forms import CALL_STARTS
 from headrace.core.answer_format.formats import AnswerFormat
@@ -55,6 +57,7 @@ class ArgumentsDelta:
 
 
 ChatDelta = TextDelta | ReasoningDelta | CallStart | ArgumentsDelta
+_MARKER_BEGINS: Final = re.compile(f"[{re.escape(''.join({marker[0] for marker in CALL_STARTS}))}]")
 
 
 class ToolStream:
@@ -167,7 +170,7 @@ class ToolStream:
             if start[:1] == "{" or (start[:1] == "[" and start[1:].lstrip().startswith("{")):
                 self._block = CallBlock("", self._plan.names)
                 return
-        if "<" not in self._buffer and "[" not in self._buffer:  # nearly all text
+        if _MARKER_BEGINS.search(self._buffer) is None:  # nearly all text
             yield from self._text(self._take(len(self._buffer)))
             return
         markers = [(place, marker) for marker in CALL_STARTS if (place := self._buffer.find(marker)) >= 0]

@@ -9,7 +9,9 @@ from typing import Final
 
 from headrace.core.answer_format.call_forms import (
     CALL_STARTS,
+    CDATA,
     FORMS,
+    TEXT_KINDS,
     CallForm,
     EnclosedForm,
     HeadedForm,
@@ -18,15 +20,18 @@ from headrace.core.answer_format.call_forms import (
 )
 from headrace.serving.wire.framing import to_json
 from headrace.serving.wire.openai.literals import Malformed, Unfinished, read_calls
-from headrace.serving.wire.openai.raw_values import argument_json
+from headrace.serving.wire.openai.nested_tags import nested_calls
+from headrace.serving.wire.openai.raw_values import Parameters, argument_json
 from headrace.serving.wire.openai.text_reader import EndOfText, Reading, TextReader
 from headrace.serving.wire.openai.tool_calls import BlockState, Call, JsonScan, read_arguments
 
-Parameters = Mapping[str, Mapping[str, object]]
-"""The schemas of the arguments, by function."""
 _FORMS_OF: Final = {start: tuple(form for form in FORMS if marker_of(form) == start) for start in CALL_STARTS}
 _BEGINS_ENTRY: Final = frozenset("<_.-")
 """Characters besides letters and digits with which such a form goes on after `<tool_call>`; JSON begins otherwise."""
+_FENCED: Final = "function"
+"""A header after which the name and the arguments, in a code block, follow."""
+_FENCE: Final = "```json"
+_FENCE_END: Final = "```"
 
 
 def is_marked(start: str, next_character: str) -> bool:
@@ -80,7 +85,7 @@ class MarkedBlock:
         elif isinstance(form, HeadedForm):
             calls = yield from _headed(self._reader, form)
         else:
-            calls = yield from _enclosed(self._reader, form)
+            calls = yield from _enclosed(self._reader, form, self._parameters)
         if not all(call.name in self._names for call in calls):
             raise Malformed
         return calls
@@ -124,6 +129,9 @@ def _is_cut(reader: TextReader, end: str) -> bool:
 def _tagged_call(reader: TextReader, form: TaggedForm, parameters: Parameters) -> Reading[Call]:
     name = yield from reader.word()
     yield from _expect(reader, form.name_end)
+    yield from reader.space()
+    if name and (yield from reader.comes("{")):
+        return Call(name, (yield from _json_arguments(reader, form.call_end)))
     schema = parameters.get(name, {})
     values: dict[str, str] = {}
     while True:
@@ -134,12 +142,21 @@ def _tagged_call(reader: TextReader, form: TaggedForm, parameters: Parameters) -
         if found == form.call_end:
             return Call(name, _object(values))
         key = yield from reader.until(form.key_end)
+        is_text = yield from _is_text(reader, form)
         if form.value:
             yield from reader.space()
             yield from _expect(reader, form.value)
         if key in values:
             raise Malformed
-        values[key] = argument_json((yield from _value(reader, form)), schema, key)
+        text = yield from _value(reader, form)
+        values[key] = to_json(text).decode() if is_text else argument_json(text, schema, key)
+
+
+def _is_text(reader: TextReader, form: TaggedForm) -> Reading[bool]:
+    """Read the attribute with the type of a value; return whether it makes the value a string."""
+    if not form.kind or (yield from reader.has(form.kind)) is None:
+        return False
+    return (yield from reader.until('"')) in TEXT_KINDS
 
 
 def _value(reader: TextReader, form: TaggedForm) -> Reading[str]:
@@ -151,6 +168,8 @@ def _value(reader: TextReader, form: TaggedForm) -> Reading[str]:
             break
         pieces.append(form.value_end)
     text = "".join(pieces)
+    if text.startswith(CDATA[0]) and text.endswith(CDATA[1]):
+        return text.removeprefix(CDATA[0]).removesuffix(CDATA[1])
     return text.removeprefix("\n").removesuffix("\n") if form.has_lines else text
 
 
@@ -164,7 +183,9 @@ def _headed(reader: TextReader, form: HeadedForm) -> Reading[list[Call]]:
     while True:
         if not is_begun:
             yield from reader.space()
-            yield from _expect(reader, form.call)
+            found = yield from reader.has(form.call)
+            if found is None and calls:  # R1's distillations leave it out in front of the first call
+                raise Malformed
         calls.append((yield from _headed_call(reader, form)))
         found = yield from _next_in_block(reader, form.call, form.end, needs_end=bool(form.start))
         if found != form.call:
@@ -173,18 +194,29 @@ def _headed(reader: TextReader, form: HeadedForm) -> Reading[list[Call]]:
 
 
 def _headed_call(reader: TextReader, form: HeadedForm) -> Reading[Call]:
-    """Read `functions.NAME:NUMBER`, the form of Kimi's ids, and the arguments."""
-    header = yield from reader.until(form.arguments)
-    name, _, number = header.strip().removeprefix("functions.").rpartition(":")
+    """Read the header, which is the name, `functions.NAME:NUMBER` (Kimi) or `function` (DeepSeek V3), and arguments."""
+    if form.name:
+        yield from reader.until(form.name)
+    header = (yield from reader.until(form.arguments)).strip()
+    name, _, number = header.removeprefix("functions.").rpartition(":")
     if not number.isdecimal():
-        name = header.strip()
-    text = yield from reader.until(form.call_end)
+        name = header
+    yield from reader.space()
+    if name != _FENCED or (yield from reader.comes("{")):
+        return Call(name, (yield from _json_arguments(reader, form.call_end)))
+    name = yield from reader.until(_FENCE)
+    return Call(name.strip(), (yield from _json_arguments(reader, form.call_end)))
+
+
+def _json_arguments(reader: TextReader, end: str) -> Reading[str]:
+    """Read an object up to a marker, which may be in its strings, and over a code fence in front of that."""
+    text = yield from reader.until(end)
     while not _is_whole(text):
-        text += form.call_end + (yield from reader.until(form.call_end))
-    arguments = read_arguments(text)
+        text += end + (yield from reader.until(end))
+    arguments = read_arguments(text.rstrip().removesuffix(_FENCE_END))
     if arguments is None:
         raise Malformed
-    return Call(name, arguments)
+    return arguments
 
 
 def _is_whole(text: str) -> bool:
@@ -194,7 +226,9 @@ def _is_whole(text: str) -> bool:
     return scan.is_closed or scan.is_stopped or not text.strip()
 
 
-def _enclosed(reader: TextReader, form: EnclosedForm) -> Reading[list[Call]]:
+def _enclosed(reader: TextReader, form: EnclosedForm, parameters: Parameters) -> Reading[list[Call]]:
+    if form.notation == "nested":
+        return nested_calls((yield from reader.until(form.end)), parameters)
     text = ""
     while True:
         try:

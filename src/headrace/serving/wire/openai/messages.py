@@ -14,8 +14,8 @@ from headrace.serving.wire.framing import invalid
 
 Role = Literal["developer", "system", "user", "assistant", "tool", "function"]
 
-_REASONING_NAMES = ("reasoning", "reasoning_content", "thinking")
-"""The names of reasoning in templates: vLLM's convention, Qwen3's and SmolLM3's, and gpt-oss's."""
+_REASONING_NAMES = ("reasoning", "reasoning_content", "thinking", "tool_plan")
+"""The names of reasoning in templates: vLLM's convention, Qwen3's and SmolLM3's, gpt-oss's, and Command R7B's."""
 
 
 class ContentPart(msgspec.Struct):

@@ -16,6 +16,8 @@ from headrace.serving.wire.framing import to_json
 from headrace.serving.wire.openai.literals import python_json
 from headrace.serving.wire.openai.tool_calls import UNREADABLE, refuse_repeated_keys
 
+Parameters = Mapping[str, Mapping[str, object]]
+"""The schemas of the arguments, by function."""
 _ALL: Final = frozenset({"string", "number", "integer", "boolean", "null", "object", "array"})
 _PYTHON_NAMES: Final = {"True": "true", "False": "false", "None": "null"}
 _MAX_DEPTH: Final = 16
@@ -25,9 +27,18 @@ _INTEGER: Final = re.compile(r"-?\d+")
 
 def argument_json(text: str, parameters: Mapping[str, object], name: str) -> str:
     """Return the JSON of the argument `name` of a function with these parameters, a JSON schema."""
-    properties = parameters.get("properties")
-    schema = properties.get(name) if isinstance(properties, Mapping) else None
-    types = _types(schema, parameters, _MAX_DEPTH)
+    return value_json(text, member_schema(parameters, name), parameters)
+
+
+def member_schema(schema: Any, name: str) -> Any:
+    """Return the schema of a member of an object, or None."""
+    properties = schema.get("properties") if isinstance(schema, Mapping) else None
+    return properties.get(name) if isinstance(properties, Mapping) else None
+
+
+def value_json(text: str, schema: Any, root: Mapping[str, object]) -> str:
+    """Return the JSON of a text with the type that a schema gives; references in it are to `root`."""
+    types = types_of(schema, root)
     if types == {"string"}:
         return to_json(text).decode()
     written = text.strip()
@@ -58,8 +69,25 @@ def _type_name(value: object) -> str:
     return kinds.get(type(value), "object")
 
 
-def _types(schema: Any, root: Mapping[str, object], depth: int) -> frozenset[str]:
+def types_of(schema: Any, root: Mapping[str, object]) -> frozenset[str]:
     """Return the types of the values that a schema allows; a schema that cannot be read allows all."""
+    return _types(schema, root, _MAX_DEPTH)
+
+
+def branches_of(schema: Any, root: Mapping[str, object], depth: int = _MAX_DEPTH) -> list[Mapping[str, Any]]:
+    """Return a schema and those that it refers to and combines, which describe the members of its values."""
+    if not isinstance(schema, Mapping) or depth == 0:
+        return []
+    found = [schema]
+    if isinstance(reference := schema.get("$ref"), str):
+        found += branches_of(_referred(reference, root), root, depth - 1)
+    for key in ("anyOf", "oneOf", "allOf"):
+        if isinstance(branches := schema.get(key), list):
+            found += [inner for branch in branches for inner in branches_of(branch, root, depth - 1)]
+    return found
+
+
+def _types(schema: Any, root: Mapping[str, object], depth: int) -> frozenset[str]:
     if not isinstance(schema, Mapping) or depth == 0:
         return _ALL
     allowed = _named_types(schema)

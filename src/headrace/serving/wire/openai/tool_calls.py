@@ -88,7 +88,9 @@ class JsonScan:
 NO_ARGUMENTS: Final = "{}"
 _ARGUMENT_KEYS: Final = frozenset({"arguments", "parameters"})
 """Keys of the arguments: the first for Hermes, Qwen and Mistral, the second for Llama 3."""
-CALL_KEYS: Final = frozenset({*_ARGUMENT_KEYS, "name", "type", "id", "index", "function"})
+_NAME_KEYS: Final = ("name", "tool_name")
+"""Keys of the function's name; the second for Command R."""
+CALL_KEYS: Final = frozenset({*_ARGUMENT_KEYS, *_NAME_KEYS, "tool_call_id", "type", "id", "index", "function"})
 """Keys with which calls begin."""
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _string = msgspec.json.Decoder(str).decode
@@ -112,7 +114,7 @@ def read_call(text: str, *, needs_arguments: bool = False) -> Call | None:
     try:
         refuse_repeated_keys(text)
         members = _members(text)
-        if "name" in members or "function" not in members:
+        if "function" not in members or not members.keys().isdisjoint(_NAME_KEYS):
             return _call(members, needs_arguments=needs_arguments)
         inner = _members(members["function"])  # OpenAI's form; with `parameters` it is the declaration of a function
         is_call = _ARGUMENT_KEYS.isdisjoint(members) and "arguments" in inner
@@ -135,10 +137,11 @@ def read_arguments(text: str) -> str | None:
 
 def _call(members: Mapping[str, msgspec.Raw], *, needs_arguments: bool) -> Call | None:
     keys = _ARGUMENT_KEYS & members.keys()
-    if "name" not in members or len(keys) > 1:
+    names = [members[key] for key in _NAME_KEYS if key in members]
+    if len(names) != 1 or len(keys) > 1:
         return None
-    if not keys and (needs_arguments or not members.keys() <= {"name", "type"}):  # more may be meant as an argument
-        return None
+    if not keys and (needs_arguments or not members.keys() <= {*_NAME_KEYS, "type"}):
+        return None  # more may be meant as an argument
     if not keys and "type" in members and _string(members["type"]) != "function":
         return None
     if "parameters" in members and "description" in members:  # a declared function, which models repeat
@@ -150,7 +153,7 @@ def _call(members: Mapping[str, msgspec.Raw], *, needs_arguments: bool) -> Call 
         if found is None:
             return None
         arguments = found
-    return Call(_string(members["name"]), arguments)
+    return Call(_string(names[0]), arguments)
 
 
 def refuse_repeated_keys(text: str) -> None:
@@ -241,12 +244,13 @@ class CallBlock:
         position = position if filling is None else filling.end()
         rest = text[position : position + _NUM_FIRST]
         end = (self._marker_after,) if self._marker_after and self.calls else ()
-        marker = next((marker for marker in (*end, *CALL_STARTS) if rest.startswith(marker)), None)
-        if marker is not None:
+        markers = (*end, *CALL_STARTS)
+        found = max((marker for marker in markers if rest.startswith(marker)), key=len, default="")
+        if not (found and is_last) and any(marker.startswith(rest) for marker in markers if marker != rest):
+            return position  # the end of a block may begin the next one (GigaChat 3)
+        if found:
             self.state = BlockState.CALLS if self.calls else BlockState.TEXT
-            return position + len(marker) if marker in end else position
-        if any(marker.startswith(rest) for marker in (*end, *CALL_STARTS)):
-            return position
+            return position + len(found) if found in end else position
         if rest[0] == "{":
             return self._open(rest, position, is_last=is_last)
         if self._start == TOOL_CALLS and not self.calls and self._name is None:
