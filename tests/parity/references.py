@@ -53,7 +53,12 @@ def network_config(model_class: type[PreTrainedModel], values: dict[str, object]
 
 def describe_network(name: str, folder: Path) -> Network:
     """Let `transformers` save a network into a folder, and compute the logits of its weights by name there."""
-    architecture, changes = (NETWORKS | ORACLES)[name]
+    network = make_network(*(NETWORKS | ORACLES)[name], folder)
+    return Network(network.files, network.tensors, sample(logits_of(load_network(name, folder), TOKENS)))
+
+
+def make_network(architecture: str, changes: dict[str, object], folder: Path) -> Network:
+    """Let `transformers` save a network, replace the weights by those by name, and return it without logits."""
     model_class = getattr(transformers, architecture)
     network = model_class(network_config(model_class, SHAPE | changes)).eval()
     transposed = [path for path, module in network.named_modules() if isinstance(module, TRANSPOSED)]
@@ -68,7 +73,7 @@ def describe_network(name: str, folder: Path) -> Network:
     }
     described = Network(json_files(folder), tensors, np.empty(0, np.float32))
     write_files(described, folder)
-    return Network(described.files, tensors, sample(logits_of(load_network(name, folder), TOKENS)))
+    return described
 
 
 def center_of(tensor: str, values: Float32) -> float:
@@ -93,8 +98,11 @@ def torch_network(name: str, folder: Path) -> PreTrainedModel:
 
 
 def load_network(name: str, folder: Path) -> PreTrainedModel:
-    model_class = getattr(transformers, (NETWORKS | ORACLES)[name][0])
-    return model_class.from_pretrained(folder, dtype=torch.float32).eval()
+    return load_architecture((NETWORKS | ORACLES)[name][0], folder)
+
+
+def load_architecture(architecture: str, folder: Path) -> PreTrainedModel:
+    return getattr(transformers, architecture).from_pretrained(folder, dtype=torch.float32).eval()
 
 
 def logits_of(network: PreTrainedModel, tokens: list[int]) -> Float32:

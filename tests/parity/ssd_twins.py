@@ -18,6 +18,7 @@ GRANITE_HYBRID = SSD | {
     "rope.scaling.finetuned": False,
     "attention.layer_norm_rms_epsilon": 1e-6,
 }
+GRANITE_EXPERTS = {"expert_count": 6, "expert_used_count": 2, "expert_shared_feed_forward_length": 96}
 ROUTED = {
     "expert_count": 8,
     "expert_used_count": 2,
@@ -25,18 +26,21 @@ ROUTED = {
     "expert_shared_feed_forward_length": 64,
     "expert_weights_norm": True,
 }
+EPSILON = {"attention.layer_norm_epsilon": 1e-5}
+"""Of a norm beside the layers, which llama.cpp requires of Nemotron-H."""
 SSD_TWINS = {
     "granite 4 h": ("granitehybrid", GRANITE_HYBRID),
-    "granite 4 h, experts": ("granitehybrid", GRANITE_HYBRID | {"expert_count": 6, "expert_used_count": 2}),
+    "granite 4 h, experts": ("granitehybrid", GRANITE_HYBRID | GRANITE_EXPERTS),
     "falcon h1": ("falcon-h1", SSD),
     "mamba 2": ("mamba2", SSD | {"feed_forward_length": 0, "attention.head_count": 0, "context_length": 1 << 20}),
     "nemotron h": (
         "nemotron_h",
-        SSD | {"attention.head_count_kv": [0, 0, 2, 0, 0], "feed_forward_length": [0, 96, 0, 96, 0]},
+        SSD | EPSILON | {"attention.head_count_kv": [0, 0, 2, 0, 0], "feed_forward_length": [0, 96, 0, 96, 0]},
     ),
     "nemotron 3": (
         "nemotron_h_moe",
         SSD
+        | EPSILON
         | ROUTED
         | {
             "attention.head_count_kv": [0, 0, 2, 0, 0],

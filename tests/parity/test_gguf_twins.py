@@ -33,6 +33,8 @@ ROUTED = {
     "expert_weights_scale": 1.8,
     "expert_weights_norm": True,
 }
+SHARED = {"expert_shared_count": 2, "leading_dense_block_count": 1}
+"""Keys of experts that Headrace finds in the tensors, and llama.cpp does not."""
 CONVOLUTIONS = {"attention.head_count_kv": [0, 2, 0], "shortconv.l_cache": 3}
 DELTA = {
     "ssm.conv_kernel": 4,
@@ -80,13 +82,15 @@ TWINS = {
     "olmoe": ("olmoe", {"expert_count": 10, "expert_used_count": 3}),
     "granite moe, shared": (
         "granitemoe",
-        {"attention.scale": 0.1, "logit_scale": 8.0, "expert_count": 6, "expert_used_count": 2},
+        {"attention.scale": 0.1, "logit_scale": 8.0, "expert_count": 6, "expert_used_count": 2}
+        | {"expert_shared_feed_forward_length": 64},
     ),
     "gpt oss": (
         "gpt-oss",
         {
             "expert_count": 6,
             "expert_used_count": 2,
+            "expert_feed_forward_length": 96,
             "attention.sliding_window": 17,
             "rope.scaling.type": "yarn",
             "rope.scaling.factor": 4.0,
@@ -95,21 +99,37 @@ TWINS = {
     ),
     "glm 4.5": (
         "glm4moe",
-        ROUTED | {"rope.dimension_count": 16, "expert_group_count": 3, "expert_group_used_count": 2},
+        ROUTED | SHARED | {"rope.dimension_count": 16, "expert_group_count": 3, "expert_group_used_count": 2},
     ),
     "ernie 4.5 moe": (
         "ernie4_5-moe",
-        ROUTED | {"expert_count": 10, "expert_weights_scale": 1.0, "leading_dense_block_count": 1},
+        ROUTED
+        | SHARED
+        | {"expert_count": 10, "expert_weights_scale": 1.0, "interleave_moe_layer_step": 1}
+        | {"expert_shared_feed_forward_length": 64},
     ),
     "minimax m2": (
         "minimax-m2",
-        {"rope.dimension_count": 16, "expert_count": 10, "expert_used_count": 3, "expert_gating_func": 2},
+        ROUTED | {"rope.dimension_count": 16, "expert_count": 10, "expert_weights_scale": 1.0, "expert_gating_func": 2},
     ),
-    "dots 1": ("dots1", ROUTED),
-    "exaone moe": ("exaone-moe", ROUTED | {"expert_weights_scale": 2.5, "attention.sliding_window": 17}),
+    "dots 1": ("dots1", ROUTED | SHARED | {"expert_gating_func": 2}),
+    "exaone moe": (
+        "exaone-moe",
+        ROUTED
+        | SHARED
+        | {"expert_shared_count": 1, "expert_weights_scale": 2.5, "expert_gating_func": 2}
+        | {"attention.sliding_window": 17},
+    ),
     "hunyuan": ("hunyuan-dense", {}),
-    "hunyuan moe": ("hunyuan-moe", {"expert_count": 6, "expert_used_count": 2}),
-    "hy 3": ("hy_v3", ROUTED | {"expert_weights_scale": 2.826, "expert_gating_func": 2}),
+    "hunyuan moe": (
+        "hunyuan-moe",
+        {"expert_count": 6, "expert_used_count": 2}
+        | {"expert_feed_forward_length": 96, "expert_shared_feed_forward_length": 96},
+    ),
+    "hy 3": (
+        "hy_v3",
+        ROUTED | {"expert_weights_scale": 2.826, "expert_gating_func": 2, "expert_shared_feed_forward_length": 32},
+    ),
     "laguna": (
         "laguna",
         ROUTED
@@ -141,13 +161,13 @@ TWINS = {
         "qwen35",
         DELTA
         | {
-            "rope.dimension_sections": [1, 2, 1, 0],
+            "rope.dimension_sections": [2, 1, 1, 0],
             "block_count": 5,
             "nextn_predict_layers": 1,
             "attention.recurrent_layers": [True, True, False, True, False],
         },
     ),
-    "qwen 3.5 moe": ("qwen35moe", DELTA | DELTA_EXPERTS | {"rope.dimension_sections": [1, 2, 1, 0]}),
+    "qwen 3.5 moe": ("qwen35moe", DELTA | DELTA_EXPERTS | {"rope.dimension_sections": [2, 1, 1, 0]}),
     "phi 3.5 moe": (
         "phimoe",
         {
@@ -298,7 +318,8 @@ def converted(folder, architecture, spec, *, splits_latents=True):
         name = re.sub(r"(e_score_correction|expert)_bias$", r"\1.bias", name)
         name = name.replace("feed_forward.expert.bias", "feed_forward.expert_bias.bias")
         name = re.sub(r"^model\.(.+feed_forward\.experts)", r"\1", name)
-        name = re.sub(r"mlp\.(expert|experts\.e_score_correction)\.bias", "mlp.gate.e_score_correction.bias", name)
+        name = name.replace("mlp.experts.e_score_correction.bias", "mlp.gate.e_score_correction.bias")
+        name = name.replace("mlp.expert.bias", "mlp.expert_bias")  # HY3: the converter gives it no suffix
         if spec.delta is not None:
             pieces = list(delta_twins.convert(name, values, spec, architecture))
         elif spec.ssd is not None:
@@ -376,7 +397,8 @@ def test_a_file_of_another_architecture_has_a_known_network(architecture, tmp_pa
     check_twin(tmp_path, architecture, {}, is_renamed=True)
 
 
-def check_twin(folder, architecture, metadata, *, is_renamed=False, splits_latents=True):
+def write_twin(folder, architecture, metadata, *, splits_latents=True, more=None):
+    """Write the GGUF file of the folder `model` beside it; return it and the checkpoint of the folder."""
     checkpoint = read_hf_checkpoint(folder / "model")
     common = {"attention.key_length": checkpoint.spec.head_dim, "attention.value_length": checkpoint.spec.head_dim}
     values = {f"{architecture}.{key}": value for key, value in (common | metadata).items()}
@@ -386,13 +408,12 @@ def check_twin(folder, architecture, metadata, *, is_renamed=False, splits_laten
         tensors = gemma4_twins.converted(folder / "model", checkpoint.spec)
     else:
         tensors = converted(folder / "model", architecture, checkpoint.spec, splits_latents=splits_latents)
-    file = write_gguf(
-        folder / "model.gguf",
-        metadata_of(checkpoint.spec, architecture) | values | numbers_of_layers(folder / "model"),
-        tensors,
-        architecture=architecture,
-    )
+    values = metadata_of(checkpoint.spec, architecture) | values | numbers_of_layers(folder / "model") | (more or {})
+    return write_gguf(folder / "model.gguf", values, tensors, architecture=architecture), checkpoint
 
+
+def check_twin(folder, architecture, metadata, *, is_renamed=False, splits_latents=True):
+    file, checkpoint = write_twin(folder, architecture, metadata, splits_latents=splits_latents)
     opened = open_gguf(file)
     family, spec = read_gguf_spec(opened)
     expected_spec = comparable(checkpoint.spec)

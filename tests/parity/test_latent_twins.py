@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.parity.checkpoints import write_checkpoint
-from tests.parity.test_gguf_twins import ROUTED, check_twin
+from tests.parity.test_gguf_twins import ROUTED, SHARED, check_twin
 
 HEADS = {
     "attention.q_lora_rank": 96,
@@ -15,7 +15,7 @@ HEADS = {
     "attention.key_length_mla": 48,
     "attention.value_length_mla": 48,
     "rope.dimension_count": 16,
-    "expert_shared_count": 2,
+    **SHARED,
 }
 OLD_HEADS = {
     "attention.kv_lora_rank": 64,
@@ -28,7 +28,7 @@ OLD_HEADS = {
 GROUPS = {"expert_group_count": 3, "expert_group_used_count": 2}
 YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 32}
 LITE = {"attention.q_lora_rank": 0, "expert_weights_norm": False}
-INDEXER = {"attention.indexer.top_k": 2048}
+INDEXER = {f"attention.indexer.{key}": size for key, size in (("top_k", 2048), ("head_count", 2), ("key_length", 32))}
 LATENT_TWINS = {
     "deepseek v2 lite": ("deepseek2", HEADS | ROUTED | LITE),
     "deepseek v3": (

@@ -8,6 +8,7 @@ from headrace.inference.models.experts import MoeSpec
 from headrace.inference.models.families.family import (
     ATTENTION_BIAS,
     DEEPSEEK_EXPERT_TENSORS,
+    GGUF_TENSORS,
     LLAMA_TENSORS,
     Family,
     GgufHeader,
@@ -126,4 +127,6 @@ HY_V3: Final = Family(
         "router": "mlp.router.gate.weight",
         "choice_bias": "mlp.expert_bias",
     },
+    # llama.cpp's converter adds no suffix to a name without one.
+    gguf_tensors={**GGUF_TENSORS, "choice_bias": "exp_probs_b"},
 )

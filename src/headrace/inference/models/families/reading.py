@@ -249,7 +249,7 @@ def gguf_experts(
         expert_size=fields.whole("expert_feed_forward_length", fields.whole("feed_forward_length")),
         layers=() if all(routed) else routed,
         scoring=_GATING[gating] or scoring,
-        choice_bias=any(name.endswith(GGUF_TENSORS["choice_bias"]) for name in header.tensor_shapes),
+        choice_bias=any(name.removesuffix(".bias").endswith(".exp_probs_b") for name in header.tensor_shapes),
         num_groups=fields.whole("expert_group_count", 1, minimum=0) or 1,
         top_groups=fields.whole("expert_group_used_count", 1, minimum=0) or 1,
         renormalize=fields.flag("expert_weights_norm", default=renormalize),
