@@ -232,6 +232,50 @@ def test_lfm2_calls_are_written_into_the_text_that_its_template_shows():
     assert "<|tool_call_start|>[now()]<|tool_call_end|>" in turn
 
 
+SHOWN = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+
+
+def test_calls_that_a_template_does_not_show_are_in_the_form_of_its_marker():
+    template = ChatTemplate("{{ tools | tojson if tools }}{# answer with <|tool_call|> #}" + SHOWN)
+    text = template.render(ChatPrompt(messages=CHAT, tools=TOOLS))
+    turn = text.split("<assistant>")[1].split("<tool>")[0]
+    assert turn.startswith("Sure.\n<|tool_call|>[{")
+    assert read(template, [turn]) == ("", "Sure.", [("look_up", ARGUMENTS), ("now", {})])
+
+
+@pytest.mark.parametrize("write", ["{{ '' + a }}", "{{ a }}", "{{ a if a is string else a | tojson }}"])
+def test_a_template_that_reads_arguments_as_text_gets_json(write):
+    call = f"{{% set a = t.function.arguments %}}<{{{{ t.function.name }}}}>{write}"
+    calls = f"{{% for t in m.tool_calls or [] %}}{call}{{% endfor %}}"
+    template = ChatTemplate("{{ tools | tojson if tools }}" + SHOWN.replace("{% endfor %}", calls + "{% endfor %}"))
+    text = template.render(ChatPrompt(messages=CHAT, tools=TOOLS))
+    assert json.loads(text.split("<look_up>")[1].split("<now>")[0]) == ARGUMENTS
+
+
+def test_deepseek_s_tools_are_described_as_it_has_learnt_them():
+    turn = TEMPLATES["deepseek-v3.1"][0]
+    template = ChatTemplate(
+        SHOWN.replace("{{ m.content }}", f"{{% if m.tool_calls %}}{turn}{{% else %}}{{{{ m.content }}}}{{% endif %}}")
+    )
+    text = template.render(ChatPrompt(messages=CHAT, tools=TOOLS))
+    assert text.startswith(
+        "<system>## Tools\nYou have access to the following tools:\n\n### look_up\nDescription: Look.\n"
+    )
+    assert "<｜tool▁call▁end｜>{{additional_tool_calls}}<｜tool▁calls▁end｜>\n\nWhere:" in text
+    assert "<tool>sunny" in text
+    turn = text.split("<assistant>")[1].split("<tool>")[0]
+    assert read(template, [turn]) == (REASONING, "Sure.", [("look_up", ARGUMENTS), ("now", {})])
+
+
+@pytest.mark.parametrize(("value", "expected"), [(True, "True enabled"), (False, "False disabled")])
+def test_thinking_has_the_name_that_the_template_reads(value, expected):
+    prompt = ChatPrompt(messages=CHAT[:1], template_values={"enable_thinking": value})
+    assert (
+        ChatTemplate("{{ messages[0].content }}: {{ thinking }} {{ thinking_mode }}").render(prompt)
+        == f"Hi: {expected}"
+    )
+
+
 GEMMA_TURNS = (
     "{{ tools | tojson if tools }}"
     "{% for m in messages %}<|turn>{{ m.role }}\n{% for c in m.tool_calls or [] %}[{{ c.function.name }}]{% endfor %}"

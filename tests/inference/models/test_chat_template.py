@@ -39,6 +39,30 @@ def render(template, messages, **values):
     return ChatTemplate(template, special_names=NAMES).render(prompt)
 
 
+def test_a_template_may_add_to_a_list_of_its_own():
+    text = (
+        "{% set q = namespace(ids=[]) %}{% macro add(id) %}{% set _ = q.ids.append(id) %}{% endmacro %}"
+        "{{ add('a') }}{{ add(2) }}{{ q.ids.pop(0) }}{{ q.ids }}{{ [] == [] }}"
+    )
+    assert render(text, CHAT) == "a[2]True"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{% set _ = messages.append('a') %}",
+        "{% set _ = [1].append(2) %}",
+        "{% set l = [] %}{% set _ = l.append(l) %}",
+        "{% set l = [] %}{% set _ = l.append('x' * 2000) %}",
+        "{% set l = [] %}{% set _ = l.extend('x') %}",
+        "{% set l = [] %}{% set _ = l.append(1) %}{% for x in l %}{% set _ = l.append(1) %}{% endfor %}",
+    ],
+)
+def test_a_template_changes_no_other_list_and_adds_no_other_value(text):
+    with pytest.raises(InvalidRequest):
+        render(text, CHAT)
+
+
 @pytest.mark.parametrize(
     ("template", "tools"), [(CHATML, None), (LLAMA2, None), (WITH_TOOLS, None), (WITH_TOOLS, TOOLS)]
 )

@@ -149,7 +149,7 @@ _KIMI_CALLS: Final = HeadedForm(
     call_end="<|tool_call_end|>",
     end="<|tool_calls_section_end|>",
 )
-_DEEPSEEK_CALLS: Final = HeadedForm(
+DEEPSEEK_CALLS: Final = HeadedForm(
     start="<｜tool▁calls▁begin｜>",
     call="<｜tool▁call▁begin｜>",
     arguments="<｜tool▁sep｜>",
@@ -200,9 +200,9 @@ FORMS: Final[tuple[CallForm, ...]] = (
     _ARGUMENT_PAIRS,
     _KIMI_CALLS,
     replace(_KIMI_CALLS, start=""),
-    _DEEPSEEK_CALLS,
-    replace(_DEEPSEEK_CALLS, start="<｜tool▁calls｜>"),
-    replace(_DEEPSEEK_CALLS, start=""),
+    DEEPSEEK_CALLS,
+    replace(DEEPSEEK_CALLS, start="<｜tool▁calls｜>"),
+    replace(DEEPSEEK_CALLS, start=""),
     _SOLAR_CALLS,
     replace(_SOLAR_CALLS, start=""),
     _DSML_CALLS,

@@ -17,22 +17,27 @@ from headrace.core.client_text import reason_of
 from headrace.core.errors import InvalidRequest, SettingsError
 from headrace.core.generation import ChatPrompt
 from headrace.core.model_kinds import ToolSupport
+from headrace.inference.models.call_turns import (
+    CallTurns,
+    describes_deepseek_calls,
+    find_call_turns,
+    has_gemma_turns,
+    uses_tools,
+    with_calls_in_content,
+    with_deepseek_tools,
+    with_gemma_turn,
+    with_results_in_calls,
+    with_text_arguments,
+    with_tools_as_text,
+)
 from headrace.inference.models.chat_builtins import BUILT_IN_TEMPLATES
 from headrace.inference.models.chat_forms import (
     PROBE_LIMITS,
     ContentForms,
     as_parts,
     find_content_forms,
-    has_gemma_turns,
     joined_chats,
-    shows_calls,
     shows_tools,
-    uses_tools,
-    with_gemma_turn,
-    with_python_calls,
-    with_results_in_calls,
-    with_tools_as_text,
-    writes_python_calls,
 )
 from headrace.inference.models.render_limits import FULL_LIMITS, RenderingTooLong, RenderLimits
 
@@ -63,7 +68,7 @@ class ChatTemplate:
         self._special_names = dict(special_names or {})
         self._tool_support: ToolSupport | None = None
         self._known_forms: dict[str, ContentForms] = {}
-        self._calls_shown: dict[str, bool] = {}
+        self._known_calls: dict[str, CallTurns] = {}
 
     def render(self, prompt: ChatPrompt, *, limits: RenderLimits = FULL_LIMITS) -> str:
         """
@@ -73,16 +78,9 @@ class ChatTemplate:
             RenderingTooLong: the template needs more work than the limits allow.
             InvalidRequest: the template refuses the messages (the error has its message), or fails on them.
         """
-        # 1. Tools as text, if the template shows none (SmolLM2, Llama 2).
-        if uses_tools(prompt) and self.tool_support == "generic":
-            text = self._choose(None)
-            prompt = with_tools_as_text(prompt, reads_system="system" in self._forms(text).shown)
-        elif any(message.get("tool_calls") for message in prompt.messages):
-            text = self._choose(prompt.tools)
-            if writes_python_calls(text) and not self._shows_calls(text):
-                prompt = with_python_calls(prompt)
-            elif has_gemma_turns(text):
-                prompt = with_results_in_calls(prompt)
+        # 1. Tools as text, if the template shows none (SmolLM2, Llama 2); calls as it reads them.
+        if uses_tools(prompt):
+            prompt = self._with_readable_tools(prompt)
         # 2. Content as text: the parts of a message joined. Templates that read parts get them back in `_render`.
         text = self._choose(prompt.tools)
         prompt = replace(prompt, messages=[_with_plain_content(message) for message in prompt.messages])
@@ -92,6 +90,23 @@ class ChatTemplate:
         if prompt.add_generation_prompt and has_gemma_turns(text):
             rendered = with_gemma_turn(rendered)
         return _open_end(rendered, prompt.messages[-1]) if prompt.continues_final_message else rendered
+
+    def _with_readable_tools(self, prompt: ChatPrompt) -> ChatPrompt:
+        if self.tool_support == "generic":
+            text = self._choose(None)
+            reads_system = "system" in self._forms(text).shown
+            if not (describes_deepseek_calls(text) and self._calls(text).are_shown):
+                return with_tools_as_text(prompt, reads_system=reads_system)
+            prompt = with_deepseek_tools(prompt, reads_system=reads_system)
+        if not any(message.get("tool_calls") for message in prompt.messages):
+            return prompt
+        text = self._choose(prompt.tools)
+        calls = self._calls(text)
+        if not calls.are_shown:
+            return with_calls_in_content(prompt, text)
+        if calls.have_text:
+            prompt = with_text_arguments(prompt)
+        return with_results_in_calls(prompt) if has_gemma_turns(text) else prompt
 
     @property
     def tool_support(self) -> ToolSupport:
@@ -137,7 +152,7 @@ class ChatTemplate:
         values = {
             **self._special_names,
             "documents": None,
-            **prompt.template_values,
+            **_with_thinking_names(prompt.template_values),
             "messages": [dict(message) for message in messages],
             "tools": None if prompt.tools is None else [*prompt.tools],
             "add_generation_prompt": prompt.add_generation_prompt,
@@ -156,10 +171,10 @@ class ChatTemplate:
             self._known_forms[text] = find_content_forms(partial(self._probe, text=text))
         return self._known_forms[text]
 
-    def _shows_calls(self, text: str) -> bool:
-        if text not in self._calls_shown:
-            self._calls_shown[text] = shows_calls(partial(self._probe, text=text))
-        return self._calls_shown[text]
+    def _calls(self, text: str) -> CallTurns:
+        if text not in self._known_calls:
+            self._known_calls[text] = find_call_turns(partial(self._probe, text=text))
+        return self._known_calls[text]
 
     def _check_shown(self, text: str, prompt: ChatPrompt, rendered: str) -> None:
         """Refuse a prompt without the text of any message: the template reads content in an unknown form."""
@@ -217,6 +232,14 @@ def override_template(configured: str, special_names: Mapping[str, str]) -> Chat
     except InvalidRequest as exc:
         raise SettingsError(exc.message) from exc
     return template
+
+
+def _with_thinking_names(values: Mapping[str, object]) -> Mapping[str, object]:
+    """Return the variables of a request with the other names that templates have for `enable_thinking`."""
+    if "enable_thinking" not in values:
+        return values
+    is_on = bool(values["enable_thinking"])  # DeepSeek V3.1 and Granite 3; MiniMax M3
+    return {"thinking": is_on, "thinking_mode": "enabled" if is_on else "disabled", **values}
 
 
 def _with_plain_content(message: Mapping[str, object]) -> dict[str, object]:

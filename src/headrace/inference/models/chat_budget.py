@@ -14,6 +14,7 @@ from functools import wraps
 from time import perf_counter
 from typing import Any, Final
 
+from jinja2.exceptions import SecurityError
 from jinja2.runtime import Macro
 
 from headrace.inference.models.chat_sizes import (
@@ -47,6 +48,25 @@ _COLLECTING: Final = frozenset({"join", "sum"})
 """Filters and methods that need a list, whose size is known, instead of an iterator."""
 _SEARCHING: Final = frozenset({"count", "index"})
 """Methods of lists that compare."""
+_MAX_ADDED: Final = 1000
+"""Longest text that a template may add to a list, which an expression may have measured already to print it."""
+
+
+class GrowingList(list[Any]):
+    """
+    A list that began empty, to which a template may add texts and numbers, as a queue of ids (Kimi K2).
+
+    It never holds another list, nor itself, and none of the client's lists can be changed.
+    """
+
+    CHANGES: Final = frozenset({"append", "pop"})
+
+    def append(self, item: Any) -> None:
+        if not isinstance(item, str | int | float) or len(str(item)) > _MAX_ADDED:
+            raise SecurityError(
+                f"The chat template adds to a list what is no number and no text of {_MAX_ADDED} characters."
+            )
+        super().append(item)
 
 
 class _Budget:
@@ -118,6 +138,12 @@ def counted_loop(items: Any) -> Any:
 def counted_body(num_bytes: int) -> None:
     """Count the constant texts of a loop or a macro, which runs now."""
     _BUDGET.get().take(num_bytes)
+
+
+def growing(items: list[Any]) -> GrowingList:
+    """Return an empty list that the template may add to."""
+    keep(items)
+    return GrowingList(items)
 
 
 def counted_value(value: Any) -> Any:

@@ -22,6 +22,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
 from headrace.inference.models.chat_budget import (
+    GrowingList,
     check_format,
     counted_body,
     counted_call,
@@ -29,6 +30,7 @@ from headrace.inference.models.chat_budget import (
     counted_loop,
     counted_test,
     counted_value,
+    growing,
     keep,
     measured,
     printed,
@@ -36,7 +38,7 @@ from headrace.inference.models.chat_budget import (
 from headrace.inference.models.chat_sizes import MAX_BITS, MAX_VALUES, POINTER_BYTES, refuse_above
 
 COUNTERS: Final = MappingProxyType(
-    {counter.__name__: counter for counter in (counted_body, counted_loop, counted_value, measured, printed)}
+    {counter.__name__: counter for counter in (counted_body, counted_loop, counted_value, growing, measured, printed)}
 )
 """The filters that rewritten templates use, by name."""
 _Body = TypeVar("_Body", nodes.For, nodes.Macro, nodes.CallBlock)
@@ -109,8 +111,9 @@ def _rewrite_item(node: nodes.Getitem) -> nodes.Node:
 
 
 def _rewrite_literal(node: nodes.List | nodes.Tuple) -> nodes.Node:
-    is_target = isinstance(node, nodes.Tuple) and node.ctx != "load"
-    return node if is_target or not node.items else _counted(counted_value, node)
+    if isinstance(node, nodes.Tuple) and (node.ctx != "load" or not node.items):
+        return node
+    return _counted(counted_value if node.items else growing, node)
 
 
 def _rewrite_mapping(node: nodes.Dict) -> nodes.Node:
@@ -176,6 +179,8 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         return counted_call(partial(super().call, context, function), function, *args, **kwargs)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        if isinstance(obj, GrowingList) and attr in GrowingList.CHANGES:
+            return True
         return attr not in _BYTES_METHODS and super().is_safe_attribute(obj, attr, value)
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
