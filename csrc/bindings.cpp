@@ -96,6 +96,7 @@ void bind_config(nb::module_& m) {
       .def_rw("mlp_bias", &ModelConfig::mlp_bias)
       .def_rw("head_bias", &ModelConfig::head_bias)
       .def_rw("norm_eps", &ModelConfig::norm_eps)
+      .def_rw("post_norm_eps", &ModelConfig::post_norm_eps)
       .def_rw("embedding_scale", &ModelConfig::embedding_scale)
       .def_rw("attention_scale", &ModelConfig::attention_scale)
       .def_rw("attention_softcap", &ModelConfig::attention_softcap)

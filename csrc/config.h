@@ -46,7 +46,7 @@ struct ModelConfig {
   bool first_attn_norm = true;       // false: the first layer has no norm before attention
   bool norm_bias = false, parallel = false, shared_norm = false, gated_mlp = true, tie_embeddings = false;
   bool qkv_bias = false, o_bias = false, mlp_bias = false, head_bias = false;
-  float norm_eps = 1e-5f, embedding_scale = 1.0f, attention_scale = 0.0f;
+  float norm_eps = 1e-5f, post_norm_eps = 1e-5f, embedding_scale = 1.0f, attention_scale = 0.0f;
   float attention_softcap = 0.0f, logit_softcap = 0.0f, qkv_clip = 0.0f;  // 0: none
   float swiglu_limit = 0.0f;              // of the clamped swiglu
   std::string attention_gate;              // of the output of attention: element or head; empty: none

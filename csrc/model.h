@@ -102,6 +102,7 @@ struct AdapterTable {
 // The weights of a norm, and what is added after it; the weights are null if there is no norm at this place.
 struct Norm {
   const float *weight, *bias;
+  float eps;
 };
 
 // The heads of the attention of a layer.

@@ -101,7 +101,9 @@ const float* Runtime::vector_at(const Layout& layout, const std::string& name) c
 }
 
 Norm Runtime::norm_at(const Layout& layout, const std::string& name) const {
-  return {vector_at(layout, name), config_.norm_bias ? vector_at(layout, name + "_bias") : nullptr};
+  const bool is_after = name.find(".post_") != std::string::npos;
+  return {vector_at(layout, name), config_.norm_bias ? vector_at(layout, name + "_bias") : nullptr,
+          is_after ? config_.post_norm_eps : config_.norm_eps};
 }
 
 void Runtime::connect_layer(const Layout& layout, int index) {

@@ -32,7 +32,7 @@ void StepRun::finish_qkv(const Layer& layer, Rows rows) const {
 
 void StepRun::norm_heads(const float* weights, int d, int count, float* heads) const {
   if (!m.norms_by_head) return rms_norm(heads, weights, count, count, m.norm_eps, heads);
-  for (int i = 0; i < count; i += d) layer_norm(heads + i, {weights + i, nullptr}, d, d, m.norm_eps, heads + i);
+  for (int i = 0; i < count; i += d) layer_norm(heads + i, {weights + i, nullptr, m.norm_eps}, d, d, heads + i);
 }
 
 // Computes gate and up for groups of kDepth inputs of `down`, and quantizes these while they are in the cache.

@@ -128,7 +128,7 @@ INLINE void rms_norm(const float* x, const float* weight, int padded, int size, 
 }
 
 // Applies the layer norm to the first `size` of `padded` numbers (the others, and their weights, are zero).
-INLINE void layer_norm(const float* x, const Norm& norm, int padded, int size, float eps, float* out) {
+INLINE void layer_norm(const float* x, const Norm& norm, int padded, int size, float* out) {
   vf total = zero_f(), squares = zero_f();
   for (int i = 0; i < padded; i += W) total = add(total, load_f(x + i));
   const vf mean = set_f(sum(total) / static_cast<float>(size));
@@ -141,7 +141,7 @@ INLINE void layer_norm(const float* x, const Norm& norm, int padded, int size, f
     const vf deviation = select(lanes_between(0, size - i), sub(load_f(x + i), mean), zero_f());
     squares = fma(deviation, deviation, squares);
   }
-  const vf factor = set_f(1.0f / __builtin_sqrtf(sum(squares) / static_cast<float>(size) + eps));
+  const vf factor = set_f(1.0f / __builtin_sqrtf(sum(squares) / static_cast<float>(size) + norm.eps));
   for (int j = 0; j < padded; j += W) {
     const vf normed = mul(mul(sub(load_f(x + j), mean), factor), load_f(norm.weight + j));
     store_f(out + j, norm.bias ? add(normed, load_f(norm.bias + j)) : normed);
@@ -150,8 +150,8 @@ INLINE void layer_norm(const float* x, const Norm& norm, int padded, int size, f
 
 // Applies a norm of the model to a row of the residual stream, or to what is added to it.
 INLINE void norm_row(const Model& m, const float* x, const Norm& norm, int padded, float* out) {
-  if (m.norm == NormKind::kRms) rms_norm(x, norm.weight, padded, m.hidden, m.norm_eps, out);
-  else layer_norm(x, norm, padded, m.hidden, m.norm_eps, out);
+  if (m.norm == NormKind::kRms) rms_norm(x, norm.weight, padded, m.hidden, norm.eps, out);
+  else layer_norm(x, norm, padded, m.hidden, out);
 }
 
 // Quantizes `count` (a multiple of W) numbers to TERMS signed bytes, kDepth bytes apart; returns the scale, and the sum of

@@ -80,6 +80,7 @@ class ModelConfig:
     mlp_bias: bool
     head_bias: bool
     norm_eps: float
+    post_norm_eps: float
     embedding_scale: float
     attention_scale: float
     attention_softcap: float

@@ -484,6 +484,18 @@ NETWORKS: dict[str, tuple[str, dict[str, object]]] = {
     "gemma 2": ("Gemma2ForCausalLM", GEMMA2 | {"query_pre_attn_scalar": 64, "head_dim": 64, "num_hidden_layers": 4}),
     "gemma 2, no softcap of logits": ("Gemma2ForCausalLM", GEMMA2 | {"final_logit_softcapping": None}),
     "vaultgemma": ("VaultGemmaForCausalLM", GEMMA2 | {"hidden_size": 80}),
+    "muse glimmer": (
+        "MuseGlimmerForConditionalGeneration",
+        {
+            "num_hidden_layers": 4,
+            "sliding_window": 17,
+            "rms_norm_eps": 0.02,
+            "output_multiplier": 0.5,
+            "rope_parameters": MROPE,
+            "vision_config": SMALL_VISION | {"pos_emb_height": 4, "pos_emb_width": 4},
+            "beside_text_config": {"out_hidden_size": 128, "projector_hidden_size": 32},
+        },
+    ),
     "gemma 4": ("Gemma4ForCausalLM", GEMMA4 | {"num_kv_shared_layers": 2, "use_double_wide_mlp": True}),
     "gemma 4, experts": (
         "Gemma4ForCausalLM",

@@ -42,13 +42,16 @@ TRANSPOSED = (Conv1D, GptOssExperts)
 
 
 def network_config(model_class: type[PreTrainedModel], values: dict[str, object]) -> PretrainedConfig:
-    """Return the config of a network; one that also reads images has the values in its `text_config`."""
+    """Return the config of a network; one that also reads images has the values in `text_config`, or beside it."""
     values = {key: value for key, value in values.items() if value != ABSENT}
+    beside: dict[str, Any] = values.pop("beside_text_config", {})
     if "vision_config" not in values:
         return model_class.config_class(**values)
     tied = bool(values.get("tie_word_embeddings"))
     text = {key: value for key, value in values.items() if key != "vision_config"} | {"tie_word_embeddings": tied}
-    return model_class.config_class(text_config=text, vision_config=values["vision_config"], tie_word_embeddings=tied)
+    return model_class.config_class(
+        text_config=text, vision_config=values["vision_config"], tie_word_embeddings=tied, **beside
+    )
 
 
 def describe_network(name: str, folder: Path) -> Network:

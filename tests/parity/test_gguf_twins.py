@@ -21,10 +21,25 @@ from tests.parity.checkpoints import CONTEXT, TOKENS, write_checkpoint
 from tests.parity.ssd_twins import SSD_TWINS, converted_ssd
 from tests.parity.test_layouts import write_layout
 
-PERMUTED = ("arcee", "granite", "olmo", "granitemoe", "smollm3", "minicpm", "llama", "internlm2", "baichuan")
+PERMUTED = (
+    "arcee",
+    "granite",
+    "olmo",
+    "granitemoe",
+    "smollm3",
+    "minicpm",
+    "llama",
+    "internlm2",
+    "baichuan",
+    "muse-glimmer",
+)
 """Architectures whose converter interleaves the rows of q and k, which the checkpoint holds as halves."""
 LATENT = ("deepseek2", "deepseek32", "glm-dsa", "mistral4")
 """Architectures whose converter stores the matrices of keys and values of latent attention apart."""
+OFFSET_NORMS = {**dict.fromkeys(("gemma", "gemma2", "nemotron"), "norm"), "muse-glimmer": "layernorm"}
+"""Architectures whose converter adds 1 to the weights of norms, and a part of the names of these."""
+SCALES_IN_NORMS = ("muse-glimmer",)
+"""Architectures whose converter puts the factor of the scores into the weights of the norms of q."""
 TRANSPOSED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
 ROUTED = {
     "expert_count": 12,
@@ -52,7 +67,7 @@ DELTA_EXPERTS = {
     "expert_feed_forward_length": 32,
     "expert_shared_feed_forward_length": 64,
 }
-NAMED_AS = {"hy_v3": "dots1", "deepseek32": "glm-dsa", "laguna": "step35"}
+NAMED_AS = {"hy_v3": "dots1", "deepseek32": "glm-dsa", "laguna": "step35", "muse-glimmer": "afmoe"}
 """Architectures that the installed `gguf` does not know, and one that names the same tensors alike."""
 GEMMA4 = {
     "attention.key_length": 64,
@@ -192,6 +207,15 @@ TWINS = {
             "attention.sliding_window": 17,
         },
     ),
+    "muse glimmer": (
+        "muse-glimmer",
+        {
+            "attention.sliding_window": 17,
+            "attention.sliding_window_pattern": [True, True, True, False],
+            "logit_scale": 0.5,
+            "final_logit_softcapping": 20.0,
+        },
+    ),
     "gemma 4": (
         "gemma4",
         GEMMA4
@@ -277,10 +301,10 @@ def split(name, values):
 
 def text_tensors(folder):
     """Return the tensors of the part that reads text, without those whose numbers are in the metadata."""
-    others = ("vision_tower.", "multi_modal_projector.")
+    others = ("vision_tower.", "multi_modal_projector.", "model.vision_")
     tensors = load_file(folder / "model.safetensors").items()
     own = {name: values for name, values in tensors if not name.startswith(others) and ".act_fn." not in name}
-    return {name.removeprefix("language_model."): values for name, values in own.items()}
+    return {name.replace("language_model.", ""): values for name, values in own.items()}
 
 
 def split_latents(name, values, spec):
@@ -301,25 +325,7 @@ def converted(folder, architecture, spec, *, splits_latents=True):
     tensors = {}
     for stored_name, stored in stack_experts(text_tensors(folder)).items():
         name = stored_name.removeprefix("transformer.") if architecture in {"bloom", "chatglm"} else stored_name
-        values = stored
-        heads = spec.num_heads if "q_proj" in name else spec.num_kv_heads if "k_proj" in name else 0
-        if heads and architecture in PERMUTED:
-            rows = values.reshape(heads, 2, len(values) // heads // 2, *values.shape[1:])
-            values = rows.swapaxes(1, 2).reshape(values.shape)
-        if architecture in {"falcon", "gptneox", "bloom"} and "query_key_value" in name:
-            values = by_part(values, spec)
-        if "conv.conv" in name:
-            values = values.squeeze(1)
-        if architecture == "gpt2" and name.endswith(TRANSPOSED):
-            values = np.ascontiguousarray(values.T)
-        if architecture in {"gemma", "gemma2", "nemotron"} and "norm" in name and name.endswith("weight"):
-            values = values + 1
-        name = name.replace("mlp.router.gate.", "mlp.gate.").replace("mlp.gate.wg.", "mlp.gate.")
-        name = re.sub(r"(e_score_correction|expert)_bias$", r"\1.bias", name)
-        name = name.replace("feed_forward.expert.bias", "feed_forward.expert_bias.bias")
-        name = re.sub(r"^model\.(.+feed_forward\.experts)", r"\1", name)
-        name = name.replace("mlp.experts.e_score_correction.bias", "mlp.gate.e_score_correction.bias")
-        name = name.replace("mlp.expert.bias", "mlp.expert_bias")  # HY3: the converter gives it no suffix
+        values, name = converted_values(name, stored, architecture, spec), name_to_look_up(name)
         if spec.delta is not None:
             pieces = list(delta_twins.convert(name, values, spec, architecture))
         elif spec.ssd is not None:
@@ -334,7 +340,41 @@ def converted(folder, architecture, spec, *, splits_latents=True):
     for kind in ("short", "long"):
         factors = getattr(spec.ropes[0], f"{kind}_factors")
         tensors |= {f"rope_factors_{kind}.weight": np.array(factors, np.float32)} if factors else {}
-    return tensors
+    return tensors | (norms_with_the_scale(spec) if architecture in SCALES_IN_NORMS else {})
+
+
+def converted_values(name, values, architecture, spec):
+    """Return a tensor in the order and with the offset that the converter gives it."""
+    heads = spec.num_heads if "q_proj" in name else spec.num_kv_heads if "k_proj" in name else 0
+    if heads and architecture in PERMUTED:
+        rows = values.reshape(heads, 2, len(values) // heads // 2, *values.shape[1:])
+        values = rows.swapaxes(1, 2).reshape(values.shape)
+    if architecture in {"falcon", "gptneox", "bloom"} and "query_key_value" in name:
+        values = by_part(values, spec)
+    if "conv.conv" in name:
+        values = values.squeeze(1)
+    if architecture == "gpt2" and name.endswith(TRANSPOSED):
+        values = np.ascontiguousarray(values.T)
+    if name.endswith("weight") and OFFSET_NORMS.get(architecture, "without") in name:
+        values = values + 1
+    return values
+
+
+def name_to_look_up(name):
+    """Return the name of a tensor as the table of names in `gguf` spells it."""
+    name = name.replace("mlp.router.gate.", "mlp.gate.").replace("mlp.gate.wg.", "mlp.gate.")
+    name = re.sub(r"(e_score_correction|expert)_bias$", r"\1.bias", name)
+    name = name.replace("feed_forward.expert.bias", "feed_forward.expert_bias.bias")
+    name = re.sub(r"^model\.(.+feed_forward\.experts)", r"\1", name)
+    name = name.replace("mlp.experts.e_score_correction.bias", "mlp.gate.e_score_correction.bias")
+    return name.replace("mlp.expert.bias", "mlp.expert_bias")  # HY3: the converter gives it no suffix
+
+
+def norms_with_the_scale(spec):
+    """Return the norms of q and k that a converter writes for a network that has them without weights."""
+    scale = np.full(spec.head_dim, spec.attention_scale * spec.head_dim**0.5, np.float32)
+    norms = {"attn_q_norm.weight": scale, "attn_k_norm.weight": np.ones(spec.head_dim, np.float32)}
+    return {f"blk.{layer}.{name}": norm for layer in range(spec.num_layers) for name, norm in norms.items()}
 
 
 def numbers_of_layers(folder):
@@ -417,6 +457,8 @@ def check_twin(folder, architecture, metadata, *, is_renamed=False, splits_laten
     opened = open_gguf(file)
     family, spec = read_gguf_spec(opened)
     expected_spec = comparable(checkpoint.spec)
+    scales_norms = architecture in SCALES_IN_NORMS
+    expected_spec = replace(expected_spec, attention_scale=0.0) if scales_norms else expected_spec
     assert comparable(spec) == (replace(expected_spec, family=spec.family) if is_renamed else expected_spec)
     weights = GgufWeights(opened, family, spec)
     assert set(weights.names()) == set(checkpoint.weights.names())
@@ -428,13 +470,18 @@ def check_twin(folder, architecture, metadata, *, is_renamed=False, splits_laten
             continue  # converters multiply the embeddings and the LM head, readers of folders the hidden states
         if spec.rope_of_layer and weight.endswith((".q", ".k")) and spec.rope(int(weight.split(".")[1])) is None:
             continue  # without positions the order of the rows of a head does not matter
+        if scales_norms and weight.endswith(".q_norm"):
+            continue
         expected = decode(checkpoint.weights.load(weight))
         if is_tiled and spec.mixer(layer_of(weight)) == "delta":
             expected = delta_twins.tiled(weight, expected, spec.delta)
         np.testing.assert_allclose(decode(weights.load(weight)), expected, rtol=1e-6, err_msg=weight)
-    if is_tiled or has_factors:  # of tiled heads the order differs, and with it that of the columns of `o`
-        limits = replace(CONTEXT, num_state_slots=1)
-        step = make_step((TOKENS, 0, [7, 3, 11, 2]), states=new_sequences(len(TOKENS)))
+    if (
+        is_tiled or has_factors or scales_norms
+    ):  # of tiled heads the order differs, and with it that of the columns of `o`
+        has_state = checkpoint.spec.has_state
+        limits = replace(CONTEXT, num_state_slots=int(has_state))
+        step = make_step((TOKENS, 0, [7, 3, 11, 2]), states=new_sequences(len(TOKENS)) if has_state else None)
         logits = [ReferenceRunner(*network, limits).logits(step) for network in networks]
         np.testing.assert_allclose(*logits, rtol=1e-4, atol=1e-4)
 

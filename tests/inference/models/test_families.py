@@ -365,6 +365,15 @@ def test_a_malformed_rope_scaling_is_refused(scaling, named):
         spec_of(TINY_LLAMA | {"rope_scaling": scaling})
 
 
+def test_every_fourth_layer_of_muse_glimmer_has_no_positions_and_sees_the_whole_context():
+    values = TINY_LLAMA | {"model_type": "muse_glimmer_text", "num_hidden_layers": 6, "hidden_activation": "silu"}
+    spec = spec_of(values)
+    assert (spec.rope_of_layer, spec.windows) == ((0, -1, 0, 0, 0, -1), (2048, 0, 2048, 2048, 2048, 0))
+    assert (spec.eps_of("post_attn_norm"), spec.eps_of("final_norm")) == (1e-8, TINY_LLAMA["rms_norm_eps"])
+    with pytest.raises(BrokenModel, match="layer_rope_theta has 2 entries; expected one for each of the 6 layers"):
+        spec_of(values | {"layer_rope_theta": [0, 500.0]})
+
+
 def test_the_text_part_of_a_network_for_images_is_read_with_the_defaults_of_its_class():
     text = {"model_type": "gemma3_text", "hidden_size": 2560, "num_hidden_layers": 34, "sliding_window": 1024}
     spec = spec_of({"model_type": "gemma3", "text_config": text, "vision_config": {"hidden_size": 3}})

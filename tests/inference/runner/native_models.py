@@ -165,6 +165,8 @@ SPECS: Mapping[str, ModelSpec] = {
     ),
     "an activation with numbers of each layer": small_spec(mlp="plain", activation="xielu", qk_norm="head"),
     "softcaps, norms on both sides": small_spec(
+        norm_eps=0.1,
+        post_norm_eps=1e-8,
         head_dim=64,
         num_heads=3,
         num_kv_heads=1,

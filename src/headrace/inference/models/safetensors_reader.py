@@ -54,9 +54,6 @@ _MXFP4_BITS: Final = 4
 _EXPERT: Final = re.compile(r"(.+\.experts\.)(\d+)\.((?:gate|up|down)_proj)\.weight")
 _Part = tuple[int, slice]
 """An expert, and rows of its matrix."""
-_NORMS: Final = frozenset(
-    {"final_norm", "attn_norm", "mlp_norm", "q_norm", "k_norm", "post_attn_norm", "post_mlp_norm"}
-)
 
 
 class SafetensorsWeights:
@@ -64,7 +61,7 @@ class SafetensorsWeights:
 
     def __init__(self, folder: Path, family: Family, spec: ModelSpec, quantization: Fields | None = None) -> None:
         self._folder = folder
-        self._norm_offset = family.norm_offset
+        self._offset_of = family.offset_of
         self._quantization = quantization or Fields({}, str(folder))
         tensors, self._fingerprint = open_folder(folder)
         # Names of the bare network (`AutoModel`) have no prefix.
@@ -115,8 +112,8 @@ class SafetensorsWeights:
         if weight.load_rows is not None and place.rows is not None:
             return place.turn(weight.load_rows(place.rows))
         tensor = weight.load()
-        if self._norm_offset and name.rpartition(".")[2] in _NORMS:
-            values = as_float32(tensor.data.ravel(), tensor.encoding) + np.float32(self._norm_offset)
+        if offset := self._offset_of(name):
+            values = as_float32(tensor.data.ravel(), tensor.encoding) + np.float32(offset)
             tensor = float_tensor(values.reshape(tensor.num_rows, -1))
         if name.endswith(".mix_decay"):  # checkpoints store its logarithm
             tensor = float_tensor(-np.exp(as_float32(tensor.data.ravel(), tensor.encoding)).reshape(1, -1))

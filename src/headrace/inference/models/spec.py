@@ -133,6 +133,8 @@ class ModelSpec:
     the same shape; then it has no k and v (Gemma 4). Empty: all have their own.
     """
     norm_eps: float
+    post_norm_eps: float = 0.0
+    """The epsilon of the norms after attention and MLP; 0: that of the others (Muse Glimmer has a smaller one)."""
     norm: Literal["rms", "layer"] = "rms"
     norm_bias: bool = False
     """Norms add a bias (LayerNorm)."""
@@ -251,6 +253,10 @@ class ModelSpec:
     def scale(self, layer: int) -> float:
         """Return the factor of a layer's attention scores."""
         return self.attention_scale or self.attention(layer).head_dim ** -0.5
+
+    def eps_of(self, norm: str) -> float:
+        """Return the epsilon of a norm of the residual stream, or of what is added to it, by its name in a layer."""
+        return self.post_norm_eps if self.post_norm_eps and norm.startswith("post_") else self.norm_eps
 
     def attention(self, layer: int) -> AttentionShape:
         if self.attention_shapes:

@@ -58,6 +58,7 @@ def native_config(
     config = _native.ModelConfig()
     config.dtype, config.kv_dtype = dtype, kv_dtype
     _copy(_SPEC, spec, config)
+    config.post_norm_eps = spec.post_norm_eps or spec.norm_eps
     config.parallel, config.shared_norm = spec.parallel is not None, spec.parallel == "one"
     config.gated_mlp, config.qk_norm = spec.mlp == "gated", spec.qk_norm or ""
     config.attention_gate = spec.attention_gate or ""

@@ -247,7 +247,7 @@ class _Writing:
         return self.rounding(values - offset) + offset
 
     def _write_floats(self, out: SafetensorsWriter, name: str, values: Float32) -> None:
-        offset = np.float32(self._family.norm_offset) if name.endswith("norm") else np.float32(0)
+        offset = np.float32(self._family.offset_of(name))
         out.write(self._places[name].stored, self._encode(values - offset))
 
     def _encode(self, values: Float32) -> npt.NDArray[np.uint8]:

@@ -8,9 +8,9 @@ from headrace.inference.runner.step import Float32
 
 def normed(spec: ModelSpec, x: Float32, weights: dict[str, Float32], name: str) -> Float32:
     if spec.norm == "rms":
-        return rms_norm(x, weights[name], spec.norm_eps)
+        return rms_norm(x, weights[name], spec.eps_of(name))
     bias = weights.get(f"{name}_bias")
-    return layer_norm(x, weights[name].reshape(-1), None if bias is None else bias.reshape(-1), spec.norm_eps)
+    return layer_norm(x, weights[name].reshape(-1), None if bias is None else bias.reshape(-1), spec.eps_of(name))
 
 
 def layer_norm(x: Float32, weight: Float32, bias: Float32 | None, eps: float) -> Float32:

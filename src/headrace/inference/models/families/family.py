@@ -166,6 +166,11 @@ GGUF_FUSED_QKV: Final[Mapping[str, str]] = MappingProxyType({**GGUF_TENSORS, **d
 """Names in GGUF files of families whose q, k and v are one tensor."""
 
 
+_OFFSET_NORMS: Final = frozenset(
+    {"final_norm", "attn_norm", "mlp_norm", "q_norm", "k_norm", "post_attn_norm", "post_mlp_norm"}
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
     """
@@ -222,6 +227,8 @@ class Family:
     """Returns the family with the names of one of its networks, where they depend on the spec."""
     norm_offset: float = 0.0
     """Added to the norm weights of Hugging Face checkpoints (Gemma stores `w` of `x * (1 + w)`)."""
+    plain_norms: tuple[str, ...] = ()
+    """Norms whose weights Hugging Face checkpoints store as they are, or not at all, in spite of `norm_offset`."""
     transposed: bool = False
     """Hugging Face checkpoints store the matrices of layers with the inputs as rows (GPT-2)."""
     alternating_experts: bool = False
@@ -236,6 +243,11 @@ class Family:
     def __post_init__(self) -> None:
         if not self.model_types:
             object.__setattr__(self, "model_types", (self.name,))
+
+    def offset_of(self, name: str) -> float:
+        """Return what is added to a weight by its canonical name: 0 but for the norms of layers and the last one."""
+        part = name.rpartition(".")[2]
+        return self.norm_offset if part in _OFFSET_NORMS and part not in self.plain_norms else 0.0
 
     def variant_of(self, spec: ModelSpec) -> "Family":
         return self.variant(self, spec) if self.variant else self

@@ -51,6 +51,7 @@ from headrace.inference.models.families.mistral4 import MISTRAL4
 from headrace.inference.models.families.mistral_params import MISTRAL_PARAMS
 from headrace.inference.models.families.mixtral import MIXTRAL
 from headrace.inference.models.families.modernbert import MODERNBERT
+from headrace.inference.models.families.muse_glimmer import MUSE_GLIMMER
 from headrace.inference.models.families.nemotron import NEMOTRON
 from headrace.inference.models.families.nemotron_h import NEMOTRON_H
 from headrace.inference.models.families.nomic_bert import NOMIC_BERT
@@ -77,7 +78,7 @@ FAMILIES: Final = (
     *(LLAMA, MISTRAL, MISTRAL_PARAMS, MINISTRAL, MINISTRAL3, QWEN2, QWEN3, GEMMA, GEMMA3, GEMMA4),
     *(QWEN2_VL, QWEN3_VL, GRANITE_HYBRID, MINICPM, ERNIE4_5, SEED_OSS),
     *(INTERNLM2, INTERNLM3, QWEN, BAICHUAN, CHATGLM, EXAONE, ARCEE, APERTUS),
-    *(PHI3, GRANITE, SMOLLM3, GLM, GLM4, GEMMA2, VAULTGEMMA, OLMO, OLMO2, OLMO3, OLMO_HYBRID, EXAONE4),
+    *(PHI3, GRANITE, SMOLLM3, GLM, GLM4, GEMMA2, VAULTGEMMA, MUSE_GLIMMER, OLMO, OLMO2, OLMO3, OLMO_HYBRID, EXAONE4),
     *(COHERE, COHERE2, STABLELM, STARCODER2, PHI, NEMOTRON, FALCON, GPT_NEOX, GPT2, GPTJ, OPT, BLOOM, MPT),
     *(MIXTRAL, QWEN2_MOE, QWEN3_MOE, QWEN3_NEXT, QWEN3_5, QWEN3_5_MOE, GRANITE_MOE, OLMOE, GPT_OSS, PHIMOE),
     *(GLM4_MOE, ERNIE4_5_MOE, MINIMAX_M2, DOTS1, EXAONE_MOE, HUNYUAN, HUNYUAN_MOE, HY_V3, LAGUNA),
@@ -93,6 +94,7 @@ NESTED: Final = {
     "gemma4": "gemma4_text",
     "gemma4_unified": "gemma4_unified_text",
     "mistral3": "mistral",
+    "muse_glimmer": "muse_glimmer_text",
     "qwen2_vl": "qwen2_vl_text",
     "qwen2_5_vl": "qwen2_5_vl_text",
     "qwen3_5": "qwen3_5_text",

@@ -206,7 +206,9 @@ def _norm(spec: ModelSpec, weights: RankWeights, name: str) -> Norm | None:
     weight = weights.vector(name)
     if weight is None:
         return None
-    return Norm(weight, weights.vector(f"{name}_bias"), is_rms=spec.norm == "rms", eps=spec.norm_eps)
+    return Norm(
+        weight, weights.vector(f"{name}_bias"), is_rms=spec.norm == "rms", eps=spec.eps_of(name.rpartition(".")[2])
+    )
 
 
 def _norm_of_heads(
