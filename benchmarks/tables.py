@@ -189,29 +189,40 @@ def shape_speed(model: str, cell: str, engine: str) -> float:
     return statistics.median(turn["tokens_per_s"][cell] for turn in turns if turn["engine"] == engine)
 
 
+SHAPES = ("llama-3.2-1b", "llama-3.1-8b", "qwen3-30b-a3b", "mixtral-8x7b")
+"""The transformers that the page on speed speaks of."""
+
+
 def shape_ratios(model: str, cell: str, peer: str) -> float:
     """Return the ratio of Headrace's median speed to that of another engine."""
     return shape_speed(model, cell, "Headrace w4a8") / shape_speed(model, cell, peer)
 
 
-SHAPES = {
-    "llama-3.2-1b": "llama-3.2-1b",
-    "llama-3.1-8b": "llama-3.1-8b",
-    "qwen3-30b-a3b": "qwen3-30b-a3b, 8 of 48 layers",
-    "mixtral-8x7b": "mixtral-8x7b, 4 of 32 layers",
-}
-
-
 def synthetic_ratios() -> Iterator[str]:
-    """Yield the ratios to the other engines by shape."""
+    """Yield the ratios to the other engines by shape, and the share of the bandwidth that one sequence reaches."""
     columns = [
         (cell, peer) for cell in ("decode 1", "decode 8", "prefill 512") for peer in ("llama.cpp", "ik_llama.cpp")
     ]
-    rows = (
-        [title, *(f"{shape_ratios(model, cell, peer):.2f}" for cell, peer in columns)]
-        for model, title in SHAPES.items()
-    )
-    return page_table(("", "decode 1, to llama.cpp", "to ik_llama.cpp", "decode 8", "", "prefill 512", ""), rows)
+    models = result("synthetic")["models"]
+    rows = []
+    for name, model in models.items():
+        measured = {turn["engine"] for turn in model["turns"]}
+        ratios = [f"{shape_ratios(name, cell, peer):.2f}" if peer in measured else "" for cell, peer in columns]
+        rows.append([shape_title(name, model), shape_share(model), *ratios])
+    header = ("", "decode 1, of the bandwidth", "to llama.cpp", "to ik_llama.cpp", "decode 8", "", "prefill 512", "")
+    return page_table(header, rows)
+
+
+def shape_title(name: str, model: Mapping[str, Any]) -> str:
+    """Return the name of a model, with its layers if they are not all."""
+    is_whole = model["layers"] == model["of_layers"]
+    return name if is_whole else f"{name}, {model['layers']} of {model['of_layers']} layers"
+
+
+def shape_share(model: Mapping[str, Any]) -> str:
+    """Return the share of the bandwidth beside it that decoding one sequence reaches."""
+    shares = [turn["bandwidth_share"] for turn in model["turns"] if turn["engine"] == "Headrace w4a8"]
+    return f"{statistics.median(shares):.0%}"
 
 
 # ---- soak ----

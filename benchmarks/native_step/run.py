@@ -62,7 +62,7 @@ def random_tokens(runner: NativeRunner, rng: np.random.Generator, count: int) ->
     return rng.integers(0, runner.spec.vocab_size, count).astype(np.int32)
 
 
-def write_contexts(runner: NativeRunner, batch: int) -> None:
+def write_contexts(runner: NativeRunner, batch: int, num_tokens: int) -> None:
     """
     Put real keys and values where `decode_steps` reads them.
 
@@ -71,7 +71,7 @@ def write_contexts(runner: NativeRunner, batch: int) -> None:
     rng = np.random.default_rng(batch)
     for index, table in enumerate(block_tables(runner, batch)):
         slots = state_slots(runner, batch)[index : index + 1]
-        runner.execute(prompt_step(random_tokens(runner, rng, 2 * DECODE_START), table, rows=(), state_slots=slots))
+        runner.execute(prompt_step(random_tokens(runner, rng, num_tokens), table, rows=(), state_slots=slots))
 
 
 def state_slots(runner: NativeRunner, batch: int) -> range:
@@ -128,7 +128,7 @@ def measure(runners: dict[str, NativeRunner], arguments: Namespace) -> dict[str,
     times: dict[str, dict[str, list[float]]] = {name: {} for name in runners}
     for runner in runners.values():
         for batch in arguments.batches:
-            write_contexts(runner, batch)
+            write_contexts(runner, batch, DECODE_START + arguments.decode_steps)
     for _ in range(arguments.rounds):
         for batch in arguments.batches:
             for name, runner in runners.items():
@@ -137,7 +137,9 @@ def measure(runners: dict[str, NativeRunner], arguments: Namespace) -> dict[str,
         for num_tokens in arguments.prefills:
             for name, runner in runners.items():
                 step = prefill_step(runner, num_tokens)
-                times[name].setdefault(f"prefill {num_tokens}", []).extend(timed(runner, step) for _ in range(3))
+                times[name].setdefault(f"prefill {num_tokens}", []).extend(
+                    timed(runner, step) for _ in range(arguments.prefill_steps)
+                )
     return times
 
 
@@ -156,7 +158,7 @@ def print_profiles(runners: dict[str, NativeRunner], arguments: Namespace) -> No
     """Print a table for each format: phases down, cases across."""
     for name, runner in runners.items():
         for batch in arguments.batches:
-            write_contexts(runner, batch)
+            write_contexts(runner, batch, DECODE_START + arguments.decode_steps)
         cases = {f"B={batch}": list(decode_steps(runner, batch, arguments.decode_steps)) for batch in arguments.batches}
         cases |= {f"T={tokens}": [prefill_step(runner, tokens)] * 3 for tokens in arguments.prefills}
         columns = {case: profile(runner, steps) for case, steps in cases.items()}
@@ -192,6 +194,7 @@ def main() -> None:
     parser.add_argument("--prefills", type=numbers, default=[512])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--decode-steps", type=int, default=64)
+    parser.add_argument("--prefill-steps", type=int, default=3, help="of a round")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--bandwidth", action="store_true", help="read memory beside more steps of one sequence")
     parser.add_argument("--profile", action="store_true", help="print where the time goes instead")

@@ -37,6 +37,10 @@ BALANCED = np.array([(low or 8) | (high or 8) << 4 for high in range(16) for low
 CONTEXT = 32768
 EPSILON = 1e-6
 END = "<end>"
+TEMPLATE = (
+    "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}" + END + "{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
 NOISE_ROWS = 2048
 """Different rows of the random matrices of a folder."""
 
@@ -208,6 +212,7 @@ def add_metadata(writer: gguf.GGUFWriter, shape: GgufShape) -> None:
     writer.add_token_types([3 if index == end else 1 for index in range(len(tokens))])
     writer.add_token_merges([f"{tokens[0]} {tokens[1]}"])
     writer.add_eos_token_id(end)
+    writer.add_chat_template(TEMPLATE)
 
 
 def _add_key(writer: gguf.GGUFWriter, key: str, value: Value) -> None:
