@@ -117,7 +117,7 @@ LAGUNA = {
     "shared_expert_intermediate_size": 64,
     "moe_routed_scaling_factor": 2.5,
     "rope_parameters": {
-        "full_attention": YARN | {"partial_rotary_factor": 0.5, "attention_factor": 1.25},
+        "full_attention": YARN | {"partial_rotary_factor": 0.5},
         "sliding_attention": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 1.0},
     },
 }

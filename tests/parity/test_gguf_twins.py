@@ -32,6 +32,7 @@ PERMUTED = (
     "internlm2",
     "baichuan",
     "muse-glimmer",
+    "deci",
 )
 """Architectures whose converter interleaves the rows of q and k, which the checkpoint holds as halves."""
 LATENT = ("deepseek2", "deepseek32", "glm-dsa", "mistral4")
@@ -158,7 +159,6 @@ TWINS = {
             "rope.dimension_count": 16,
             "rope.dimension_count_swa": 32,
             "rope.freq_base_swa": 100.0,
-            "rope.scaling.yarn_attn_factor": 1.25,
             "rope.scaling.type": "yarn",
             "rope.scaling.factor": 4.0,
             "rope.scaling.original_context_length": 32,
@@ -345,7 +345,9 @@ def converted(folder, architecture, spec, *, splits_latents=True):
 
 def converted_values(name, values, architecture, spec):
     """Return a tensor in the order and with the offset that the converter gives it."""
-    heads = spec.num_heads if "q_proj" in name else spec.num_kv_heads if "k_proj" in name else 0
+    layer = re.search(r"layers\.(\d+)\.", name)
+    shape = spec.attention(int(layer[1]) if layer else 0)
+    heads = shape.num_heads if "q_proj" in name else shape.num_kv_heads if "k_proj" in name else 0
     if heads and architecture in PERMUTED:
         rows = values.reshape(heads, 2, len(values) // heads // 2, *values.shape[1:])
         values = rows.swapaxes(1, 2).reshape(values.shape)
@@ -405,6 +407,15 @@ def by_part(values, spec):
 
 LAYOUT_TWINS = {
     "chatglm": ("chatglm", {"rope.dimension_count": 32}),
+    "deci": (
+        "deci",
+        {
+            "attention.head_count": [4, 4, 4, 0],
+            "attention.head_count_kv": [4, 2, 2, 0],
+            "feed_forward_length": [256, 512, 0, 256],
+            "rope.dimension_count": 32,
+        },
+    ),
     "qwen 1": ("qwen", {"feed_forward_length": 192}),
     "minicpm": (
         "minicpm",

@@ -179,6 +179,38 @@ def with_pairs(tensors: Tensors, head_dim: int) -> Tensors:
     }  # fmt: skip
 
 
+def deci(config: Config) -> Config:
+    """Return the config of four layers, of which the last two are the halves of one."""
+    groups, widths = (1, 2, 2, None), (256, 512, None, 256)
+    blocks = [
+        {
+            "attention": {"n_heads_in_group": group, "no_op": group is None, "replace_with_linear": False},
+            "ffn": {"ffn_mult": width and width * 1.5 / 64, "no_op": width is None, "replace_with_linear": False},
+        }
+        for group, width in zip(groups, widths, strict=True)
+    ]
+    values = {"num_hidden_layers": 4, "num_key_value_heads": None, "intermediate_size": None}
+    return llama(config, model_type="nemotron-nas", block_configs=blocks, **values)
+
+
+def with_deci_layers(tensors: Tensors) -> Tensors:
+    """Widen the MLPs with zeros, repeat the KV heads of the first layer, and split the last layer in two."""
+    found = {}
+    for name, values in tensors.items():
+        part = name.rpartition("layers.2.")[2].split(".")[0]
+        new = name.replace("layers.2.", "layers.3.") if part in {"mlp", "post_attention_layernorm"} else name
+        missing = (512 if "layers.1." in name else 256) - 96
+        if "gate_proj" in name or "up_proj" in name:
+            found[new] = np.pad(values, ((0, missing), (0, 0)))
+        elif "down_proj" in name:
+            found[new] = np.pad(values, ((0, 0), (0, missing)))
+        elif "layers.0." in name and ("k_proj" in name or "v_proj" in name):
+            found[new] = values.reshape(2, 32, 64).repeat(2, axis=0).reshape(128, 64)
+        else:
+            found[new] = values
+    return found
+
+
 MISTRAL_NAMES = {
     "model.layers": "layers",
     "model.embed_tokens": "tok_embeddings",
@@ -260,6 +292,7 @@ LAYOUTS = {
             }
         ),
     ),
+    "deci": Layout("llama", deci, with_deci_layers),
     "exaone 3": Layout(
         "llama 3 rope",
         exaone,

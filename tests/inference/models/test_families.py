@@ -365,6 +365,36 @@ def test_a_malformed_rope_scaling_is_refused(scaling, named):
         spec_of(TINY_LLAMA | {"rope_scaling": scaling})
 
 
+@pytest.mark.parametrize(
+    ("attention", "mlp", "error", "named"),
+    [
+        ({"n_heads_in_group": 3}, {"ffn_mult": 1.0}, BrokenModel, r"block_configs\[0\].* n_heads_in_group is 3"),
+        (
+            {"replace_with_linear": True},
+            {"ffn_mult": 1.0},
+            UnsupportedModel,
+            "a matrix in place of attention or an MLP",
+        ),
+        ({"no_op": True}, {"no_op": True}, UnsupportedModel, "layer 0 has neither attention nor an MLP"),
+        ({"n_heads_in_group": 1, "window_length": 8}, {}, UnsupportedModel, "windows in this family"),
+        ({"n_heads_in_group": 1}, {"ffn_mult": -1.0}, BrokenModel, "ffn_mult is -1.0"),
+    ],
+)
+def test_blocks_of_nemotron_nas_that_cannot_be_computed_are_refused(attention, mlp, error, named):
+    blocks = [{"attention": attention, "ffn": mlp}] * TINY_LLAMA["num_hidden_layers"]
+    with pytest.raises(error, match=named):
+        spec_of(TINY_LLAMA | {"model_type": "nemotron-nas", "block_configs": blocks})
+    with pytest.raises(BrokenModel, match="block_configs must be a list with an object for each layer"):
+        spec_of(TINY_LLAMA | {"model_type": "nemotron-nas", "block_configs": blocks * 2})
+
+
+def test_decilm_names_the_kv_heads_of_each_layer():
+    values = TINY_LLAMA | {"model_type": "deci", "num_hidden_layers": 3, "num_attention_heads": 4}
+    spec = spec_of(values | {"num_key_value_heads_per_layer": [4, 2, 1]})
+    assert [spec.attention(layer).num_kv_heads for layer in range(3)] == [4, 2, 1]
+    assert (spec.intermediate_sizes, spec.mixers, spec.mlps) == ((), (), ())
+
+
 def test_every_fourth_layer_of_muse_glimmer_has_no_positions_and_sees_the_whole_context():
     values = TINY_LLAMA | {"model_type": "muse_glimmer_text", "num_hidden_layers": 6, "hidden_activation": "silu"}
     spec = spec_of(values)

@@ -3,7 +3,8 @@
 import pytest
 
 from headrace.core.errors import BrokenModel, UnsupportedModel
-from headrace.inference.models.families.registry import from_config
+from headrace.inference.models.families.family import GgufHeader
+from headrace.inference.models.families.registry import from_config, from_gguf
 from headrace.inference.models.fields import Fields
 
 SIZES = {
@@ -76,6 +77,38 @@ def test_laguna_has_heads_gates_and_ropes_by_layer():
     assert [spec.num_gates(layer) for layer in range(2)] == [4 * 16, 6 * 16]
     assert (spec.num_heads, spec.windows, spec.rope_of_layer) == (6, (0, 512) * 2, (0, 1) * 2)
     assert [(rope.theta, rope.rotary_dim) for rope in spec.ropes] == [(500_000.0, 8), (10_000.0, 0)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "gate", "slides"), [(4, "head", None), (64, "element", [False, True, True, True]), (5, "", None)]
+)
+def test_a_gguf_file_of_laguna_names_neither_its_gates_nor_its_windows(rows, gate, slides):
+    values = {
+        "block_count": 4,
+        "embedding_length": 64,
+        "feed_forward_length": 96,
+        "context_length": 512,
+        "attention.head_count": 4,
+        "attention.head_count_kv": 2,
+        "attention.layer_norm_rms_epsilon": 1e-6,
+        "attention.sliding_window": 64,
+        "attention.sliding_window_pattern": slides,
+        "expert_count": 8,
+        "expert_used_count": 2,
+        "rope.scaling.type": "yarn",
+        "rope.scaling.factor": 4.0,
+        "rope.scaling.yarn_attn_factor": 1.5,
+        "rope.freq_base": 5e5,
+    }
+    shapes = {"token_embd.weight": (300, 64), "blk.0.attn_gate.weight": (rows, 64)}
+    header = GgufHeader(fields=Fields(values, "m.gguf"), tensor_shapes=shapes, rope_tensors={})
+    if not gate:
+        with pytest.raises(BrokenModel, match=r"attn_gate\.weight has 5 rows; expected 4, one a head, or 64"):
+            from_gguf("laguna", header)
+        return
+    spec = from_gguf("laguna", header)[1]
+    assert (spec.attention_gate, spec.windows) == (gate, (0, 64, 64, 64))
+    assert [(rope.theta, rope.attention_factor) for rope in spec.ropes] == [(5e5, 1.5), (5e5, 1.0)]
 
 
 @pytest.mark.parametrize(

@@ -270,6 +270,13 @@ SPECS: Mapping[str, ModelSpec] = {
         layer_scales=True,
         moe=MoeSpec(num_experts=20, top_k=3, expert_size=48, shared_size=160, renormalize=True, own_norms=True),
     ),
+    "KV heads and MLPs by layer, or none": small_spec(
+        num_layers=4,
+        mixers=("attention", "none", "attention", "attention"),
+        mlps=(True, True, False, True),
+        attention_shapes=tuple(AttentionShape(num_heads=6, num_kv_heads=count, head_dim=32) for count in (6, 2, 2, 1)),
+        intermediate_sizes=(160, 96, 160, 288),
+    ),
     "dynamic rope": small_spec(head_dim=96, ropes=(RopeSpec(kind="dynamic", factor=2.0, original_max_positions=128),)),
 }
 
@@ -282,6 +289,7 @@ WITHOUT_TORCH = {
     "latent attention of odd sizes, whose queries grow",
     "latent attention of the largest size, with experts",
     "inputs of layers, shared keys, wider MLPs",
+    "KV heads and MLPs by layer, or none",
     "experts beside an MLP, each with its norms",
 }
 """Networks that the torch backend refuses."""

@@ -94,14 +94,14 @@ class Fields:
             raise self._wrong(key, value, "a list of numbers")
         return tuple(float(item) for item in value)
 
-    def wholes(self, key: str, count: int) -> tuple[int, ...]:
+    def wholes(self, key: str, count: int, *, minimum: int = 1) -> tuple[int, ...]:
         """Return a whole number for each of `count` layers, of which a file has a list, or one for all of them."""
         value = self._get(key, None)
         value = value.tolist() if isinstance(value, np.ndarray) else value
         values = value if isinstance(value, list) else [value] * count
         if len(values) != count:
             raise self._wrong(key, value, f"a whole number for each of the {count} layers")
-        return tuple(Fields({key: item}, self.source).whole(key) for item in values)
+        return tuple(Fields({key: item}, self.source).whole(key, minimum=minimum) for item in values)
 
     def sub(self, key: str) -> "Fields":
         """Return the values of a nested object; empty when absent."""

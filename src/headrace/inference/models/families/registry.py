@@ -12,6 +12,7 @@ from headrace.inference.models.families.bamba import BAMBA
 from headrace.inference.models.families.bert import BERT, ROBERTA
 from headrace.inference.models.families.chatglm import CHATGLM
 from headrace.inference.models.families.cohere import COHERE, COHERE2
+from headrace.inference.models.families.deci import DECI
 from headrace.inference.models.families.deepseek import (
     DEEPSEEK_V2,
     DEEPSEEK_V3,
@@ -77,7 +78,7 @@ from headrace.inference.models.spec import ModelSpec
 FAMILIES: Final = (
     *(LLAMA, MISTRAL, MISTRAL_PARAMS, MINISTRAL, MINISTRAL3, QWEN2, QWEN3, GEMMA, GEMMA3, GEMMA4),
     *(QWEN2_VL, QWEN3_VL, GRANITE_HYBRID, MINICPM, ERNIE4_5, SEED_OSS),
-    *(INTERNLM2, INTERNLM3, QWEN, BAICHUAN, CHATGLM, EXAONE, ARCEE, APERTUS),
+    *(INTERNLM2, INTERNLM3, QWEN, BAICHUAN, CHATGLM, EXAONE, ARCEE, APERTUS, DECI),
     *(PHI3, GRANITE, SMOLLM3, GLM, GLM4, GEMMA2, VAULTGEMMA, MUSE_GLIMMER, OLMO, OLMO2, OLMO3, OLMO_HYBRID, EXAONE4),
     *(COHERE, COHERE2, STABLELM, STARCODER2, PHI, NEMOTRON, FALCON, GPT_NEOX, GPT2, GPTJ, OPT, BLOOM, MPT),
     *(MIXTRAL, QWEN2_MOE, QWEN3_MOE, QWEN3_NEXT, QWEN3_5, QWEN3_5_MOE, GRANITE_MOE, OLMOE, GPT_OSS, PHIMOE),
