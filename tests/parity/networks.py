@@ -530,6 +530,15 @@ NETWORKS: dict[str, tuple[str, dict[str, object]]] = {
         {"sliding_window": None, "layer_types": ["full_attention"] * 3, "rope_parameters": LLAMA3_ROPE},
     ),
     "exaone 4, windows": ("Exaone4ForCausalLM", {"sliding_window": 17, "num_hidden_layers": 4, "head_dim": 64}),
+    "exaone 4.5": (
+        "Exaone4_5_ForConditionalGeneration",
+        {
+            "model_type": "exaone4",
+            "sliding_window": 17,
+            "num_hidden_layers": 4,
+            "vision_config": QWEN_VISION | {"num_key_value_heads": 2},
+        },
+    ),
     "starcoder 2": (
         "Starcoder2ForCausalLM",
         {

@@ -291,10 +291,11 @@ def split(name, values):
             parts = {f"{prefix}gate_proj{suffix}": turned[:, 0::2], f"{prefix}up_proj{suffix}": turned[:, 1::2]}
         yield from ((part, np.ascontiguousarray(rows)) for part, rows in parts.items())
         return
-    if "input_linear" not in name:
+    if "input_linear" not in name and "ffn.proj_1" not in name:
         yield name, values
         return
     prefix = name.replace("block_sparse_moe", "mlp.experts").replace("shared_mlp", "mlp.shared_experts")
+    prefix = prefix.replace("transformer.layers", "model.layers").replace("ffn.proj_1", "mlp.input_linear")
     for part, rows in zip(("gate_proj", "up_proj"), np.split(values, 2, axis=-2), strict=True):
         yield prefix.replace("input_linear", part), np.ascontiguousarray(rows)
 
@@ -413,6 +414,15 @@ LAYOUT_TWINS = {
             "attention.head_count": [4, 4, 4, 0],
             "attention.head_count_kv": [4, 2, 2, 0],
             "feed_forward_length": [256, 512, 0, 256],
+            "rope.dimension_count": 32,
+        },
+    ),
+    "openelm": (
+        "openelm",
+        {
+            "attention.head_count": [4, 6, 4],
+            "attention.head_count_kv": [4, 2, 2],
+            "feed_forward_length": [96, 128, 96],
             "rope.dimension_count": 32,
         },
     ),

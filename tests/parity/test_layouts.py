@@ -211,6 +211,53 @@ def with_deci_layers(tensors: Tensors) -> Tensors:
     return found
 
 
+def openelm(config: Config) -> Config:
+    return {
+        "model_type": "openelm",
+        "model_dim": config["hidden_size"],
+        "num_transformer_layers": 3,
+        "head_dim": config["head_dim"],
+        "num_query_heads": [4, 6, 4],
+        "num_kv_heads": [4, 2, 2],
+        "ffn_multipliers": [1.5, 1.75, 1.5],  # of 64, to multiples of 32: 112 is rounded up
+        "ffn_dim_divisor": 32,
+        "activation_fn_name": "swish",
+        "max_context_length": config["max_position_embeddings"],
+        "rope_freq_constant": config["rope_parameters"]["rope_theta"],
+        "vocab_size": config["vocab_size"],
+    }
+
+
+def with_openelm_layers(tensors: Tensors) -> Tensors:
+    """Repeat the KV heads of the first layer; give the second one a wider MLP and query heads that nothing reads."""
+    changed = {}
+    for name, values in tensors.items():
+        changed[name] = values
+        if "layers.0." in name and ("k_proj" in name or "v_proj" in name):
+            changed[name] = values.reshape(2, 32, 64).repeat(2, axis=0).reshape(128, 64)
+        elif "layers.1." in name and ("gate_proj" in name or "up_proj" in name):
+            changed[name] = np.pad(values, ((0, 32), (0, 0)))
+        elif "layers.1." in name and "down_proj" in name:
+            changed[name] = np.pad(values, ((0, 0), (0, 32)))
+        elif "layers.1." in name and "q_proj" in name:
+            changed[name] = np.pad(values.reshape(2, 64, 64), ((0, 0), (0, 32), (0, 0)), "edge").reshape(192, 64)
+        elif "layers.1." in name and "o_proj" in name:
+            changed[name] = np.pad(values.reshape(64, 2, 64), ((0, 0), (0, 0), (0, 32))).reshape(64, 192)
+    return renamed(OPENELM_NAMES)(changed)
+
+
+OPENELM_NAMES = {
+    "model.": "transformer.",
+    "embed_tokens": "token_embeddings",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    **{f"self_attn.{part}_proj": "attn.qkv_proj" for part in "qkv"},
+    "self_attn.o_proj": "attn.out_proj",
+    "self_attn.": "attn.",
+    "mlp.gate_proj": "ffn.proj_1",
+    "mlp.up_proj": "ffn.proj_1",
+    "mlp.down_proj": "ffn.proj_2",
+}
 MISTRAL_NAMES = {
     "model.layers": "layers",
     "model.embed_tokens": "tok_embeddings",
@@ -293,6 +340,7 @@ LAYOUTS = {
         ),
     ),
     "deci": Layout("llama", deci, with_deci_layers),
+    "openelm": Layout("qwen 3", openelm, with_openelm_layers),
     "exaone 3": Layout(
         "llama 3 rope",
         exaone,

@@ -388,6 +388,36 @@ def test_blocks_of_nemotron_nas_that_cannot_be_computed_are_refused(attention, m
         spec_of(TINY_LLAMA | {"model_type": "nemotron-nas", "block_configs": blocks * 2})
 
 
+@pytest.mark.parametrize(
+    ("change", "error", "named"),
+    [
+        ({"num_kv_heads": [2]}, BrokenModel, r"num_kv_heads is \[2\]"),
+        ({"num_query_heads": [4, 3]}, BrokenModel, "3 query heads for 2 KV heads"),
+        ({"ffn_multipliers": [1.0]}, BrokenModel, "ffn_multipliers"),
+        ({"ffn_with_glu": False}, UnsupportedModel, "MLPs without gates"),
+    ],
+)
+def test_a_config_of_openelm_that_cannot_be_is_refused(change, error, named):
+    values = {
+        "model_type": "openelm",
+        "model_dim": 64,
+        "num_transformer_layers": 2,
+        "head_dim": 16,
+        "num_query_heads": [2, 4],
+        "num_kv_heads": [1, 2],
+        "ffn_multipliers": [0.5, 1.9],
+        "ffn_dim_divisor": 32,
+        "activation_fn_name": "swish",
+        "max_context_length": 128,
+        "rope_freq_constant": 10000,
+        "vocab_size": 300,
+    }
+    spec = spec_of(values)
+    assert (spec.intermediate_sizes, spec.attention(1).num_kv_heads) == ((32, 128), 2)
+    with pytest.raises(error, match=named):
+        spec_of(values | change)
+
+
 def test_decilm_names_the_kv_heads_of_each_layer():
     values = TINY_LLAMA | {"model_type": "deci", "num_hidden_layers": 3, "num_attention_heads": 4}
     spec = spec_of(values | {"num_key_value_heads_per_layer": [4, 2, 1]})

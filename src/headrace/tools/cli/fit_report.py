@@ -3,7 +3,7 @@
 import json
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
@@ -91,6 +91,12 @@ class CheckpointFacts:
     layer_formats: Mapping[str, str] = field(default_factory=dict)
 
 
+def _most(counts: Iterable[int]) -> str:
+    """Return a count that all layers have, or the largest."""
+    found = set(counts)
+    return f"up to {max(found)}" if len(found) > 1 else str(found.pop())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """Everything that the command prints."""
@@ -120,10 +126,11 @@ class Report:
         if moe is not None:
             active = _active_parameters(spec) / 1e6
             experts = f" ({moe.top_k} of {moe.num_experts} experts a token: {active:,.0f} M active)"
-        most = "up to " if len({spec.attention(layer).num_heads for layer in range(spec.num_layers)}) > 1 else ""
+        shapes = [spec.attention(layer) for layer in range(spec.num_layers)]
+        heads, kv_heads = _most(shape.num_heads for shape in shapes), _most(shape.num_kv_heads for shape in shapes)
         return (
             f"{self.model}: {spec.family}, {spec.num_parameters / 1e6:,.0f} M parameters{experts}, "
-            f"{spec.num_layers} layers, {most}{spec.num_heads} heads ({spec.num_kv_heads} for KV), "
+            f"{spec.num_layers} layers, {heads} heads ({kv_heads} for KV), "
             f"supports {spec.max_positions:,} tokens.\n"
             f"stored: {self.facts.stored_format}; runs by default as {self.auto.dtype}, KV cache {self.auto.kv_dtype}\n"
             f"rope: {describe_ropes(spec, self.max_model_len)}\n"

@@ -38,8 +38,9 @@ def from_gguf(family: Family, header: GgufHeader, moe: MoeSpec | None = None) ->
 
 EXAONE4: Final = Family(
     name="exaone4",
-    models="EXAONE 4",
+    models="EXAONE 4, also the text part of EXAONE 4.5",
     verified=("transformers", "GGUF twin"),
+    model_types=("exaone4", "exaone4_5_text"),
     # Source: transformers `Exaone4Config`.
     defaults={"num_key_value_heads": 32, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5},
     parts={"norms": "post", "qk_norm": "head"},

@@ -70,7 +70,7 @@ def _from_gguf(family: Family, header: GgufHeader) -> ModelSpec:
 
 MUSE_GLIMMER: Final = Family(
     name="muse_glimmer",
-    models="Muse Glimmer (30B), text only",
+    models="the text part of Muse Glimmer (30B)",
     verified=("transformers", "GGUF twin"),
     model_types=("muse_glimmer_text",),
     # Source: transformers `MuseGlimmerTextConfig`.

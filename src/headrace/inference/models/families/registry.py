@@ -59,6 +59,7 @@ from headrace.inference.models.families.nomic_bert import NOMIC_BERT
 from headrace.inference.models.families.olmo import OLMO, OLMO2, OLMO3
 from headrace.inference.models.families.olmo_hybrid import OLMO_HYBRID
 from headrace.inference.models.families.olmoe import OLMOE
+from headrace.inference.models.families.openelm import OPENELM
 from headrace.inference.models.families.opt import OPT
 from headrace.inference.models.families.phi import PHI3
 from headrace.inference.models.families.phi2 import PHI
@@ -78,7 +79,7 @@ from headrace.inference.models.spec import ModelSpec
 FAMILIES: Final = (
     *(LLAMA, MISTRAL, MISTRAL_PARAMS, MINISTRAL, MINISTRAL3, QWEN2, QWEN3, GEMMA, GEMMA3, GEMMA4),
     *(QWEN2_VL, QWEN3_VL, GRANITE_HYBRID, MINICPM, ERNIE4_5, SEED_OSS),
-    *(INTERNLM2, INTERNLM3, QWEN, BAICHUAN, CHATGLM, EXAONE, ARCEE, APERTUS, DECI),
+    *(INTERNLM2, INTERNLM3, QWEN, BAICHUAN, CHATGLM, EXAONE, ARCEE, APERTUS, DECI, OPENELM),
     *(PHI3, GRANITE, SMOLLM3, GLM, GLM4, GEMMA2, VAULTGEMMA, MUSE_GLIMMER, OLMO, OLMO2, OLMO3, OLMO_HYBRID, EXAONE4),
     *(COHERE, COHERE2, STABLELM, STARCODER2, PHI, NEMOTRON, FALCON, GPT_NEOX, GPT2, GPTJ, OPT, BLOOM, MPT),
     *(MIXTRAL, QWEN2_MOE, QWEN3_MOE, QWEN3_NEXT, QWEN3_5, QWEN3_5_MOE, GRANITE_MOE, OLMOE, GPT_OSS, PHIMOE),
@@ -92,6 +93,7 @@ NESTED: Final = {
     "gemma3": "gemma3_text",
     "lfm2_vl": "lfm2",
     "lfm3_vl": "lfm3",
+    "exaone4_5": "exaone4",
     "gemma4": "gemma4_text",
     "gemma4_unified": "gemma4_unified_text",
     "mistral3": "mistral",
