@@ -29,8 +29,8 @@ from benchmarks.synthetic.steps import Engine, PeerFailed, Turn, take_turn, vers
 from benchmarks.synthetic.today import GgufShape
 
 LAYERS = {
-    "llama-3.2-1b": 16, "llama-3.1-8b": 32, "qwen3-30b-a3b": 8, "mixtral-8x7b": 4, "lfm2-1.2b": 16, "qwen3.5-4b": 16,
-    "qwen3.5-9b": 12, "qwen3.6-35b-a3b": 8, "gemma-4-e2b": 35, "gemma-4-26b-a4b": 6, "granite-4-h-tiny": 40,
+    "llama-3.2-1b": 16, "llama-3.1-8b": 32, "qwen3-30b-a3b": 8, "mixtral-8x7b": 4, "lfm2-1.2b": 16, "qwen3.5-4b": 12,
+    "qwen3.5-9b": 8, "qwen3.6-35b-a3b": 8, "gemma-4-e2b": 20, "gemma-4-26b-a4b": 6, "granite-4-h-tiny": 20,
     "glm-4.7-flash": 8,
 }  # fmt: skip
 """Layers of the file, by model."""
