@@ -93,6 +93,9 @@ void check_mla(const ModelConfig& config) {
           "every part of a head of latent attention must have numbers");
   require(config.num_kv_heads == 1 && config.head_dim == mla.rank + mla.rope_dim,
           "latent attention has one KV head: the latent and the part that turns");
+  require(shared_key_size(config.head_dim, mla.rank) <= kMaxHeadDim,
+          "a latent and the part that turns have at most " + std::to_string(kMaxHeadDim) + " numbers, each padded to " +
+              std::to_string(kKeyPart));
   require(int64_t{1} * config.num_heads * std::max({mla.query_dim(), mla.rank, mla.value_dim}) < (int64_t{1} << 26),
           "the heads of latent attention are too large");
   require(mla.growth >= 0 && (mla.growth == 0 || mla.growth_period > 0), "queries grow by periods of positions");

@@ -18,6 +18,8 @@ namespace {
 #include "kernels/rowops.inl"
 #include "kernels/keys.inl"
 #include "kernels/attention.inl"
+#include "kernels/shared_keys.inl"
+#include "kernels/attend.inl"
 #include "kernels/layer.inl"
 #include "kernels/heads.inl"
 #include "kernels/products.inl"

@@ -212,7 +212,8 @@ LayerSizes layer_sizes(const ModelConfig& config, int32_t layer) {
 namespace {
 
 size_t kv_head_bytes(const ModelConfig& config, int32_t head_dim) {
-  const size_t numbers = size_t{kBlockTokens} * (head_dim + (config.mla.rank > 0 ? config.mla.rank : head_dim));
+  const int32_t rank = config.mla.rank;
+  const size_t numbers = size_t{kBlockTokens} * (rank > 0 ? shared_key_size(head_dim, rank) : 2 * head_dim);
   return config.kv_kind() == KvKind::kBf16 ? numbers * 2 : numbers + 2 * kBlockTokens * sizeof(float);
 }
 

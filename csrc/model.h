@@ -25,8 +25,14 @@ constexpr int kSlab = 32;          // bf16 inputs of a row that lie together
 constexpr int kScanTokens = 16;    // tokens of a scan whose inputs are prepared together
 constexpr int kMaxTaps = 64;       // tokens that the convolution of a state layer sees
 constexpr int kRankBlock = 8;      // ranks of adapters are padded to a multiple of this
+constexpr int kKeyPart = 32;       // likewise the parts of a key that holds its value: the int8 numbers of a token in a vector
 
 constexpr size_t round_up(size_t n, size_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+// Numbers of a cached key whose first `value_dim` numbers are also its value.
+constexpr int shared_key_size(int dim, int value_dim) {
+  return static_cast<int>(round_up(value_dim, kKeyPart) + round_up(dim - value_dim, kKeyPart));
+}
 
 // The largest number of rows for which a step is split by columns. With more rows per thread each weight is reused
 // often enough that every thread can read all weights, and threads with their own rows need no barriers.
@@ -112,13 +118,17 @@ struct Heads {
   bool keys_as_values;  // the layer computes no values: they are its keys, before norm and rotation
   int32_t num_gates;    // of the output of attention, behind q, k and v; 0: none, `count`: one a head
   float scale;          // of the scores
-  int32_t value_dim;    // numbers of a cached value; with latent attention the first ones of the key
+  bool values_in_keys;  // the cache holds no values: they are the first `value_dim` numbers of the keys
+  int32_t value_dim;    // numbers of a value
   int32_t output_dim;   // numbers that a head gives to `o`
 
   constexpr int outputs() const { return count * output_dim; }
   constexpr int queries() const { return count * dim; }
   constexpr int keys() const { return owns_kv ? num_kv * dim : 0; }
   constexpr int values() const { return keys_as_values ? 0 : keys(); }
+  // Numbers of a cached key that holds its value, and of the first part of it.
+  constexpr int shared_key() const { return shared_key_size(dim, value_dim); }
+  constexpr int first_part() const { return static_cast<int>(round_up(value_dim, kKeyPart)); }
 };
 
 // How the tokens of a sequence see earlier ones: by attention, or by a state of fixed size (`Mixer` of
@@ -305,6 +315,9 @@ struct KvPlace {
 // first touch, which costs milliseconds each: with the layer outermost, a new block would touch a page of every layer.
 //   bf16  K [D/2][32 tokens][2], V [16 token pairs][D][2]
 //   int8  K [D/4][32 tokens][4] as k + 128, V [16 token pairs][D][2] signed, then 32 K scales and 32 V scales (fp32)
+// Keys that hold their values have two parts, the value and the rest, each padded to kKeyPart; D numbers together:
+//   bf16  K [16 token pairs][D][2]
+//   int8  K [16 token pairs][D][2] signed, then 32 scales of first parts and 32 of second parts (fp32)
 struct KvCache {
   uint8_t* base;
   KvKind kind;

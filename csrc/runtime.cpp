@@ -70,7 +70,7 @@ Heads heads_of(const ModelConfig& config, int index) {
   const float scale = config.attention_scale > 0 ? config.attention_scale : static_cast<float>(usual);
   return {shape.num_heads, shape.num_kv_heads, shape.num_heads / shape.num_kv_heads, shape.head_dim, config.owns_kv(index),
           shape.keys_as_values, config.num_gates(index), scale,
-          config.mla.rank > 0 ? config.mla.rank : shape.head_dim,
+          config.mla.rank > 0, config.mla.rank > 0 ? config.mla.rank : shape.head_dim,
           config.mla.rank > 0 ? config.mla.value_dim : shape.head_dim};
 }
 

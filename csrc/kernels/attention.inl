@@ -14,6 +14,8 @@ struct AttentionTile {
   alignas(64) int8_t queries[kRowsAttention][kMaxHeadDim * 2 + kRowGap];  // signed bytes or bf16, times scale and log2(e)
   float scales[kRowsAttention];
   int32_t biases[kRowsAttention];  // int8: kW8Bias * sum of the query
+  float rest_scales[kRowsAttention];  // int8, keys that hold their values: of the second part
+  int32_t rest_biases[kRowsAttention];
   int begin[kRowsAttention], end[kRowsAttention];  // positions that the row sees
   float* out[kRowsAttention];
   int num_rows;
@@ -86,12 +88,12 @@ INLINE void prefetch_pair(const uint8_t* data, size_t distance) {
 
 // Computes the scores of a block, whose first token is `at` within the chunk, and prefetches the block `ahead`.
 template <KvKind KV, int ROWS>
-INLINE void score_block(const AttentionTile& tile, const uint8_t* piece, const uint8_t* ahead, int d, int dv, int at,
+INLINE void score_block(const AttentionTile& tile, const uint8_t* piece, const uint8_t* ahead, int d, int at,
                         AttentionState<ROWS>& s) {
   constexpr bool kInt = KV == KvKind::kInt8;
   const int steps = kInt ? d / 4 : d / 2;
   const size_t key_bytes = static_cast<size_t>(steps) * 4 * kBlockTokens;
-  const size_t scales_at = static_cast<size_t>(d + dv) * kBlockTokens;  // int8
+  const size_t scales_at = static_cast<size_t>(d) * 2 * kBlockTokens;  // int8
   for (int token = 0; token < kBlockTokens; token += 2 * W) {
     const uint8_t* keys = piece + token * 4;
     vi part[ROWS][2];
@@ -221,12 +223,23 @@ INLINE void weigh_row(AttentionState<ROWS>& s, int r, const Seen& seen) {
   s.sum[r] = s.sum[r] * s.correction[r] + sum(total);
 }
 
+// The values of a piece: their first byte, the numbers between token pairs, and the numbers of a value.
+struct Values {
+  size_t offset;
+  int pitch, count;
+};
+
+template <KvKind KV>
+INLINE Values values_of(const Heads& heads) {
+  if (heads.values_in_keys) return {0, heads.shared_key(), heads.value_dim};
+  return {static_cast<size_t>(heads.dim) * kBlockTokens * (KV == KvKind::kInt8 ? 1 : 2), heads.dim, heads.dim};
+}
+
 // Adds weights times values of chunk tokens [from, to) to VECTORS vectors of the output, from dimension `dim` on.
 template <KvKind KV, int ROWS, int VECTORS>
-INLINE void add_values(const Context& context, int chunk_begin, int from, int to, int d, int dv, int dim,
+INLINE void add_values(const Context& context, int chunk_begin, int from, int to, Values shape, int dim,
                        AttentionState<ROWS>& s) {
   constexpr bool kInt = KV == KvKind::kInt8;
-  const size_t key_bytes = static_cast<size_t>(d) * kBlockTokens * (kInt ? 1 : 2);
   vi part[ROWS][VECTORS];
   vf total[ROWS][VECTORS];
   UNROLL for (int r = 0; r < ROWS; r++) UNROLL for (int v = 0; v < VECTORS; v++) {
@@ -234,11 +247,11 @@ INLINE void add_values(const Context& context, int chunk_begin, int from, int to
     else total[r][v] = mul(load_f(&s.out[r][dim + v * W]), set_f(s.correction[r]));
   }
   for (int token = from; token < to; token += kBlockTokens) {
-    const uint8_t* values = context.piece((chunk_begin + token) / kBlockTokens) + key_bytes;
+    const uint8_t* values = context.piece((chunk_begin + token) / kBlockTokens) + shape.offset;
     for (int pair = 0; pair < kBlockTokens / 2; pair++) {
       vi x[VECTORS];
       UNROLL for (int v = 0; v < VECTORS; v++) {
-        const size_t at = static_cast<size_t>(pair * dv + dim + v * W) * 2;
+        const size_t at = static_cast<size_t>(pair * shape.pitch + dim + v * W) * 2;
         if constexpr (kInt) x[v] = load_s8_as_s16(reinterpret_cast<const int8_t*>(values) + at);
         else x[v] = load_i(values + at * 2);
       }
@@ -259,14 +272,13 @@ INLINE void add_values(const Context& context, int chunk_begin, int from, int to
 }
 
 template <KvKind KV, int ROWS>
-INLINE void add_all_values(const Context& context, int chunk_begin, int from, int to, int d, int dv,
-                           AttentionState<ROWS>& s) {
+INLINE void add_all_values(const Context& context, int chunk_begin, int from, int to, Values shape, AttentionState<ROWS>& s) {
   int dim = 0;
   if constexpr (ROWS <= kWideAttentionRows) {
-    for (; dim + 4 * W <= dv; dim += 4 * W) add_values<KV, ROWS, 4>(context, chunk_begin, from, to, d, dv, dim, s);
+    for (; dim + 4 * W <= shape.count; dim += 4 * W) add_values<KV, ROWS, 4>(context, chunk_begin, from, to, shape, dim, s);
   }
-  for (; dim + 2 * W <= dv; dim += 2 * W) add_values<KV, ROWS, 2>(context, chunk_begin, from, to, d, dv, dim, s);
-  for (; dim < dv; dim += W) add_values<KV, ROWS, 1>(context, chunk_begin, from, to, d, dv, dim, s);
+  for (; dim + 2 * W <= shape.count; dim += 2 * W) add_values<KV, ROWS, 2>(context, chunk_begin, from, to, shape, dim, s);
+  for (; dim < shape.count; dim += W) add_values<KV, ROWS, 1>(context, chunk_begin, from, to, shape, dim, s);
 }
 
 INLINE void cap_scores(float* scores, int from, int to, float cap) {
@@ -279,76 +291,5 @@ INLINE void add_distances(float* scores, int from, int to, float slope, int dist
     float distances[W];
     for (int lane = 0; lane < W; lane++) distances[lane] = static_cast<float>(distance + i + lane);
     store_f(scores + i, fma(load_f(distances), set_f(slope), load_f(scores + i)));
-  }
-}
-
-// `d` and `dv`: numbers of a key and of a value.
-template <KvKind KV, int ROWS>
-NOINLINE void attend_rows(const AttentionTile& tile, const Context& context, const Context& following, int d, int dv) {
-  AttentionState<ROWS> s;
-  int first = tile.begin[0], last = tile.end[0];
-  for (int r = 0; r < ROWS; r++) {
-    first = tile.begin[r] < first ? tile.begin[r] : first;
-    last = tile.end[r] > last ? tile.end[r] : last;
-    s.largest[r] = tile.sinks[r];
-    s.sum[r] = tile.sinks[r] > kNoScore ? 1.0f : 0.0f;
-    for (int i = 0; i < dv; i += W) store_f(&s.out[r][i], zero_f());
-  }
-  for (int chunk = first / kChunkTokens * kChunkTokens; chunk < last; chunk += kChunkTokens) {
-    const int from = first > chunk ? (first - chunk) / kBlockTokens * kBlockTokens : 0;
-    const int rest = static_cast<int>(round_up(last - chunk, kBlockTokens));
-    const int to = rest < kChunkTokens ? rest : kChunkTokens;
-    for (int token = from; token < to; token += kBlockTokens) {
-      const int block = (chunk + token) / kBlockTokens;
-      score_block<KV, ROWS>(tile, context.piece(block), piece_ahead(context, following, block), d, dv, token, s);
-    }
-    for (int r = 0; r < ROWS; r++) {
-      if (tile.softcap > 0) cap_scores(s.scores[r], from, to, tile.softcap);
-      if (tile.has_slopes) add_distances(s.scores[r], from, to, tile.slopes[r], chunk - tile.positions[r]);
-      weigh_row<KV, ROWS>(s, r, Seen(from, to, tile.begin[r] - chunk, tile.end[r] - chunk));
-    }
-    add_all_values<KV, ROWS>(context, chunk, from, to, d, dv, s);
-  }
-  for (int r = 0; r < ROWS; r++) {
-    const vf inverse = set_f(1.0f / s.sum[r]);
-    for (int i = 0; i < dv; i += W) store_f(tile.out[r] + i, mul(load_f(&s.out[r][i]), inverse));
-  }
-}
-
-// Kernels are instantiated for some row counts only: returns the row count for a tile of `count` rows.
-INLINE int padded_rows(int count) {
-  if (count <= 4) return count;
-  return count <= 6 ? 6 : count <= 8 ? 8 : kRowsAttention;
-}
-
-template <KvKind KV>
-INLINE void attend_kind(const AttentionTile& tile, const Context& context, const Context& following, int d, int dv) {
-  switch (padded_rows(tile.num_rows)) {
-    case 1: return attend_rows<KV, 1>(tile, context, following, d, dv);
-    case 2: return attend_rows<KV, 2>(tile, context, following, d, dv);
-    case 3: return attend_rows<KV, 3>(tile, context, following, d, dv);
-    case 4: return attend_rows<KV, 4>(tile, context, following, d, dv);
-    default:
-      if constexpr (kRowsAttention > 4) {
-        if (tile.num_rows <= 6) return attend_rows<KV, 6>(tile, context, following, d, dv);
-        if (tile.num_rows <= 8) return attend_rows<KV, 8>(tile, context, following, d, dv);
-        return attend_rows<KV, 12>(tile, context, following, d, dv);
-      }
-  }
-}
-
-INLINE void attend(KvKind kind, const AttentionTile& tile, const Context& context, const Context& following, const Heads& heads) {
-  if (kind == KvKind::kInt8) attend_kind<KvKind::kInt8>(tile, context, following, heads.dim, heads.value_dim);
-  else attend_kind<KvKind::kBf16>(tile, context, following, heads.dim, heads.value_dim);
-}
-
-// Pads a tile to a row count that a kernel is instantiated for.
-INLINE void repeat_last_row(AttentionTile& tile, int d) {
-  const int last = tile.num_rows - 1;
-  for (int r = tile.num_rows; r < padded_rows(tile.num_rows); r++) {
-    __builtin_memcpy(tile.queries[r], tile.queries[last], static_cast<size_t>(d) * 2);
-    tile.scales[r] = tile.scales[last], tile.biases[r] = tile.biases[last], tile.sinks[r] = tile.sinks[last];
-    tile.slopes[r] = tile.slopes[last], tile.positions[r] = tile.positions[last];
-    tile.begin[r] = tile.begin[last], tile.end[r] = tile.end[last], tile.out[r] = tile.out[last];
   }
 }

@@ -93,7 +93,7 @@ void StepRun::attend_range(int index, HeadRows rows, int scratch_offset, const C
       set_row(tile, r, index, token, head, wide(token + scratch_offset) + head * d);
     }
     repeat_last_row(tile, d);
-    attend(kv.kind, tile, context, following, layer.heads);
+    attend<false>(kv.kind, tile, context, following, layer.heads);
     for (int r = 0; layer.heads.num_gates > 0 && r < tile.num_rows; r++) gate_head(layer.heads, token_of(first + r), head_of(first + r), tile.out[r]);
     if (!quantizes_heads(layer)) continue;
     for (int r = 0; r < tile.num_rows; r++) {

@@ -31,31 +31,32 @@ INLINE void make_finite(float* x, int count) {
   }
 }
 
-// `d` and `dv`: numbers of a key and of a value.
-INLINE void store_kv_bf16(uint8_t* piece, int slot, int d, int dv, const float* key, const float* value) {
+INLINE void store_kv_bf16(uint8_t* piece, int slot, int d, const float* key, const float* value) {
   alignas(64) uint16_t k[kMaxHeadDim], v[kMaxHeadDim];
-  for (int i = 0; i < d; i += W) store_bf16(k + i, load_f(key + i));
-  for (int i = 0; i < dv; i += W) store_bf16(v + i, load_f(value + i));
+  for (int i = 0; i < d; i += W) {
+    store_bf16(k + i, load_f(key + i));
+    store_bf16(v + i, load_f(value + i));
+  }
   auto* keys = reinterpret_cast<uint16_t*>(piece);
   for (int i = 0; i < d; i += 2) __builtin_memcpy(keys + i * kBlockTokens + slot * 2, k + i, 4);
-  uint16_t* values = keys + d * kBlockTokens + slot / 2 * 2 * dv + slot % 2;
-  for (int i = 0; i < dv; i++) values[2 * i] = v[i];
+  uint16_t* values = keys + d * kBlockTokens + slot / 2 * 2 * d + slot % 2;
+  for (int i = 0; i < d; i++) values[2 * i] = v[i];
 }
 
-INLINE void store_kv_int8(uint8_t* piece, int slot, int d, int dv, const float* key, const float* value) {
+INLINE void store_kv_int8(uint8_t* piece, int slot, int d, const float* key, const float* value) {
   alignas(64) int8_t k[kMaxHeadDim], v[kMaxHeadDim];
   int32_t unused;
-  auto* scales = reinterpret_cast<float*>(piece + kBlockTokens * (d + dv));
+  auto* scales = reinterpret_cast<float*>(piece + 2 * kBlockTokens * d);
   scales[slot] = quantize_s8(key, d, k, &unused);
-  scales[kBlockTokens + slot] = quantize_s8(value, dv, v, &unused);
+  scales[kBlockTokens + slot] = quantize_s8(value, d, v, &unused);
   for (int i = 0; i < d; i += 4) {
     uint32_t four;
     __builtin_memcpy(&four, k + i, 4);
     four ^= 0x80808080u;  // k + 128
     __builtin_memcpy(piece + i * kBlockTokens + slot * 4, &four, 4);
   }
-  auto* values = reinterpret_cast<int8_t*>(piece + kBlockTokens * d) + slot / 2 * 2 * dv + slot % 2;
-  for (int i = 0; i < dv; i++) values[2 * i] = v[i];
+  auto* values = reinterpret_cast<int8_t*>(piece + kBlockTokens * d) + slot / 2 * 2 * d + slot % 2;
+  for (int i = 0; i < d; i++) values[2 * i] = v[i];
 }
 
 // Prefetches the cache lines that `store_kv` will write for the slot of `position`: they are scattered over the piece.
@@ -80,6 +81,6 @@ INLINE void store_kv(const HeadShape& shape, KvKind kind, uint8_t* piece, int po
   for (int i = 0; i < d; i += W) store_f(value + i, mul(load_f(value_in + i), factor));
   make_finite(key, d);
   make_finite(value, d);
-  if (kind == KvKind::kBf16) store_kv_bf16(piece, slot, d, d, key, value);
-  else store_kv_int8(piece, slot, d, d, key, value);
+  if (kind == KvKind::kBf16) store_kv_bf16(piece, slot, d, key, value);
+  else store_kv_int8(piece, slot, d, key, value);
 }

@@ -50,20 +50,18 @@ const float* StepRun::head_query(const Layer& layer, Rows rows, int row, int hea
 void StepRun::store_latents(int index, Rows rows) const {
   const Mla& mla = m.mla;
   const Layer& layer = m.layers[index];
-  const int d = layer.heads.dim;
+  const int first = layer.heads.first_part(), d = layer.heads.shared_key();
   for (int token = rows.token; token < rows.token + rows.count; token++) {
     float* row = qkv(token);
     if (layer.q_a_norm) rms_norm(row, layer.q_a_norm, mla.query_rank, mla.query_rank, mla.eps, row);
     const float* latent = row + mla.query_outputs(layer.heads);
     const int sequence = work.row_sequence[token], position = work.row_position[token], slot = position % kBlockTokens;
-    alignas(64) float key[kMaxHeadDim];
+    alignas(64) float key[kMaxHeadDim] = {};
     rms_norm(latent, layer.kv_a_norm, mla.rank, mla.rank, mla.eps, key);
-    rotate_part(latent + mla.rank, layer.rope + static_cast<size_t>(position) * mla.rope_dim, mla.rope_dim, key + mla.rank);
+    rotate_part(latent + mla.rank, layer.rope + static_cast<size_t>(position) * mla.rope_dim, mla.rope_dim, key + first);
     make_finite(key, d);
     const int32_t block = step.block_tables[static_cast<size_t>(sequence) * step.table_width + position / kBlockTokens];
-    uint8_t* piece = kv.piece(index, block, 0);
-    if (kv.kind == KvKind::kBf16) store_kv_bf16(piece, slot, d, mla.rank, key, key);
-    else store_kv_int8(piece, slot, d, mla.rank, key, key);
+    store_shared_key(kv.kind, kv.piece(index, block, 0), slot, layer.heads, key);
   }
 }
 
@@ -128,11 +126,11 @@ void StepRun::attend_latents(int index, LatentRows rows, const Context& followin
         const int periods = work.row_position[token] / m.mla.growth_period;
         scale *= 1.0f + m.mla.growth * __builtin_log1pf(static_cast<float>(periods));
       }
-      quantize_query(tile, r, kv.kind, query, heads.dim, scale);
+      quantize_shared_query(tile, r, kv.kind, heads, query, scale);
       set_row(tile, r, index, token, head, query);
     }
-    repeat_last_row(tile, heads.dim);
-    attend(kv.kind, tile, context, following, heads);
+    repeat_last_row(tile, heads.shared_key());
+    attend<true>(kv.kind, tile, context, following, heads);
   }
 }
 

@@ -70,6 +70,16 @@ INLINE void store_s8(int8_t* p, vi a) {
 INLINE vi load_s8_as_s16(const int8_t* p) {
   return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
+INLINE vi load_twice(const void* p) { return _mm256_broadcastsi128_si256(_mm_loadu_si128(static_cast<const __m128i*>(p))); }
+INLINE vi split_lanes(vi a, __m128i places) {
+  return _mm256_permute4x64_epi64(_mm256_shuffle_epi8(a, _mm256_broadcastsi128_si256(places)), 0xd8);
+}
+INLINE vi split_words(vi a) { return split_lanes(a, _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15)); }
+INLINE vi split_bytes(vi a) { return split_lanes(a, _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15)); }
+INLINE vf half_sums(const vf* x) {
+  const vf sums = _mm256_hadd_ps(_mm256_hadd_ps(x[0], x[1]), _mm256_hadd_ps(x[2], x[3]));
+  return _mm256_permutevar8x32_ps(sums, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+}
 INLINE vf load_f16(const uint16_t* p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
 
 INLINE vmask lanes_between(int low, int high) {
@@ -93,10 +103,8 @@ INLINE vi add_pairs(vi acc, vi products16) {
   return _mm256_add_epi32(acc, _mm256_madd_epi16(products16, _mm256_set1_epi16(1)));
 }
 // Exact: |w| <= 127 and |b| <= 127, so two products fit in 16 bits.
-INLINE w8_t load_w8(const uint8_t* p) {
-  vi weight = _mm256_xor_si256(load_i(p), _mm256_set1_epi8(-128));
-  return {weight, _mm256_abs_epi8(weight)};
-}
+INLINE w8_t signed_w8(vi a) { return {a, _mm256_abs_epi8(a)}; }
+INLINE w8_t load_w8(const uint8_t* p) { return signed_w8(_mm256_xor_si256(load_i(p), _mm256_set1_epi8(-128))); }
 INLINE vi dot_w8(vi acc, w8_t w, vi b) {
   return add_pairs(acc, _mm256_maddubs_epi16(w.magnitude, _mm256_sign_epi8(b, w.weight)));
 }

@@ -53,6 +53,27 @@ INLINE void store_s16(int16_t* p, vi a) {
 INLINE vi load_s8_as_s16(const int8_t* p) {
   return _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }
+// Half a vector, twice.
+INLINE vi load_twice(const void* p) { return _mm512_broadcast_i64x4(_mm256_loadu_si256(static_cast<const __m256i*>(p))); }
+// The numbers of 16 (8) bits at even places, then those at odd places.
+INLINE vi split_words(vi a) {
+  alignas(64) static constexpr uint16_t kPlaces[32] = {0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30,
+                                                       1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31};
+  return _mm512_permutexvar_epi16(load_i(kPlaces), a);
+}
+INLINE vi split_bytes(vi a) {
+  const __m128i places = _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
+  const vi split = _mm512_shuffle_epi8(a, _mm512_broadcast_i32x4(places));
+  return _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), split);
+}
+INLINE vf add_neighbours(vf a, vf b) { return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd)); }
+// The sums of the low and of the high half of each of W / 2 vectors.
+INLINE vf half_sums(const vf* x) {
+  const vf a = add_neighbours(add_neighbours(x[0], x[1]), add_neighbours(x[2], x[3]));
+  const vf b = add_neighbours(add_neighbours(x[4], x[5]), add_neighbours(x[6], x[7]));
+  const vf sums = add(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+  return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15), sums);
+}
 INLINE vf load_f16(const uint16_t* p) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }
@@ -75,6 +96,7 @@ INLINE vi dot_unsigned(vi acc, vi w, vi b) {
   return acc;
 }
 INLINE w8_t load_w8(const uint8_t* p) { return _mm512_loadu_si512(p); }
+INLINE w8_t signed_w8(vi a) { return _mm512_xor_si512(a, _mm512_set1_epi8(-128)); }  // of signed weights
 INLINE vi dot_w8(vi acc, w8_t w, vi b) { return dot_unsigned(acc, w, b); }
 // Four products of a nibble (0..15) and a signed byte per lane.
 INLINE vi dot_w4(vi acc, vi w, vi b) { return dot_unsigned(acc, w, b); }

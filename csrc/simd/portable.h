@@ -79,6 +79,23 @@ INLINE vi load_s8_as_s16(const int8_t* p) {
   for (int i = 0; i < 2 * W; i++) x[i] = p[i];
   return (vi)x;
 }
+INLINE vi load_twice(const void* p) {
+  int32_t x[2];
+  __builtin_memcpy(x, p, sizeof x);
+  return vi{x[0], x[1], x[0], x[1]};
+}
+// In steps that SSE2 has instructions for: within 64 bits, then of 32 bits.
+INLINE vi split_words(vi a) {
+  const v8s16 x = (v8s16)a;
+  const vi near = (vi)v8s16{x[0], x[2], x[1], x[3], x[4], x[6], x[5], x[7]};
+  return vi{near[0], near[2], near[1], near[3]};
+}
+INLINE vi split_bytes(vi a) {
+  return split_words((a & static_cast<int32_t>(0xff0000ffu)) | ((a & 0xff00) << 8) | ((a >> 8) & 0xff00));
+}
+INLINE vf half_sums(const vf* x) {
+  return vf{x[0][0] + x[0][1], x[0][2] + x[0][3], x[1][0] + x[1][1], x[1][2] + x[1][3]};
+}
 INLINE float half_to_float(uint16_t half) {
   uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16, rest = half & 0x7fff;
   uint32_t bits = rest >= 0x7c00 ? 0x7f800000u | (rest & 0x3ff) << 13 : (rest << 13) + 0x38000000u;
@@ -115,6 +132,7 @@ INLINE vi dot_signed(vi acc, vi w, vi b) {
   acc += signed_byte<2>(w) * signed_byte<2>(b);
   return acc + signed_byte<3>(w) * signed_byte<3>(b);
 }
+INLINE w8_t signed_w8(vi a) { return a; }
 INLINE w8_t load_w8(const uint8_t* p) { return load_i(p) ^ static_cast<int32_t>(0x80808080u); }
 INLINE vi dot_w8(vi acc, w8_t w, vi b) { return dot_signed(acc, w, b); }
 INLINE vi dot_w4(vi acc, vi w, vi b) { return dot_signed(acc, w, b); }

@@ -7,6 +7,7 @@ import pytest
 
 from headrace.core.errors import InsufficientMemory, SettingsError
 from headrace.inference.models.experts import MoeSpec
+from headrace.inference.models.latent import MlaSpec
 from headrace.inference.runner.memory import MemoryBudget, available_memory_bytes, total_memory_bytes
 from headrace.inference.runner.native import load_native_runner
 from headrace.inference.runner.plan import plan_runner
@@ -65,6 +66,14 @@ def test_the_plan_is_what_is_allocated(tmp_path):
             if (*allocated, sum(allocated), limits.num_blocks) != (*expected, total_bytes, planned.num_blocks):
                 differences[name, dtype, kv_dtype, threads] = (allocated, expected)
     assert differences == {}
+
+
+@pytest.mark.parametrize(("kv_dtype", "bytes_of_layer"), [("bf16", 2 * (512 + 64)), ("int8", 512 + 64 + 2 * 4)])
+def test_a_latent_is_stored_once_in_keys_that_hold_their_values(kv_dtype, bytes_of_layer):
+    """The sizes of GLM-4.7-Flash."""
+    mla = MlaSpec(kv_rank=512, query_rank=768, key_dim=192, rope_dim=64, value_dim=256)
+    spec = small_spec(num_layers=47, num_heads=20, num_kv_heads=1, head_dim=576, mla=mla)
+    assert plan(spec, dtype="bf16", kv_dtype=kv_dtype).kv_bytes_per_token == 47 * bytes_of_layer
 
 
 def test_without_a_size_the_cache_holds_every_sequence_in_full():

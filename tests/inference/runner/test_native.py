@@ -142,6 +142,28 @@ def test_decoding_over_several_attention_chunks_matches_the_reference(isa, tmp_p
 
 
 @pytest.mark.parametrize("isa", ISAS)
+def test_in_int8_the_rotated_part_of_a_latent_key_may_be_of_any_size(isa, tmp_path):
+    """
+    Keys whose rotated part is 64 times as large, and that of queries as small, have the same scores.
+
+    With one scale for a key, its latent would be rounded to a few steps.
+    """
+    spec = replace(SPECS["latent attention of the largest size, with experts"], moe=None)
+    sizes, arrays = spec.mla, dict(random_weights(spec).arrays)
+    logits = []
+    for factor in (1, 64):
+        scaled = dict(arrays)
+        for layer in range(spec.num_layers):
+            keys, queries = (arrays[f"layers.{layer}.{name}"].copy() for name in ("kv_a", "q_b"))
+            keys[sizes.kv_rank :] *= factor
+            queries.reshape(spec.num_heads, sizes.query_dim, -1)[:, sizes.key_dim :] /= factor
+            scaled |= {f"layers.{layer}.kv_a": keys, f"layers.{layer}.q_b": queries}
+        runner = load(spec, ArrayWeights(scaled), tmp_path, kv_dtype="int8", isa=isa)
+        logits.append(runner.logits(make_step((prompt(spec, 40), 0, BLOCKS), all_rows=True)))
+    np.testing.assert_array_equal(*logits)
+
+
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("name", [name for name, spec in SPECS.items() if spec.moe])
 @pytest.mark.parametrize("batch", [1, 3, 8])
 def test_decoding_with_experts_matches_the_reference(batch, name, isa, tmp_path):
