@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from tests.inference.models.model_files import (
     write_gguf,
 )
 from tests.inference.runner.native_models import LIMITS
+from tests.inference.runner.states import new_sequences
 from tests.inference.runner.steps import make_step
 from tests.parity.checkpoints import config_of, write_checkpoint
 from tests.parity.networks import NETWORKS
@@ -44,7 +46,11 @@ def llama(tmp_path_factory):
 
 def logits(folder):
     model = load_model(str(folder))
-    return ReferenceRunner(model.spec, model.weights, LIMITS).logits(make_step((TOKENS, 0, [0]), all_rows=True))
+    limits = replace(LIMITS, num_state_slots=1) if model.spec.has_state else LIMITS
+    step = make_step(
+        (TOKENS, 0, [0]), all_rows=True, states=new_sequences(len(TOKENS)) if model.spec.has_state else None
+    )
+    return ReferenceRunner(model.spec, model.weights, limits).logits(step)
 
 
 def quantize(headrace, source, target, *options):
@@ -100,11 +106,10 @@ def test_layers_of_another_kind_are_refused_with_the_way_to_serve_them(headrace,
         ("apertus", "numbers of its activations"),
         ("stablelm, norms by head", "norms for each head"),
         ("mistral's params.json", "a config.json"),
-        ("lfm 2, with images", "layers that keep a state"),
-        ("qwen 3.5 vl", "layers that keep a state"),
+        ("olmo hybrid", "convolutions are stored in parts"),
+        ("falcon h1", "matrices have factors"),
         ("mistral 4", "latent attention"),
-        ("gemma 4", "different heads"),
-        ("gemma 4, experts", "different heads"),
+        ("gemma 4, experts", "stack the experts"),
     ],
 )
 def test_folders_that_other_programs_could_not_read_are_refused(headrace, tmp_path, name, kind):

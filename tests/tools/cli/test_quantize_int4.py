@@ -37,10 +37,17 @@ ONLY_ROUNDED = ["gpt neox", "olmo", "olmo 2", "command r", "phi 2", "llama, bias
 """Biased norms, none, only after, one for both halves, plain MLPs, biased MLPs: 8 bits refuse these."""
 
 
-EXPERTS = ["mixtral", "qwen 2 moe", "qwen 3 moe", "olmoe"]
+EXPERTS = ["mixtral", "qwen 2 moe", "qwen 3 moe", "olmoe", "laguna"]
+STATES = [
+    *("qwen 3 next", "qwen 3.5", "qwen 3.5 vl", "qwen 3.5 moe", "lfm 2, with images", "lfm 2 moe", "lfm 3"),
+    *("granite 4 h", "bamba", "mamba 2", "nemotron h", "nemotron 3"),
+    "nemotron 3, latent",
+]
+SHAPES = ["gemma 4"]
+"""Heads by layer, keys and values of other layers, an input of each layer."""
 
 
-@pytest.mark.parametrize("name", [*SMOOTHED, *ONLY_ROUNDED, *EXPERTS])
+@pytest.mark.parametrize("name", [*SMOOTHED, *ONLY_ROUNDED, *EXPERTS, *STATES, *SHAPES])
 def test_every_family_computes_about_the_same_from_its_4_bit_folder(headrace, tmp_path, name):
     write_checkpoint(name, tmp_path / "source")
     quantize(headrace, tmp_path / "source", tmp_path / "out", "--bits", 4)
@@ -49,6 +56,36 @@ def test_every_family_computes_about_the_same_from_its_4_bit_folder(headrace, tm
     model = load_model(str(tmp_path / "out"))
     assert model.spec == load_model(str(tmp_path / "source")).spec
     assert model.weights.dominant_encoding is Encoding.Q4_1
+
+
+@pytest.mark.parametrize(
+    "name", ["qwen 3.5", "qwen 3.5 vl", "lfm 2, with images", "granite 4 h", "nemotron h", "gemma 4"]
+)
+def test_a_folder_has_the_tensors_of_transformers_and_names_the_layers_in_floating_point(headrace, tmp_path, name):
+    import torch
+    import transformers
+    from safetensors.torch import load_file
+
+    write_checkpoint(name, tmp_path / "source")
+    quantize(headrace, tmp_path / "source", tmp_path / "out", "--bits", 4)
+    config = transformers.AutoConfig.from_pretrained(tmp_path / "out")
+    (architecture,) = config.architectures
+    ignored = set(config.quantization_config["ignore"])
+    with torch.device("meta"):
+        network = getattr(transformers, architecture)(config)
+    tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
+    written = load_file(tmp_path / "out" / "model.safetensors")
+    packed = {key.removesuffix("_packed") for key in written if key.endswith("_packed")}
+    shapes = {
+        key: tuple(value.shape)
+        for key, value in written.items()
+        if not any(key.startswith(f"{name}_") for name in packed)
+    }
+    expected = {key: tuple(value.shape) for key, value in network.state_dict().items() if key not in tied}
+    assert packed | set(shapes) == set(expected)
+    assert shapes.items() <= expected.items()
+    linear = {key for key, module in network.named_modules() if isinstance(module, torch.nn.Linear)}
+    assert {f"{key}.weight" for key in linear - ignored} == packed
 
 
 def test_the_package_decompresses_the_values_that_headrace_reads(int4):

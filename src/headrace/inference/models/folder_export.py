@@ -46,6 +46,10 @@ _COPIED: Final = (
 _PLAIN_NAME: Final = re.compile(r"[\w.-]{1,100}")
 _TEXT_ARCHITECTURES: Final = {
     "gemma3_text": "Gemma3ForCausalLM",
+    "gemma4_text": "Gemma4ForCausalLM",
+    "lfm2": "Lfm2ForCausalLM",
+    "qwen3_5_text": "Qwen3_5ForCausalLM",
+    "qwen3_5_moe_text": "Qwen3_5MoeForCausalLM",
     "mistral": "MistralForCausalLM",
     "ministral3": "Ministral3ForCausalLM",
 }

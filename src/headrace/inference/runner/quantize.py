@@ -11,7 +11,7 @@ import numpy.typing as npt
 from headrace.core.errors import BrokenModel, UnsupportedModel
 from headrace.core.progress import Progress, no_progress
 from headrace.inference.models.decoding import decode
-from headrace.inference.models.families.family import HEAD_INDEX, Family
+from headrace.inference.models.families.family import HEAD_INDEX, QKV_INDEX, Family
 from headrace.inference.models.families.registry import family_of
 from headrace.inference.models.folder_export import export_files
 from headrace.inference.models.model import SMOOTHED_KEY, Model
@@ -28,6 +28,11 @@ from headrace.inference.runner.smoothing import Joint, smooth_layer
 from headrace.inference.runner.step import Float32
 
 MATRICES: Final = ("q", "k", "v", "o", "gate", "up", "down")
+_MIXED: Final = ("mix_q", "mix_k", "mix_v", "mix_z")
+"""Matrices of a delta layer, which all read the input that is recorded as `mix_in`."""
+_STATE_MATRICES: Final = frozenset({*_MIXED, "mix_in", "mix_out"})
+_CONVOLUTION: Final = "mix_conv"
+_EMBEDDINGS: Final = frozenset({"embed", "layer_embed", "positions", "token_types"})
 _REQUIRED_PARTS: Final = frozenset({*MATRICES, "attn_norm", "mlp_norm"})
 """Parts of a layer that can be smoothed."""
 _KNOWN_PARTS: Final = _REQUIRED_PARTS | {
@@ -83,15 +88,16 @@ def _other_kind(model: Model) -> str | None:
     kinds = {
         "a folder without a config.json": not has_config,
         "an encoder": not model.spec.is_causal,
-        "a network with layers that keep a state": model.spec.has_state,
         "a network with latent attention": model.spec.mla is not None,
-        "a network whose layers have different heads": bool(model.spec.attention_shapes),
+        "a network whose matrices have factors": any(place.row_factors for place in places.values()),
+        "a network whose convolutions are stored in parts": any(QKV_INDEX in place.stored for place in places.values()),
         "a network with numbers of its activations (xIELU)": model.spec.activation == "xielu",
         "a network whose matrices are stored transposed": family.transposed,
         "a network with norms for each head": any(HEAD_INDEX in place.stored for place in places.values()),
         "a mixture of experts with biases": any(name.endswith("_bias") for name in experts),
         "a mixture of experts whose checkpoints stack the experts in one tensor": len(set(experts.values()))
-        < len(experts),
+        < len(experts)
+        or (model.spec.moe is not None and model.spec.moe.own_norms),
     }
     return next((kind for kind, is_so in kinds.items() if is_so), None)
 
@@ -130,9 +136,7 @@ def write_quantized(
         UnsupportedModel: a matrix has no such format.
         OSError: the disk is full.
     """
-    family = family_of(model.spec)
-    routers = [place.stored for name, place in folder_places(family, model.spec).items() if name.endswith("router")]
-    floats = [name.removesuffix(".weight") for name in (family.tensors["lm_head"], *routers)]
+    floats = [name.removesuffix(".weight") for name in _float_layers(model)]
     changes: dict[str, object] = {
         "torch_dtype": "float16" if float_encoding(model) is Encoding.F16 else "bfloat16",
         "quantization_config": (w8a8_config if bits == 8 else w4a16_config)(floats),
@@ -141,6 +145,21 @@ def write_quantized(
         changes[SMOOTHED_KEY] = True
     export_files(model, folder, changes)
     return quantize_weights(model, samples, folder / SINGLE, bits=bits, alphas=alphas, progress=progress)
+
+
+def _float_layers(model: Model) -> list[str]:
+    """Return the stored matrices that are no tables and stay in floating point: LM head, routers, gates of heads."""
+    family = family_of(model.spec)
+    places = folder_places(family, model.spec)
+    quantized = {place.stored for name, place in places.items() if _is_matrix(name)}
+    others = [
+        place.stored
+        for name, place in places.items()
+        if (place.is_matrix or name.endswith("router"))
+        and place.stored not in quantized
+        and name.rpartition(".")[2] not in {_CONVOLUTION, *_EMBEDDINGS}
+    ]
+    return list(dict.fromkeys((family.tensors["lm_head"], *others)))
 
 
 def quantize_weights(
@@ -165,6 +184,7 @@ def quantize_weights(
         for layer in trace_layers(model.spec, model.weights, samples):
             if is_int4:
                 importance = {part: inputs.mean_squares for part, inputs in layer.inputs.items()}
+                importance |= {part: importance["mix_in"] for part in _MIXED if part in layer.weights}
                 errors = writing.write_layer(out, layer.index, layer.weights, importance)
                 reports.append(LayerReport(layer.index, {}, errors))
             else:
@@ -205,7 +225,7 @@ class _Writing:
             if _is_matrix(name):
                 planned |= self._matrices.plan(stored, (rows, columns))
             else:
-                planned[stored] = (STORED[self.encoding], (columns,) if rows == 1 else (rows, columns))
+                planned[stored] = (STORED[self._encoding_of(name)], _stored_shape(name, rows, columns))
         return planned
 
     def write_layer(
@@ -236,7 +256,11 @@ class _Writing:
         return errors
 
     def copy_floats(self, out: SafetensorsWriter, name: str) -> None:
-        self._write_floats(out, name, merge([(self._places[name], decode(self._model.weights.load(name)))]))
+        tensor, place = self._model.weights.load(name), self._places[name]
+        if tensor.encoding is self.encoding and place.rows is None and not place.transposed:
+            out.write(place.stored, tensor.data.reshape(-1))  # from the mapped file: Gemma 4's table of inputs is large
+        else:
+            self._write_floats(out, name, merge([(self._places[name], decode(self._model.weights.load(name)))]))
 
     def rounding(self, values: Float32) -> Float32:
         return as_float32(self._encode(values), self.encoding)
@@ -247,19 +271,26 @@ class _Writing:
         return self.rounding(values - offset) + offset
 
     def _write_floats(self, out: SafetensorsWriter, name: str, values: Float32) -> None:
-        offset = np.float32(self._family.offset_of(name))
-        out.write(self._places[name].stored, self._encode(values - offset))
+        if name.endswith(".mix_decay"):
+            values = np.log(-values)
+        values = values - np.float32(self._family.offset_of(name))
+        out.write(self._places[name].stored, encode_floats(values.reshape(-1), self._encoding_of(name)))
 
     def _encode(self, values: Float32) -> npt.NDArray[np.uint8]:
         return encode_floats(values.reshape(-1), self.encoding)
 
+    def _encoding_of(self, name: str) -> Encoding:
+        """Return the encoding of a tensor in floating point; numbers of state layers stay in float32 if they were."""
+        is_exact = name.rpartition(".")[2].startswith("mix_") and self._model.weights.encoding(name) is Encoding.F32
+        return Encoding.F32 if is_exact else self.encoding
+
     def _tensors_of(self, index: int) -> dict[str, list[str]]:
-        """Return the stored tensors of a layer, each with the weights that it holds."""
+        """Return the stored tensors of a layer, each with the weights that it holds, a quantized matrix first."""
         tensors: dict[str, list[str]] = {}
         for name in self._model.weights.names():
             if name.startswith(f"layers.{index}.") and not self._places[name].is_ones:
                 tensors.setdefault(self._places[name].stored, []).append(name)
-        return tensors
+        return {stored: sorted(names, key=lambda name: not _is_matrix(name)) for stored, names in tensors.items()}
 
 
 def float_encoding(model: Model) -> Encoding:
@@ -268,4 +299,11 @@ def float_encoding(model: Model) -> Encoding:
 
 
 def _is_matrix(name: str) -> bool:
-    return name.rpartition(".")[2].removeprefix("shared_") in MATRICES
+    part = name.rpartition(".")[2]
+    return part.removeprefix("shared_") in MATRICES or part in _STATE_MATRICES
+
+
+def _stored_shape(name: str, rows: int, columns: int) -> tuple[int, ...]:
+    if name.rpartition(".")[2] == _CONVOLUTION:
+        return (rows, 1, columns)
+    return (columns,) if rows == 1 else (rows, columns)

@@ -123,12 +123,16 @@ def layer_inputs(
     """Return the input (T, size) that each layer has beside the stream, whose first value is `x` (T, hidden)."""
     if not spec.layer_input_size:
         return [None] * spec.num_layers
-    projected = (x @ weights["layer_proj"].T * np.float32(spec.hidden_size**-0.5)).reshape(
-        len(x), spec.num_layers, spec.layer_input_size
-    )
+    rows = weights["layer_embed"][token_ids]
+    return [layer_input(spec, weights, rows, x, index) for index in range(spec.num_layers)]
+
+
+def layer_input(spec: ModelSpec, weights: dict[str, Float32], rows: Float32, x: Float32, index: int) -> Float32:
+    """Return the input (T, size) of one layer, given the `rows` of the tokens in the table of all layers' inputs."""
+    part = slice(index * spec.layer_input_size, (index + 1) * spec.layer_input_size)
+    projected = x @ weights["layer_proj"][part].T * np.float32(spec.hidden_size**-0.5)
     projected = rms_norm(projected, weights["layer_proj_norm"], spec.norm_eps)
-    own = weights["layer_embed"][token_ids].reshape(projected.shape) * np.float32((spec.layer_input_size / 2) ** 0.5)
-    return list((projected + own).swapaxes(0, 1))
+    return projected + rows[:, part] * np.float32((spec.layer_input_size / 2) ** 0.5)
 
 
 class Layer:
