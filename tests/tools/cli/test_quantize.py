@@ -60,11 +60,11 @@ def quantize(headrace, source, target, *options):
 
 
 def can_be_quantized(name):
-    """Return True unless layers have experts, plain MLPs, biased norms or norms without weights."""
+    """Return True unless layers have experts, plain MLPs, biased norms, norms without weights or different heads."""
     family, spec = from_config(Fields(config_of(name), "config.json"))
     parts = {part.rpartition(".")[2] for part in expected_shapes(spec) if part.startswith("layers.")}
     has_ones = any(place.is_ones for place in folder_places(family, spec).values())
-    return spec.moe is None and not has_ones and _REQUIRED_PARTS <= parts <= _KNOWN_PARTS
+    return spec.moe is None and not has_ones and not spec.attention_shapes and _REQUIRED_PARTS <= parts <= _KNOWN_PARTS
 
 
 @pytest.mark.parametrize("name", [name for name in NETWORKS if can_be_quantized(name)])

@@ -106,8 +106,8 @@ def _check_can_smooth(model: Model) -> None:
     parts = {name.rpartition(".")[2] for name in model.weights.names() if name.startswith("layers.")}
     unknown, missing = parts - _KNOWN_PARTS, _REQUIRED_PARTS - parts
     has_ones = any(place.is_ones for place in folder_places(family_of(model.spec), model.spec).values())
-    if unknown or missing or has_ones:
-        difference = "with norms without weights"
+    if unknown or missing or has_ones or model.spec.attention_shapes:
+        difference = "with norms without weights" if has_ones else "with different heads"
         if unknown or missing:
             difference = f"with {', '.join(sorted(unknown))}" if unknown else f"without {', '.join(sorted(missing))}"
         raise UnsupportedModel(
