@@ -45,6 +45,7 @@ UNSUPPORTED = [
     ("deepseek v3", {"rope_interleave": False}, "rope_interleave = False"),
     ("glm 4.7 flash", {"rope_interleave": False}, "rope_interleave = False"),
     ("minicpm 3", {"attention_bias": True}, "attention_bias = True"),
+    ("lfm 2", {"layer_types": ["conv", "sliding_attention", "conv"]}, "layers of type sliding_attention"),
 ]
 BROKEN = [
     ("mamba 2", {"conv_kernel": 1}, "1 taps; expected .* 2 to 64 taps"),
@@ -66,10 +67,14 @@ BROKEN = [
     ("deepseek v3", {"kv_lora_rank": 1 << 23}, "with a latent of 8388608 numbers; expected at most"),
     ("deepseek v3", {"v_head_dim": 1 << 23}, "with a value of 8388608"),
     ("deepseek v3", {"n_group": 5}, "12 experts are in 5 groups"),
+    ("lfm 2", {"layer_types": ["conv"]}, "layer_types has 1 entries for 3 layers"),
+    ("lfm 2", {"conv_L_cache": 1}, "the convolutions have 1 taps; expected 2 to"),
 ]
 UNSUPPORTED_FILES = [
     ("granite 4 h", {"rope.scaling.finetuned": True, "rope.dimension_count": 8}, "Bamba in a GGUF file"),
     ("glm 4.7 flash", {"expert_gating_func": 9}, "another score of experts"),
+    ("lfm 2", {"attention.sliding_window": 17}, "windows in this family"),
+    ("lfm 2", {"attention.causal": False}, "convolutions that see later tokens"),
 ]
 BROKEN_FILES = [
     ("mamba 2", {"ssm.conv_kernel": 1}, "1 taps; expected"),
@@ -121,6 +126,28 @@ def test_a_file_with_such_metadata_is_refused_by_name(network, change, error, na
     changes = {f"{architecture}.{key}": value for key, value in change.items()}
     with pytest.raises(error, match=named):
         read_gguf_spec(replace(file, metadata={**file.metadata, **changes}))
+
+
+def test_older_configs_of_lfm2_list_the_layers_with_attention():
+    values = config_of("lfm 2")
+    assert spec_of(values | {"layer_types": None, "full_attn_idxs": [1]}) == spec_of(values)
+    assert spec_of(values | {"layer_types": None}).mixers == ()  # all
+
+
+def test_sparse_attention_ends_the_context_where_it_would_begin(twin):
+    specs = [spec_of(config_of(name) | {"max_position_embeddings": 4096}) for name in ("deepseek v3.2", "glm 5")]
+    _, file = twin("glm 5")
+    specs.append(read_gguf_spec(replace(file, metadata=file.metadata | {"glm-dsa.context_length": 4096}))[1])
+    assert [(spec.max_positions, spec.context_limit) for spec in specs] == [
+        (2048, "its attention is sparse beyond")
+    ] * 3
+
+
+def test_a_file_of_qwen_3_5_may_name_the_interval_of_layers_with_attention_only(twin):
+    architecture, file = twin("qwen 3.5 moe")
+    key = f"{architecture}.attention.recurrent_layers"
+    others = {name: value for name, value in file.metadata.items() if name != key}
+    assert read_gguf_spec(replace(file, metadata=others))[1].mixers == ("delta",) * 3 + ("attention",)
 
 
 @pytest.fixture(scope="module")
