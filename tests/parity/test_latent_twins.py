@@ -52,7 +52,10 @@ LATENT_TWINS = {
             "rope.scaling.attn_factor": (1 + np.log(2) / np.log(64)) ** 0.5,
         },
     ),
-    "mistral 4": ("mistral4", HEADS | ROUTED | GROUPS | YARN | {"rope.scaling.yarn_log_multiplier": 0.1}),
+    "mistral 4": (
+        "mistral4",
+        HEADS | ROUTED | GROUPS | YARN | {"rope.scaling.yarn_log_multiplier": 0.1, "leading_dense_block_count": 0},
+    ),
 }
 
 
