@@ -21,7 +21,6 @@ constexpr int kColumnRows = 128;   // the largest step that is split by columns
 constexpr int kColumnRowsPerThread = 24;
 constexpr int kLogitRows = 64;     // logit rows that are computed and sampled together
 constexpr int kRedundantRows = 2;  // up to this many rows each thread quantizes redundantly
-constexpr int kSlab = 32;          // bf16 inputs of a row that lie together
 constexpr int kScanTokens = 16;    // tokens of a scan whose inputs are prepared together
 constexpr int kMaxTaps = 64;       // tokens that the convolution of a state layer sees
 constexpr int kRankBlock = 8;      // ranks of adapters are padded to a multiple of this

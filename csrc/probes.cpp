@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <iterator>
 #include <stdexcept>
 
 #include "isa.h"
 #include "layout.h"
 #include "pack.h"
+#include "require.h"
 #include "team.h"
 
 namespace headrace {
@@ -88,7 +90,7 @@ int checked(int num_threads) {
 Activations carve_inputs(Carver& carver, size_t num_rows, int32_t k, int32_t terms) {
   Activations inputs{};
   const size_t groups = static_cast<size_t>(k / kW4Group);
-  inputs.values = carver.take<int8_t>(num_rows * k * 2);  // enough for any kind
+  inputs.values = carver.take<int8_t>(num_rows * k * sizeof(float));  // enough for any kind
   inputs.scales = carver.take<float>(num_rows * groups);
   inputs.biases = carver.take<int32_t>(num_rows * groups * terms);
   inputs.sums = carver.take<float>(num_rows * groups);
@@ -166,6 +168,40 @@ void ProductTimer::run_thread(int thread, SpinBarrier& barrier) {
 void ProductTimer::multiply(const Matrix& matrix, int first_row, int num_rows, int panel_begin, int panel_end) {
   probes_.multiply({&matrix, &inputs_, first_row, num_rows, panel_begin, panel_end,
                     out_ + static_cast<size_t>(first_row) * out_pitch_, out_pitch_});
+}
+
+namespace {
+
+WeightKind matrix_kind(const std::string& name) {
+  static const char* const names[] = {"bf16", "w8", "w4", "w4_symmetric", "fp4"};
+  const auto found = std::find(std::begin(names), std::end(names), name);
+  require(found != std::end(names), "kind is " + name + "; expected bf16, w8, w4, w4_symmetric or fp4");
+  return static_cast<WeightKind>(found - std::begin(names));
+}
+
+}  // namespace
+
+std::vector<float> multiply(const ProductInputs& x, const std::string& isa) {
+  const Probes& probes = *select_kernels(isa).probes;
+  const WeightKind kind = matrix_kind(x.kind);
+  require(x.num_rows > 0 && x.num_inputs > 0 && x.num_inputs % kDepth == 0, "expected rows of inputs in groups of 64");
+  require(x.terms == 1 || (x.terms == 2 && kind != WeightKind::kBf16), "terms must be 1 or 2, of bf16 1");
+  const size_t bytes = panel_bytes(kind, x.num_inputs), num_panels = x.panels_bytes / bytes;
+  require(num_panels > 0 && x.panels_bytes % bytes == 0, "expected panels of " + std::to_string(bytes) + " bytes");
+  Arena panels(x.panels_bytes);
+  std::memcpy(panels.data(), x.panels, x.panels_bytes);
+  Carver counter(nullptr);
+  carve_inputs(counter, x.num_rows, x.num_inputs, x.terms);
+  const Arena workspace(counter.used());
+  Carver carver(workspace.data());
+  const Activations inputs = carve_inputs(carver, x.num_rows, x.num_inputs, x.terms);
+  for (int row = 0; row < x.num_rows; row++)
+    probes.quantize(kind, x.rows + static_cast<size_t>(row) * x.num_inputs, x.num_inputs, inputs, row);
+  const Matrix matrix = {kind, static_cast<int32_t>(num_panels), x.num_inputs, bytes, panels.data()};
+  const size_t num_outputs = num_panels * kPanel;
+  std::vector<float> out(x.num_rows * num_outputs);
+  probes.multiply({&matrix, &inputs, 0, x.num_rows, 0, matrix.num_panels, out.data(), num_outputs});
+  return out;
 }
 
 double peak_operations(const std::string& kind, const std::string& isa, int num_threads) {

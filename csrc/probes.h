@@ -1,4 +1,4 @@
-// Timings of single kernels, and peak rates of the machine: for benchmarks, not for serving.
+// Single kernels, their timings, and peak rates of the machine: for tests and benchmarks, not for serving.
 #pragma once
 
 #include <memory>
@@ -38,6 +38,18 @@ class ProductTimer {
   size_t out_pitch_ = 0;
   int num_rows_ = 0, num_products_ = 0, next_copy_ = 0;
 };
+
+// Rows to multiply with the panels of a matrix of `kind`: bf16, w8, w4, w4_symmetric or fp4.
+struct ProductInputs {
+  std::string kind;
+  const uint8_t* panels;
+  size_t panels_bytes;
+  const float* rows;
+  int32_t num_rows, num_inputs, terms;
+};
+
+// Returns the products, [num_rows][outputs]; throws std::invalid_argument if the sizes do not match.
+std::vector<float> multiply(const ProductInputs& inputs, const std::string& isa);
 
 // Operations per second (a multiplication and an addition are two) of the dot products of `kind` on registers.
 double peak_operations(const std::string& kind, const std::string& isa, int num_threads);

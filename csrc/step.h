@@ -11,7 +11,8 @@
 
 namespace headrace {
 
-// Inputs of a matrix. bf16: [K/32][rows][32]. Otherwise an input is scale * (first + second / kTermRatio), signed bytes in
+// Inputs of a matrix. bf16: [K/32][rows][32], or [K/16][rows][16] of their values in fp32 where the ISA does not multiply bf16;
+// `values` has room for both. Otherwise an input is scale * (first + second / kTermRatio), signed bytes in
 // [K/64][rows][terms][64]: W8A8 and W4A8 have only the first term. So the rows of a tile are a constant number of bytes
 // apart. Scales and sums are [rows][groups], biases [rows][terms][groups], with groups of 64 inputs for W8, 32 for W4.
 struct Activations {

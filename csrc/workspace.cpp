@@ -25,7 +25,7 @@ struct InputFormat {
 
 InputFormat input_format(const ModelConfig& config) {
   const int32_t terms = config.terms();
-  return {config.main_kind() == WeightKind::kBf16 ? sizeof(uint16_t) : static_cast<size_t>(terms), terms};
+  return {config.main_kind() == WeightKind::kBf16 ? sizeof(float) : static_cast<size_t>(terms), terms};
 }
 
 // Allocates the inputs of matrices with up to `k` inputs.

@@ -4,18 +4,25 @@
 // int8 ones of the base product (bf16: two terms of int8), inner values int16. A row reads nothing but its own inputs
 // and its adapter, in a fixed order: its bits do not depend on the other rows.
 
+// Reads bf16 inputs of a row that lie together.
+INLINE void load_slab(const int8_t* values, float* out) {
+  if (kBf16Parts == 2) {
+    __builtin_memcpy(out, values, kSlab * sizeof(float));
+    return;
+  }
+  uint16_t numbers[kSlab];
+  uint32_t bits[kSlab];
+  __builtin_memcpy(numbers, values, sizeof numbers);
+  for (int i = 0; i < kSlab; i++) bits[i] = static_cast<uint32_t>(numbers[i]) << 16;
+  __builtin_memcpy(out, bits, sizeof bits);
+}
+
 // Quantizes a row of bf16 inputs to two terms, for products with int8 factors.
 INLINE void quantize_bf16(const Activations& inputs, int row, int k, const Activations& out, int out_row) {
   const int8_t* values = row_values(inputs, static_cast<size_t>(row));
   for (int i = 0; i < k; i += kDepth) {
-    alignas(64) uint32_t bits[kDepth];
-    for (int j = 0; j < kDepth; j += kSlab, values += slab_bytes(inputs)) {
-      uint16_t numbers[kSlab];
-      __builtin_memcpy(numbers, values, sizeof numbers);
-      for (int l = 0; l < kSlab; l++) bits[j + l] = static_cast<uint32_t>(numbers[l]) << 16;
-    }
     alignas(64) float floats[kDepth];
-    __builtin_memcpy(floats, bits, sizeof floats);
+    for (int j = 0; j < kDepth; j += kSlab, values += slab_bytes(inputs)) load_slab(values, floats + j);
     quantize_row(WeightKind::kW8, floats, kDepth, out, out_row, i);
   }
 }

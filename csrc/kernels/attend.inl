@@ -70,7 +70,7 @@ INLINE void attend(KvKind kind, const AttentionTile& tile, const Context& contex
 INLINE void repeat_last_row(AttentionTile& tile, int d) {
   const int last = tile.num_rows - 1;
   for (int r = tile.num_rows; r < padded_rows(tile.num_rows); r++) {
-    __builtin_memcpy(tile.queries[r], tile.queries[last], static_cast<size_t>(d) * 2);
+    __builtin_memcpy(tile.queries[r], tile.queries[last], static_cast<size_t>(d) * kBf16Bytes);
     tile.scales[r] = tile.scales[last], tile.biases[r] = tile.biases[last], tile.sinks[r] = tile.sinks[last];
     tile.rest_scales[r] = tile.rest_scales[last], tile.rest_biases[r] = tile.rest_biases[last];
     tile.slopes[r] = tile.slopes[last], tile.positions[r] = tile.positions[last];

@@ -11,7 +11,8 @@ constexpr float kNoScore = -1e30f;
 constexpr int kRowGap = 64;
 
 struct AttentionTile {
-  alignas(64) int8_t queries[kRowsAttention][kMaxHeadDim * 2 + kRowGap];  // signed bytes or bf16, times scale and log2(e)
+  // signed bytes or inputs of dot_bf16, times scale and log2(e)
+  alignas(64) int8_t queries[kRowsAttention][kMaxHeadDim * kBf16Bytes + kRowGap];
   float scales[kRowsAttention];
   int32_t biases[kRowsAttention];  // int8: kW8Bias * sum of the query
   float rest_scales[kRowsAttention];  // int8, keys that hold their values: of the second part
@@ -57,7 +58,7 @@ INLINE void quantize_query(AttentionTile& tile, int r, KvKind kind, const float*
   }
   const vf factor = set_f(scale * kLog2E);
   for (int i = 0; i < d; i += W) {
-    store_bf16(reinterpret_cast<uint16_t*>(tile.queries[r]) + i, mul(load_f(query + i), factor));
+    store_bf16_inputs(tile.queries[r] + i * kBf16Bytes, mul(load_f(query + i), factor));
   }
 }
 
@@ -71,7 +72,7 @@ INLINE void load_query(AttentionTile& tile, int r, KvKind kind, const HeadShape&
 template <int ROWS>
 struct AttentionState {
   alignas(64) float scores[ROWS][kChunkTokens];
-  alignas(64) int16_t weights[ROWS][kChunkTokens];  // int8 cache: fixed point; bf16 cache: bf16
+  alignas(64) int16_t weights[ROWS][kChunkTokens * kBf16Parts];  // int8 cache: fixed point of 16 bits; else inputs of dot_bf16
   alignas(64) float value_scales[kChunkTokens];
   alignas(64) float out[ROWS][kMaxHeadDim + kRowGap / sizeof(float)];
   float largest[ROWS], sum[ROWS], correction[ROWS], unit[ROWS];
@@ -83,6 +84,17 @@ INLINE void prefetch_pair(const uint8_t* data, size_t distance) {
   for (int i = 0; i < BYTES; i += 64) {
     prefetch_l2(data + i);
     prefetch_l2(data + distance + i);
+  }
+}
+
+// Adds the products of keys and queries for a pair of inputs, or for the number OF_PAIR of it.
+template <int OF_PAIR, int ROWS>
+INLINE void score_pair(const AttentionTile& tile, const uint8_t* keys, int pair, vf (&total)[ROWS][2]) {
+  const vi k0 = bf16_part(load_i(keys), OF_PAIR), k1 = bf16_part(load_i(keys + 4 * W), OF_PAIR);
+  UNROLL for (int r = 0; r < ROWS; r++) {
+    const vi q = bcast4(tile.queries[r] + (pair * kBf16Parts + OF_PAIR) * 4);
+    total[r][0] = dot_bf16(total[r][0], k0, q);
+    total[r][1] = dot_bf16(total[r][1], k1, q);
   }
 }
 
@@ -112,12 +124,8 @@ INLINE void score_block(const AttentionTile& tile, const uint8_t* piece, const u
           part[r][1] = dot_w8(part[r][1], k1, q);
         }
       } else {
-        const vi k0 = load_i(keys), k1 = load_i(keys + 4 * W);
-        UNROLL for (int r = 0; r < ROWS; r++) {
-          const vi q = bcast4(tile.queries[r] + i * 4);
-          total[r][0] = dot_bf16(total[r][0], k0, q);
-          total[r][1] = dot_bf16(total[r][1], k1, q);
-        }
+        score_pair<0>(tile, keys, i, total);
+        if constexpr (kBf16Parts == 2) score_pair<1>(tile, keys, i, total);
       }
     }
     if constexpr (kInt) {
@@ -195,7 +203,7 @@ INLINE vf weigh(const float* scores, const float* value_scales, const Seen& seen
       if constexpr (!FULL) scaled = select(seen.lanes(j), scaled, zero_f());
       store_s16(weights + j, round_i(scaled));
     } else {
-      store_bf16(reinterpret_cast<uint16_t*>(weights + j), p);
+      store_bf16_inputs(weights + j * kBf16Parts, p);
     }
   }
   return total;
@@ -235,11 +243,30 @@ INLINE Values values_of(const Heads& heads) {
   return {static_cast<size_t>(heads.dim) * kBlockTokens * (KV == KvKind::kInt8 ? 1 : 2), heads.dim, heads.dim};
 }
 
+// Adds the products of a pair of tokens, or of the number OF_PAIR of it: VECTORS vectors of values from `values` on, times
+// the weights at `at` of each row.
+template <KvKind KV, int OF_PAIR, class Sum, int ROWS, int VECTORS, int COUNT>
+INLINE void add_products(const int8_t* values, const int16_t (&weights)[ROWS][COUNT], int at, Sum (&sums)[ROWS][VECTORS]) {
+  vi x[VECTORS];
+  UNROLL for (int v = 0; v < VECTORS; v++) {
+    if constexpr (KV == KvKind::kInt8) x[v] = load_s8_as_s16(values + v * 2 * W);
+    else x[v] = bf16_part(load_i(values + v * 4 * W), OF_PAIR);
+  }
+  UNROLL for (int r = 0; r < ROWS; r++) {
+    const vi weight = bcast4(weights[r] + at);
+    UNROLL for (int v = 0; v < VECTORS; v++) {
+      if constexpr (KV == KvKind::kInt8) sums[r][v] = dot_s16(sums[r][v], x[v], weight);
+      else sums[r][v] = dot_bf16(sums[r][v], x[v], weight);
+    }
+  }
+}
+
 // Adds weights times values of chunk tokens [from, to) to VECTORS vectors of the output, from dimension `dim` on.
 template <KvKind KV, int ROWS, int VECTORS>
 INLINE void add_values(const Context& context, int chunk_begin, int from, int to, Values shape, int dim,
                        AttentionState<ROWS>& s) {
   constexpr bool kInt = KV == KvKind::kInt8;
+  constexpr int kParts = kInt ? 1 : kBf16Parts;
   vi part[ROWS][VECTORS];
   vf total[ROWS][VECTORS];
   UNROLL for (int r = 0; r < ROWS; r++) UNROLL for (int v = 0; v < VECTORS; v++) {
@@ -249,19 +276,11 @@ INLINE void add_values(const Context& context, int chunk_begin, int from, int to
   for (int token = from; token < to; token += kBlockTokens) {
     const uint8_t* values = context.piece((chunk_begin + token) / kBlockTokens) + shape.offset;
     for (int pair = 0; pair < kBlockTokens / 2; pair++) {
-      vi x[VECTORS];
-      UNROLL for (int v = 0; v < VECTORS; v++) {
-        const size_t at = static_cast<size_t>(pair * shape.pitch + dim + v * W) * 2;
-        if constexpr (kInt) x[v] = load_s8_as_s16(reinterpret_cast<const int8_t*>(values) + at);
-        else x[v] = load_i(values + at * 2);
-      }
-      UNROLL for (int r = 0; r < ROWS; r++) {
-        const vi weight = bcast4(&s.weights[r][token + pair * 2]);
-        UNROLL for (int v = 0; v < VECTORS; v++) {
-          if constexpr (kInt) part[r][v] = dot_s16(part[r][v], x[v], weight);
-          else total[r][v] = dot_bf16(total[r][v], x[v], weight);
-        }
-      }
+      const int8_t* first = reinterpret_cast<const int8_t*>(values) + static_cast<size_t>(pair * shape.pitch + dim) * (kInt ? 2 : 4);
+      const int weights = (token + pair * 2) * kParts;
+      if constexpr (kInt) add_products<KV, 0>(first, s.weights, weights, part);
+      else add_products<KV, 0>(first, s.weights, weights, total);
+      if constexpr (kParts == 2) add_products<KV, 1>(first, s.weights, weights + 2, total);
     }
   }
   UNROLL for (int r = 0; r < ROWS; r++) UNROLL for (int v = 0; v < VECTORS; v++) {

@@ -9,7 +9,7 @@ constexpr int kTasksPerThread = 4;                // at least, where the experts
 
 // Views `count` rows from `first` on as activations of their own, with `count` rows a slab.
 INLINE Activations part_of(const Activations& all, WeightKind kind, int first, int count) {
-  const size_t value_bytes = kind == WeightKind::kBf16 ? 2 : all.terms;
+  const size_t value_bytes = kind == WeightKind::kBf16 ? kBf16Bytes : all.terms;
   const size_t row_bytes = static_cast<size_t>(all.groups_pitch) * kW4Group * value_bytes;
   const size_t groups = static_cast<size_t>(first) * all.groups_pitch;
   return {all.values + first * row_bytes, all.scales + groups, all.biases + groups * all.terms, all.sums + groups,
@@ -18,7 +18,7 @@ INLINE Activations part_of(const Activations& all, WeightKind kind, int first, i
 
 INLINE void copy_row(WeightKind kind, int num_inputs, const Activations& from, int from_row, const Activations& to,
                      int to_row) {
-  const int num_slabs = num_inputs / (kind == WeightKind::kBf16 ? 32 : 64);
+  const int num_slabs = num_inputs / (kind == WeightKind::kBf16 ? kSlab : kDepth);
   for (int i = 0; i < num_slabs; i++) {
     __builtin_memcpy(row_values(to, i * to.num_rows + to_row), row_values(from, i * from.num_rows + from_row),
                      static_cast<size_t>(from.terms) * 64);

@@ -12,6 +12,8 @@ constexpr size_t kPrefetchAhead = 8192;
 constexpr int kMinRowsFromL2 = 5, kMaxTilesFromL2 = 3;
 constexpr int kPanelPasses = kPanel / (2 * W);  // of one tile
 
+constexpr int kBf16Bytes = 2 * kBf16Parts, kSlab = 64 / kBf16Bytes;  // of an input, and inputs of a row that lie together
+
 INLINE size_t slab_bytes(const Activations& inputs) { return inputs.num_rows * inputs.terms * 64; }
 INLINE int8_t* row_values(const Activations& inputs, size_t row) { return inputs.values + row * inputs.terms * 64; }
 
@@ -104,9 +106,16 @@ NOINLINE void tile_w8(const Tile& t) {
   }
 }
 
+// Slices of 8 inputs whose products fit in a sum of dot_w4: of each, a lane of 16 bits adds 4.
+constexpr int slices_of_sum(WeightKind kind) {
+  const int largest = 4 * 127 * (kind == WeightKind::kFp4 ? kFp4Steps[7] : 15);
+  return kW4SumBits == 32 || 4 * largest < 1 << 15 ? 4 : 2;
+}
+
 template <WeightKind KIND, int ROWS, int TERMS>
 NOINLINE void tile_w4(const Tile& t) {
   constexpr bool kHasMinima = KIND == WeightKind::kW4;
+  constexpr int kSlices = slices_of_sum(KIND);
   constexpr size_t kNibbleBytes = kPanel * kW4Group / 2, kGroupBytes = kNibbleBytes + (kHasMinima ? 4 : 2) * kPanel;
   Ahead<ROWS * TERMS> ahead(t.ahead, t.num_tiles);
   const auto steps = [](vi nibbles) { return KIND == WeightKind::kFp4 ? look_up(nibbles, kFp4Steps) : nibbles; };
@@ -117,12 +126,10 @@ NOINLINE void tile_w4(const Tile& t) {
     vf total[ROWS][2];
     UNROLL for (int r = 0; r < ROWS; r++) total[r][0] = total[r][1] = zero_f();
     for (int32_t g = 0; g < num_groups; g++, p += kGroupBytes, q += g % 2 ? kW4Group : t.pitch - kW4Group) {
-      vi part[ROWS][TERMS][2];
-      UNROLL for (int r = 0; r < ROWS; r++) {
-        UNROLL for (int term = 0; term < TERMS; term++) part[r][term][0] = part[r][term][1] = zero_i();
-      }
+      vi part[ROWS][TERMS][2], sums[ROWS][TERMS][2];
       ahead.fetch(static_cast<int>(kGroupBytes) / 64);
       UNROLL for (int u = 0; u < kW4Group / 8; u++) {
+        const bool is_first = u % kSlices == 0, is_last = u % kSlices == kSlices - 1;
         const uint8_t* slice = p + u * 4 * kPanel + lane * 4;
         const vi x0 = load_i(slice), x1 = load_i(slice + 4 * W);
         const vi low0 = steps(low_nibbles(x0)), high0 = steps(high_nibbles(x0));
@@ -131,8 +138,14 @@ NOINLINE void tile_w4(const Tile& t) {
           UNROLL for (int term = 0; term < TERMS; term++) {
             const int8_t* at = q + (r * TERMS + term) * kDepth + u * 8;
             const vi b = bcast4(at), c = bcast4(at + 4);
-            part[r][term][0] = dot_w4(dot_w4(part[r][term][0], low0, b), high0, c);
-            part[r][term][1] = dot_w4(dot_w4(part[r][term][1], low1, b), high1, c);
+            vi* sum = sums[r][term];
+            sum[0] = dot_w4(is_first ? mul_w4(low0, b) : dot_w4(sum[0], low0, b), high0, c);
+            sum[1] = dot_w4(is_first ? mul_w4(low1, b) : dot_w4(sum[1], low1, b), high1, c);
+            if (!is_last) continue;
+            UNROLL for (int half = 0; half < 2; half++) {
+              const vi wide = widen_w4(sum[half]);
+              part[r][term][half] = u < kSlices ? wide : add_i(part[r][term][half], wide);
+            }
           }
         }
       }
@@ -170,16 +183,18 @@ NOINLINE void tile_bf16(const Tile& t) {
     const int8_t* q = t.values;
     vf total[ROWS][2];
     UNROLL for (int r = 0; r < ROWS; r++) total[r][0] = total[r][1] = zero_f();
-    for (int32_t slab = 0; slab < t.k / 32; slab++, q += t.pitch) {
-      for (int i = 0; i < 64; i += 16) {
+    for (int32_t slab = 0; slab < t.k / kSlab; slab++, q += t.pitch) {
+      for (int i = 0; i < 16; i += 4 * kBf16Parts) {
         ahead.fetch(16 * kPanel / 64);
-        UNROLL for (int u = 0; u < 16; u += 4, p += 4 * kPanel) {
-          const vi w0 = load_i(p), w1 = load_i(p + 4 * W);
+        UNROLL for (int u = 0; u < 4 * kBf16Parts; u++) {
+          const int part = u % kBf16Parts;
+          const vi w0 = bf16_part(load_i(p), part), w1 = bf16_part(load_i(p + 4 * W), part);
           UNROLL for (int r = 0; r < ROWS; r++) {
-            const vi b = bcast4(q + r * 64 + i + u);
+            const vi b = bcast4(q + r * 64 + (i + u) * 4);
             total[r][0] = dot_bf16(total[r][0], w0, b);
             total[r][1] = dot_bf16(total[r][1], w1, b);
           }
+          if (part == kBf16Parts - 1) p += 4 * kPanel;
         }
       }
     }
@@ -191,8 +206,9 @@ NOINLINE void tile_bf16(const Tile& t) {
 }
 
 // The largest number of rows of a tile.
-INLINE int tile_rows(WeightKind kind, int terms) {
-  return kind == WeightKind::kBf16 ? kRowsBf16 : terms == 1 ? kRowsInt : kRowsTwoTerms;
+constexpr int tile_rows(WeightKind kind, int terms) {
+  if (kind == WeightKind::kBf16) return kRowsBf16;
+  return terms == 2 ? kRowsTwoTerms : has_nibbles(kind) ? kRowsNibbles : kRowsInt;
 }
 
 template <WeightKind KIND, int TERMS, int ROWS>
@@ -207,7 +223,7 @@ INLINE void run_tile(const Tile& tile, int rows) {
 
 template <WeightKind KIND>
 INLINE void run_int_tile(const Tile& tile, int terms, int rows) {
-  return terms == 1 ? run_tile<KIND, 1, kRowsInt>(tile, rows) : run_tile<KIND, 2, kRowsTwoTerms>(tile, rows);
+  return terms == 1 ? run_tile<KIND, 1, tile_rows(KIND, 1)>(tile, rows) : run_tile<KIND, 2, tile_rows(KIND, 2)>(tile, rows);
 }
 
 NOINLINE void run_tile(WeightKind kind, int terms, const Tile& tile, int rows) {
@@ -225,7 +241,8 @@ NOINLINE void run_tile(WeightKind kind, int terms, const Tile& tile, int rows) {
 template <class Epilogue>
 INLINE void gemm(const Matrix& matrix, const Activations& inputs, int first_row, int num_rows, int panel_begin,
                  int panel_end, const Epilogue& epilogue) {
-  constexpr int kMaxRows = kRowsInt > kRowsBf16 ? kRowsInt : kRowsBf16;
+  constexpr int kMaxRows = 12;
+  static_assert(kRowsInt <= kMaxRows && kRowsNibbles <= kMaxRows && kRowsBf16 <= kMaxRows);
   alignas(64) float out[kMaxRows * kPanel];
   const int limit = tile_rows(matrix.kind, inputs.terms);
   const int num_tiles = (num_rows + limit - 1) / limit;

@@ -55,7 +55,7 @@ int64_t probe_compute(WeightKind kind, int64_t num_rounds) {
   if (has_nibbles(kind)) {
     return probe_dots(num_rounds, zero_i(), 8, [&](vi sum, vi b) { return dot_w4(sum, w, b); });
   }
-  return probe_dots(num_rounds, zero_f(), 4, [&](vf sum, vi b) { return dot_bf16(sum, w, b); });
+  return probe_dots(num_rounds, zero_f(), 4 / kBf16Parts, [&](vf sum, vi b) { return dot_bf16(sum, w, b); });
 }
 
 void probe_read(const uint8_t* data, size_t num_bytes) {

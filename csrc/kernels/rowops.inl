@@ -215,9 +215,9 @@ INLINE void quantize_row(WeightKind kind, const float* x, int count, const Activ
   const size_t slab = slab_bytes(inputs);
   int8_t* out = row_values(inputs, static_cast<size_t>(row));
   if (kind == WeightKind::kBf16) {
-    out += first / 32 * slab;
-    for (int i = 0; i < count; i += 32, out += slab) {
-      for (int j = 0; j < 32; j += W) store_bf16(reinterpret_cast<uint16_t*>(out) + j, load_f(x + i + j));
+    out += first / kSlab * slab;
+    for (int i = 0; i < count; i += kSlab, out += slab) {
+      for (int j = 0; j < kSlab; j += W) store_bf16_inputs(out + j * kBf16Bytes, load_f(x + i + j));
     }
     return;
   }

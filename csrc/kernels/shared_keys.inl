@@ -29,11 +29,23 @@ INLINE void quantize_shared_query(AttentionTile& tile, int r, KvKind kind, const
   alignas(64) float padded[kMaxHeadDim] = {};
   __builtin_memcpy(padded, query, static_cast<size_t>(heads.value_dim) * sizeof(float));
   __builtin_memcpy(padded + first, query + heads.value_dim, static_cast<size_t>(heads.dim - heads.value_dim) * sizeof(float));
-  quantize_query(tile, r, kind, padded, kind == KvKind::kInt8 ? first : d, scale);
-  if (kind != KvKind::kInt8) return;
+  if (kind == KvKind::kBf16) {
+    const vf factor = set_f(scale * kLog2E);
+    for (int i = 0; i < d; i += W) {
+      store_bf16(reinterpret_cast<uint16_t*>(tile.queries[r]) + i, mul(load_f(padded + i), factor));
+    }
+    return;
+  }
+  quantize_query(tile, r, kind, padded, first, scale);
   int32_t total;
   tile.rest_scales[r] = quantize_s8(padded + first, d - first, tile.queries[r] + first, &total) * (scale * kLog2E);
   tile.rest_biases[r] = kW8Bias * total;
+}
+
+// Adds the products of both numbers of pairs of bf16.
+INLINE vf dot_pairs(vf acc, vi w, vi b) {
+  acc = dot_bf16(acc, bf16_part(w, 0), bf16_part(b, 0));
+  return kBf16Parts == 2 ? dot_bf16(acc, bf16_part(w, 1), bf16_part(b, 1)) : acc;
 }
 
 constexpr int kGroupPairs = W / 2;  // token pairs whose scores are a vector
@@ -64,7 +76,7 @@ INLINE void multiply_pairs(const AttentionTile& tile, const uint8_t* keys, const
         const vi q = load_twice(tile.queries[r] + i * kBytes);
         UNROLL for (int p = 0; p < kPairs; p++) {
           if constexpr (kInt) part[r][p] = dot_w8(part[r][p], signed_w8(key[p]), q);
-          else total[r][p] = dot_bf16(total[r][p], key[p], q);
+          else total[r][p] = dot_pairs(total[r][p], key[p], q);
         }
       }
     }

@@ -3,11 +3,14 @@
 
 constexpr int W = 8;
 constexpr int kRowsInt = 3;
+constexpr int kRowsNibbles = 4;
 constexpr int kRowsTwoTerms = 2;
-constexpr int kRowsBf16 = 4;
+constexpr int kRowsBf16 = 6;
+constexpr int kBf16Parts = 2;
 constexpr int kRowsAttention = 4;
 constexpr int kWideAttentionRows = 2;
 constexpr int kW8Bias = 0;  // dot_w8 is signed here
+constexpr int kW4SumBits = 16;
 
 using vf = __m256;
 using vi = __m256i;
@@ -99,16 +102,25 @@ INLINE vi select_i(vmask m, vi a, vi b) { return _mm256_blendv_epi8(b, a, _mm256
 INLINE void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
 INLINE void prefetch_l2(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 
-INLINE vi add_pairs(vi acc, vi products16) {
-  return _mm256_add_epi32(acc, _mm256_madd_epi16(products16, _mm256_set1_epi16(1)));
+// NOTE: assembly, because GCC 12 turns sums of intrinsics into trees and spills all products (two thirds of the speed).
+INLINE vi add_s16(vi acc, vi x) {
+  asm("vpaddw %1, %0, %0" : "+x"(acc) : "x"(x));
+  return acc;
 }
+INLINE vi add_s32(vi acc, vi x) {
+  asm("vpaddd %1, %0, %0" : "+x"(acc) : "x"(x));
+  return acc;
+}
+INLINE vi sum_pairs(vi products16) { return _mm256_madd_epi16(products16, _mm256_set1_epi16(1)); }
 // Exact: |w| <= 127 and |b| <= 127, so two products fit in 16 bits.
 INLINE w8_t signed_w8(vi a) { return {a, _mm256_abs_epi8(a)}; }
 INLINE w8_t load_w8(const uint8_t* p) { return signed_w8(_mm256_xor_si256(load_i(p), _mm256_set1_epi8(-128))); }
 INLINE vi dot_w8(vi acc, w8_t w, vi b) {
-  return add_pairs(acc, _mm256_maddubs_epi16(w.magnitude, _mm256_sign_epi8(b, w.weight)));
+  return add_s32(acc, sum_pairs(_mm256_maddubs_epi16(w.magnitude, _mm256_sign_epi8(b, w.weight))));
 }
-INLINE vi dot_w4(vi acc, vi w, vi b) { return add_pairs(acc, _mm256_maddubs_epi16(w, b)); }
+INLINE vi mul_w4(vi w, vi b) { return _mm256_maddubs_epi16(w, b); }
+INLINE vi dot_w4(vi acc, vi w, vi b) { return add_s16(acc, mul_w4(w, b)); }
+INLINE vi widen_w4(vi sums) { return sum_pairs(sums); }
 INLINE vi low_nibbles(vi a) { return _mm256_and_si256(a, _mm256_set1_epi8(15)); }
 INLINE vi high_nibbles(vi a) { return _mm256_and_si256(_mm256_srli_epi16(a, 4), _mm256_set1_epi8(15)); }
 // Bytes of a table of 16 at the indices in `nibbles`.
@@ -116,18 +128,20 @@ INLINE vi look_up(vi nibbles, const uint8_t* table) {
   const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(table));
   return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(half), nibbles);
 }
-INLINE vi dot_s16(vi acc, vi w, vi b) { return _mm256_add_epi32(acc, _mm256_madd_epi16(w, b)); }
+INLINE vi dot_s16(vi acc, vi w, vi b) { return add_s32(acc, _mm256_madd_epi16(w, b)); }
 
-INLINE vf dot_bf16(vf acc, vi w, vi b) {
-  const vi high = _mm256_set1_epi32(static_cast<int32_t>(0xffff0000u));
-  vf w0 = _mm256_castsi256_ps(_mm256_slli_epi32(w, 16)), b0 = _mm256_castsi256_ps(_mm256_slli_epi32(b, 16));
-  vf w1 = _mm256_castsi256_ps(_mm256_and_si256(w, high)), b1 = _mm256_castsi256_ps(_mm256_and_si256(b, high));
-  return _mm256_fmadd_ps(w1, b1, _mm256_fmadd_ps(w0, b0, acc));
+INLINE vi bf16_part(vi pairs, int part) {
+  return part == 0 ? _mm256_slli_epi32(pairs, 16) : _mm256_and_si256(pairs, _mm256_set1_epi32(static_cast<int32_t>(0xffff0000u)));
+}
+INLINE vf dot_bf16(vf acc, vi w, vi b) { return _mm256_fmadd_ps(_mm256_castsi256_ps(w), _mm256_castsi256_ps(b), acc); }
+// Rounded to bf16 in the upper halves; the lower ones are arbitrary.
+INLINE vi bf16_bits(vf a) {
+  const vi bits = _mm256_castps_si256(a), odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  return _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
 }
 INLINE void store_bf16(uint16_t* p, vf a) {
-  vi bits = _mm256_castps_si256(a);
-  vi odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-  vi rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
-  __m128i packed = _mm_packus_epi32(_mm256_castsi256_si128(rounded), _mm256_extracti128_si256(rounded, 1));
+  const vi rounded = _mm256_srli_epi32(bf16_bits(a), 16);
+  const __m128i packed = _mm_packus_epi32(_mm256_castsi256_si128(rounded), _mm256_extracti128_si256(rounded, 1));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), packed);
 }
+INLINE void store_bf16_inputs(void* p, vf a) { store_i(p, bf16_part(bf16_bits(a), 1)); }

@@ -4,11 +4,14 @@
 
 constexpr int W = 16;              // fp32 lanes of a vector
 constexpr int kRowsInt = 8;        // rows of an integer GEMM tile, bounded by the registers
+constexpr int kRowsNibbles = 8;    // likewise, with weights of 4 bits
 constexpr int kRowsTwoTerms = 5;   // likewise, with two bytes for each input
-constexpr int kRowsBf16 = HEADRACE_NATIVE_BF16 ? 12 : 6;
+constexpr int kRowsBf16 = 12;
+constexpr int kBf16Parts = HEADRACE_NATIVE_BF16 ? 1 : 2;  // dot_bf16 multiplies pairs of bf16, or single numbers as fp32
 constexpr int kRowsAttention = 12;
 constexpr int kWideAttentionRows = 6;  // up to here P x V keeps four vectors per row in registers, above it two
 constexpr int kW8Bias = -128;      // dot_w8 reads the weight as unsigned w + 128: sums start at kW8Bias * sum(b)
+constexpr int kW4SumBits = 32;     // of a lane of dot_w4
 
 using vf = __m512;
 using vi = __m512i;
@@ -98,8 +101,11 @@ INLINE vi dot_unsigned(vi acc, vi w, vi b) {
 INLINE w8_t load_w8(const uint8_t* p) { return _mm512_loadu_si512(p); }
 INLINE w8_t signed_w8(vi a) { return _mm512_xor_si512(a, _mm512_set1_epi8(-128)); }  // of signed weights
 INLINE vi dot_w8(vi acc, w8_t w, vi b) { return dot_unsigned(acc, w, b); }
-// Four products of a nibble (0..15) and a signed byte per lane.
+// Products of steps (unsigned bytes) and signed bytes, four of them in 32 bits. Before lanes of kW4SumBits overflow,
+// widen_w4 makes 32 bits of them.
+INLINE vi mul_w4(vi w, vi b) { return dot_unsigned(zero_i(), w, b); }
 INLINE vi dot_w4(vi acc, vi w, vi b) { return dot_unsigned(acc, w, b); }
+INLINE vi widen_w4(vi sums) { return sums; }
 INLINE vi low_nibbles(vi a) { return _mm512_and_si512(a, _mm512_set1_epi8(15)); }
 INLINE vi high_nibbles(vi a) { return _mm512_and_si512(_mm512_srli_epi16(a, 4), _mm512_set1_epi8(15)); }
 // Bytes of a table of 16 at the indices in `nibbles`.
@@ -113,6 +119,8 @@ INLINE vi dot_s16(vi acc, vi w, vi b) {
 }
 
 #if HEADRACE_NATIVE_BF16
+// The factor of dot_bf16 in a vector of pairs: all of it, or its first or second numbers.
+INLINE vi bf16_part(vi pairs, int) { return pairs; }
 INLINE vf dot_bf16(vf acc, vi w, vi b) {
   asm("vdpbf16ps %2, %1, %0" : "+v"(acc) : "v"(w), "v"(b));
   return acc;
@@ -120,17 +128,20 @@ INLINE vf dot_bf16(vf acc, vi w, vi b) {
 INLINE void store_bf16(uint16_t* p, vf a) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), (__m256i)_mm512_cvtneps_pbh(a));
 }
+// Rounds to bf16 and stores numbers as the other factor.
+INLINE void store_bf16_inputs(void* p, vf a) { store_bf16(static_cast<uint16_t*>(p), a); }
 #else
-INLINE vf dot_bf16(vf acc, vi w, vi b) {
-  const vi high = _mm512_set1_epi32(static_cast<int32_t>(0xffff0000u));
-  vf w0 = _mm512_castsi512_ps(_mm512_slli_epi32(w, 16)), b0 = _mm512_castsi512_ps(_mm512_slli_epi32(b, 16));
-  vf w1 = _mm512_castsi512_ps(_mm512_and_si512(w, high)), b1 = _mm512_castsi512_ps(_mm512_and_si512(b, high));
-  return _mm512_fmadd_ps(w1, b1, _mm512_fmadd_ps(w0, b0, acc));
+INLINE vi bf16_part(vi pairs, int part) {
+  return part == 0 ? _mm512_slli_epi32(pairs, 16) : _mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int32_t>(0xffff0000u)));
+}
+INLINE vf dot_bf16(vf acc, vi w, vi b) { return _mm512_fmadd_ps(_mm512_castsi512_ps(w), _mm512_castsi512_ps(b), acc); }
+// Rounded to bf16 in the upper halves; the lower ones are arbitrary.
+INLINE vi bf16_bits(vf a) {
+  const vi bits = _mm512_castps_si512(a), odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  return _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
 }
 INLINE void store_bf16(uint16_t* p, vf a) {
-  vi bits = _mm512_castps_si512(a);
-  vi odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-  vi rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(rounded));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(_mm512_srli_epi32(bf16_bits(a), 16)));
 }
+INLINE void store_bf16_inputs(void* p, vf a) { store_i(p, bf16_part(bf16_bits(a), 1)); }
 #endif

@@ -4,11 +4,14 @@
 
 constexpr int W = 4;
 constexpr int kRowsInt = 4;
+constexpr int kRowsNibbles = 4;
 constexpr int kRowsTwoTerms = 2;
 constexpr int kRowsBf16 = 4;
+constexpr int kBf16Parts = 2;
 constexpr int kRowsAttention = 4;
 constexpr int kWideAttentionRows = 2;
 constexpr int kW8Bias = 0;
+constexpr int kW4SumBits = 32;
 
 typedef float vf __attribute__((vector_size(16)));
 typedef int32_t vi __attribute__((vector_size(16)));
@@ -135,7 +138,9 @@ INLINE vi dot_signed(vi acc, vi w, vi b) {
 INLINE w8_t signed_w8(vi a) { return a; }
 INLINE w8_t load_w8(const uint8_t* p) { return load_i(p) ^ static_cast<int32_t>(0x80808080u); }
 INLINE vi dot_w8(vi acc, w8_t w, vi b) { return dot_signed(acc, w, b); }
+INLINE vi mul_w4(vi w, vi b) { return dot_signed(zero_i(), w, b); }
 INLINE vi dot_w4(vi acc, vi w, vi b) { return dot_signed(acc, w, b); }
+INLINE vi widen_w4(vi sums) { return sums; }
 INLINE vi low_nibbles(vi a) { return a & 0x0f0f0f0f; }
 INLINE vi high_nibbles(vi a) { return (a >> 4) & 0x0f0f0f0f; }
 // Bytes of a table of 16 at the indices in `nibbles`.
@@ -149,15 +154,12 @@ INLINE vi look_up(vi nibbles, const uint8_t* table) {
 INLINE vi dot_s16(vi acc, vi w, vi b) {
   return acc + ((w << 16) >> 16) * ((b << 16) >> 16) + (w >> 16) * (b >> 16);
 }
-INLINE vf dot_bf16(vf acc, vi w, vi b) {
-  const vi high = set_i(static_cast<int32_t>(0xffff0000u));
-  return (acc + (vf)(w << 16) * (vf)(b << 16)) + (vf)(w & high) * (vf)(b & high);
-}
+INLINE vi bf16_part(vi pairs, int part) { return part == 0 ? pairs << 16 : pairs & static_cast<int32_t>(0xffff0000u); }
+INLINE vf dot_bf16(vf acc, vi w, vi b) { return acc + (vf)w * (vf)b; }
+// Rounded to bf16 in the upper halves; the lower ones are arbitrary.
+INLINE vi bf16_bits(vf a) { return (vi)((vu)a + 0x7fff + (((vu)a >> 16) & 1)); }
 INLINE void store_bf16(uint16_t* p, vf a) {
-  for (int i = 0; i < W; i++) {
-    float value = a[i];
-    uint32_t bits;
-    __builtin_memcpy(&bits, &value, 4);
-    p[i] = static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-  }
+  const vu rounded = (vu)bf16_bits(a) >> 16;
+  for (int i = 0; i < W; i++) p[i] = static_cast<uint16_t>(rounded[i]);
 }
+INLINE void store_bf16_inputs(void* p, vf a) { store_i(p, bf16_part(bf16_bits(a), 1)); }

@@ -50,6 +50,11 @@ def has_native_bf16(isa: str | None = None) -> bool:
         raise SettingsError(f"The native runtime cannot run this model with these settings: {exc}.") from exc
 
 
+def is_fastest_in_w4a8(isa: str | None = None) -> bool:
+    """Return whether w4a8 is the fastest format of `isa` at every batch size: without VNNI, wide weights are slow."""
+    return (isa or _native.available_isas()[0]) == "avx2"
+
+
 def default_threads(sys_fs: Path = Path("/sys")) -> int:
     """Return the physical cores this process may use, by affinity and cgroup quota; hyperthreads do not help."""
     topology = "devices/system/cpu/cpu{}/topology/thread_siblings_list"
@@ -67,7 +72,9 @@ def _reason(isa: str, machine: str) -> str:
         bf16 = "native" if _native.has_native_bf16(isa) else "emulated (no AVX512_BF16)"
         return f"the CPU has AVX-512 with VNNI; bf16 products are {bf16}"
     if isa == "avx2":
-        return "the CPU has AVX2, FMA and F16C, but not AVX-512 with VNNI"
+        return (
+            "the CPU has AVX2, FMA and F16C, but not AVX-512 with VNNI; w4a8 is its fastest format at every batch size"
+        )
     if machine.lower() not in {"x86_64", "amd64"}:
         return f"there are no special kernels for {machine}"
     return "the CPU has neither AVX-512 with VNNI nor AVX2 with FMA and F16C"

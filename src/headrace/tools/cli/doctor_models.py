@@ -68,11 +68,15 @@ def check_families() -> Iterator[Finding]:
 def check_formats() -> Iterator[Finding]:
     """Report the formats that `--dtype auto` selects on this machine for a small and a large model."""
     try:
-        from headrace.inference.runner.cpu import has_native_bf16
+        from headrace.inference.runner.cpu import has_native_bf16, is_fastest_in_w4a8
         from headrace.inference.runner.memory import available_memory_bytes
     except ImportError:
         return
-    machine = Machine(available_bytes=available_memory_bytes(), has_native_bf16=has_native_bf16())
+    machine = Machine(
+        available_bytes=available_memory_bytes(),
+        has_native_bf16=has_native_bf16(),
+        is_fastest_in_w4a8=is_fastest_in_w4a8(),
+    )
     for num_parameters, size in ((SMALL_MODEL_PARAMETERS // 2, "0.5 B"), (SMALL_MODEL_PARAMETERS * 3, "3 B")):
         chosen = {
             bits: choose_formats("auto", "auto", num_parameters=num_parameters, stored_bits=bits, machine=machine)

@@ -88,7 +88,7 @@ def fit(
 def _make_report(
     model: str, settings: ServerSettings, facts: CheckpointFacts, available: int, bandwidth: float
 ) -> Report:
-    from headrace.inference.runner.cpu import has_native_bf16
+    from headrace.inference.runner.cpu import has_native_bf16, is_fastest_in_w4a8
     from headrace.inference.runner.decode_speed import decode_bytes
     from headrace.inference.runner.plan import plan_runner
 
@@ -113,7 +113,9 @@ def _make_report(
         num_parameters=facts.spec.num_parameters,
         stored_bits=facts.stored_bits,
         is_mixed="w8" in facts.layer_formats.values(),
-        machine=Machine(available_bytes=available, has_native_bf16=has_native_bf16()),
+        machine=Machine(
+            available_bytes=available, has_native_bf16=has_native_bf16(), is_fastest_in_w4a8=is_fastest_in_w4a8()
+        ),
     )
     speeds = [
         decode_bytes(

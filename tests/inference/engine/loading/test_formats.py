@@ -71,6 +71,21 @@ def test_large_float_models_run_in_8_bits_where_bf16_is_emulated() -> None:
     assert chosen(SMALL, 16, EMULATED) == ("bf16", "bf16")
 
 
+@pytest.mark.parametrize(
+    ("stored_bits", "reason"),
+    [
+        (4, "w4a8 matches the file's 4-bit weights, the fastest format on this CPU"),
+        (8, "w8a8 matches the file's 8-bit weights; w4a8 is faster on this CPU, less accurately"),
+    ],
+)
+def test_on_avx2_the_reason_of_a_large_model_names_the_fastest_format(stored_bits: int, reason: str) -> None:
+    machine = Machine(available_bytes=1 << 40, has_native_bf16=False, is_fastest_in_w4a8=True)
+    formats = choose_formats("auto", "auto", num_parameters=LARGE, stored_bits=stored_bits, machine=machine)
+    assert formats.reason == reason
+    small = choose_formats("auto", "auto", num_parameters=SMALL, stored_bits=stored_bits, machine=machine)
+    assert "fast" not in small.reason
+
+
 def test_a_smaller_format_is_chosen_and_reported_when_memory_is_short() -> None:
     machine = Machine(available_bytes=12 << 30, has_native_bf16=True)
     formats = choose_formats("auto", "auto", num_parameters=LARGE, stored_bits=16, machine=machine)

@@ -56,7 +56,7 @@ def plan_engine(config: EngineConfig, model: Model, *, max_model_len: int | None
         InsufficientMemory: The model does not fit.
     """
     # The native module is not needed for the pure part of this file.
-    from headrace.inference.runner.cpu import has_native_bf16
+    from headrace.inference.runner.cpu import has_native_bf16, is_fastest_in_w4a8
     from headrace.inference.runner.packing import layer_formats_of
     from headrace.inference.runner.plan import plan_runner
 
@@ -69,7 +69,11 @@ def plan_engine(config: EngineConfig, model: Model, *, max_model_len: int | None
         config.kv_dtype,
         num_parameters=model.spec.num_parameters,
         stored_bits=dominant_bits(model.weights, expected_shapes(model.spec)),
-        machine=Machine(available_bytes=budget.usable_bytes, has_native_bf16=has_native_bf16(config.isa)),
+        machine=Machine(
+            available_bytes=budget.usable_bytes,
+            has_native_bf16=has_native_bf16(config.isa),
+            is_fastest_in_w4a8=is_fastest_in_w4a8(config.isa),
+        ),
         is_mixed="w8" in layer_formats.values(),
     )
     runner = plan_runner(
