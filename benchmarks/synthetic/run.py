@@ -15,6 +15,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -155,13 +156,19 @@ def main() -> None:
     result["machine"] = describe_machine()
     versions = {name: version_of(folder) for name, folder in tools.items()} | arguments.versions
     facts = {"date": time.strftime("%Y-%m-%d"), "versions": versions}
-    for name in arguments.shapes:
-        result["models"][name] = facts | measure(name, engines, arguments)
+    parts = [("models", name, partial(measure, name, engines, arguments)) for name in arguments.shapes]
+    if LLAMACPP in tools:
+        server = tools[LLAMACPP] / "llama-server"
+        parts += [("chats", name, partial(hold_chat, name, server, arguments)) for name in arguments.chats]
+    failed = 0
+    for kind, name, run in parts:
+        try:
+            result[kind][name] = facts | run()
+        except Exception as error:  # noqa: BLE001 - the other models are measured all the same
+            failed += 1
+            print(f"{name} ({kind}) failed: {error}", flush=True)
         results.write_result(file, result, page(result))
-    for name in arguments.chats if LLAMACPP in tools else []:
-        result["chats"][name] = facts | hold_chat(name, tools[LLAMACPP] / "llama-server", arguments)
-        results.write_result(file, result, page(result))
-    results.write_result(file, result, page(result))
+    raise SystemExit(min(failed, 1))
 
 
 if __name__ == "__main__":

@@ -175,7 +175,7 @@ class GemmaSize:
             "attention.sliding_window_pattern": [not self.is_full(index) for index in indices],
             "attention.shared_kv_layers": count - self.own(count),
             "embedding_length_per_layer_input": self.embedding,
-            "feed_forward_length": [self.inner_of(index, count) for index in indices],
+            "feed_forward_length": [self.inner_of(index, count) for index in indices] if self.shared else self.inner,
             "final_logit_softcapping": 30.0,
             "rope.dimension_count": 512,
             "rope.dimension_count_swa": 256,
