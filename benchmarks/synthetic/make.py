@@ -185,7 +185,7 @@ def blocks_of(tensor: Tensor, rng: np.random.Generator, *, rows: int) -> npt.NDA
     """Return random rows of a tensor: blocks with one scale, or floats."""
     columns = tensor.dims[-1]
     if tensor.kind is Type.F32:
-        if len(tensor.dims) == 1 or columns == 1:
+        if 1 in (len(tensor.dims), tensor.dims[0], columns):
             # States fade: the factors of their decay are negative.
             return np.full((*tensor.dims[:-1], columns), -1 if tensor.name.endswith("ssm_a") else 1, np.float32)
         return rng.standard_normal((rows, columns), dtype=np.float32)

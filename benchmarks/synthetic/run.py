@@ -155,7 +155,11 @@ def main() -> None:
     result = {"models": {}, "chats": {}} | (json.loads(file.read_text()) if file.exists() else {})
     result["machine"] = describe_machine()
     versions = {name: version_of(folder) for name, folder in tools.items()} | arguments.versions
-    facts = {"date": time.strftime("%Y-%m-%d"), "versions": versions}
+    served = {name: version for name, version in versions.items() if name == LLAMACPP}
+    facts = {
+        kind: {"date": time.strftime("%Y-%m-%d"), "versions": known}
+        for kind, known in (("models", versions), ("chats", served))
+    }
     parts = [("models", name, partial(measure, name, engines, arguments)) for name in arguments.shapes]
     if LLAMACPP in tools:
         server = tools[LLAMACPP] / "llama-server"
@@ -163,7 +167,7 @@ def main() -> None:
     failed = 0
     for kind, name, run in parts:
         try:
-            result[kind][name] = facts | run()
+            result[kind][name] = facts[kind] | run()
         except Exception as error:  # noqa: BLE001 - the other models are measured all the same
             failed += 1
             print(f"{name} ({kind}) failed: {error}", flush=True)

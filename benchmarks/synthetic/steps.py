@@ -135,7 +135,7 @@ def run_peer(engine: Engine, path: Path) -> dict[str, float]:
     """
     threads = str(physical_cores())
     command = [f"{engine.tools}/llama-batched-bench", "-m", str(path), "-t", threads, "-tb", threads, *engine.options]
-    context = ["-c", str(8 * (PROMPT + STEPS))]
+    context = ["-c", str(max(1024, 8 * (PROMPT + STEPS)))]
     try:
         decoded = _run([*command, *context, "-npp", str(PROMPT), "-ntg", str(STEPS), "-npl", "1,8"])
         prompt = _run([*command, *context, "-npp", "512", "-ntg", "1", "-npl", "1"])

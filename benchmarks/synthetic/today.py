@@ -10,7 +10,7 @@ from dataclasses import dataclass
 Dims = tuple[int, ...]
 Value = bool | int | float | list[int] | list[bool]
 
-FLOATS = frozenset({"ffn_gate_inp", "ssm_conv1d", "ssm_a", "ssm_d", "shortconv.conv"})
+FLOATS = frozenset({"ffn_gate_inp", "ssm_conv1d", "ssm_a", "ssm_d", "ssm_norm", "shortconv.conv"})
 """Tensors with more than one dimension that files keep in 32 bits."""
 BYTES = frozenset({"token_embd", "output", "ssm_alpha", "ssm_beta", "per_layer_model_proj"})
 """Tensors that files keep in 8 bits."""
