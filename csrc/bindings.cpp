@@ -64,6 +64,7 @@ void bind_config(nb::module_& m) {
       .def_rw("delta_value_dim", &ModelConfig::delta_value_dim)
       .def_rw("delta_taps", &ModelConfig::delta_taps)
       .def_rw("delta_is_tiled", &ModelConfig::delta_is_tiled)
+      .def_rw("delta_by_channel", &ModelConfig::delta_by_channel)
       .def_rw("delta_beta_scale", &ModelConfig::delta_beta_scale)
       .def_rw("delta_norm_eps", &ModelConfig::delta_norm_eps)
       .def_rw("conv_bias", &ModelConfig::conv_bias)

@@ -135,6 +135,8 @@ void check_delta(const ModelConfig& config) {
     require(size > 0 && size % 16 == 0 && size <= kMaxHeadDim,
             "a head of the delta rule has " + std::to_string(size) + " numbers; expected a multiple of 16 up to 512");
   }
+  require(!config.delta_by_channel || int64_t{1} * config.delta_value_heads * config.delta_value_dim % kDepth == 0,
+          "the delta rule with decays by channel needs a multiple of 64 values");
 }
 
 void check_ssd(const ModelConfig& config) {

@@ -27,6 +27,7 @@ struct ModelConfig {
   std::vector<std::string> mixers;   // per layer: attention, conv, delta, ssd or none; empty: attention in all layers
   int32_t delta_key_heads = 0, delta_value_heads = 0, delta_key_dim = 0, delta_value_dim = 0, delta_taps = 0;
   bool delta_is_tiled = false;       // value heads lie as in the files of llama.cpp
+  bool delta_by_channel = false;     // decays of each number of a key, as in Kimi Delta Attention
   float delta_beta_scale = 1.0f, delta_norm_eps = 0.0f;
   bool attention_beside = false;     // layers that keep a state also have attention, of the same norm
   std::vector<bool> mlps;            // per layer; empty: all layers have an MLP

@@ -60,16 +60,21 @@ void add_attention(LayoutBuilder& builder, const ModelConfig& config, int32_t in
   if (config.mla.rank > 0) add_latents(builder, config, prefix, shape.num_heads);
 }
 
+void add_delta(LayoutBuilder& builder, const Delta& delta, const std::string& prefix) {
+  builder.add_vector(prefix + "mix_decay", delta.value_heads);
+  builder.add_vector(prefix + "mix_dt_bias", delta.value_heads * (delta.by_channel ? delta.key_dim : 1));
+  builder.add_vector(prefix + "mix_norm", delta.value_dim);
+  if (!delta.by_channel) return;
+  builder.add_vector(prefix + "mix_dt_b", delta.key_dim, delta.value_heads * delta.key_dim);
+  builder.add_vector(prefix + "mix_z_b", delta.value_dim, delta.value_heads * delta.key_dim);
+}
+
 void add_state_mixer(LayoutBuilder& builder, const Model& model, const StateLayer& state, const std::string& prefix,
                      bool has_bias, bool has_norm) {
   builder.add_vector(prefix + "mix_conv", state.channels, state.taps);
   if (has_bias) builder.add_vector(prefix + "mix_conv_bias", state.channels);
   if (state.num_gates > 0) builder.add_vector(prefix + "mix_small", model.hidden_padded, state.num_gates);
-  if (state.mixer == Mixer::kDelta) {
-    builder.add_vector(prefix + "mix_decay", state.delta.value_heads);
-    builder.add_vector(prefix + "mix_dt_bias", state.delta.value_heads);
-    builder.add_vector(prefix + "mix_norm", state.delta.value_dim);
-  }
+  if (state.mixer == Mixer::kDelta) add_delta(builder, state.delta, prefix);
   if (state.mixer != Mixer::kSsd) return;
   for (const char* name : {"mix_decay", "mix_dt_bias", "mix_skip"}) builder.add_vector(prefix + name, state.ssd.heads);
   if (has_norm) builder.add_vector(prefix + "mix_norm", state.ssd.num_values());

@@ -139,8 +139,10 @@ constexpr bool keeps_state(Mixer mixer) { return mixer != Mixer::kAttention && m
 struct Delta {
   int32_t key_heads, value_heads, key_dim, value_dim;
   bool is_tiled;  // value head h reads key head h % key_heads; otherwise those of a key head follow each other
+  bool by_channel;  // each number of a key has its own decay; decays and gates are products with a latent of key_dim numbers
   float beta_scale, norm_eps;
   const float *decay, *dt_bias, *norm;
+  const float *dt_b, *z_b;  // by channel: of each head [key_dim inputs][outputs]
 
   constexpr int key_head_of(int head) const {
     return is_tiled ? head % key_heads : head / (value_heads / key_heads);
@@ -149,8 +151,10 @@ struct Delta {
   constexpr int num_values() const { return value_heads * value_dim; }
   constexpr int value_padded() const { return static_cast<int>(round_up(value_dim, kPanel)); }
   constexpr int head_size() const { return key_dim * value_padded(); }  // numbers in the state of a value head
-  // Numbers in the memory of a thread: a state for draft tokens, and for kScanTokens tokens q, k, v and the output.
-  constexpr int scratch_size() const { return head_size() + kScanTokens * 2 * (key_dim + value_padded()); }
+  // Numbers in the memory of a thread: a state for draft tokens, and for kScanTokens tokens q, k, v and the output; by
+  // channel also the decays, and q and k times these.
+  constexpr int row_size() const { return 2 * (key_dim + value_padded()) + (by_channel ? 3 * key_dim : 0); }
+  constexpr int scratch_size() const { return head_size() + kScanTokens * row_size(); }
 };
 
 // The state space model of Mamba2 (`SsdSpec` of inference/models/mixers.py). A row of `mix_in` is z, x, B and C.
@@ -171,14 +175,16 @@ struct StateLayer {
   Mixer mixer;
   int32_t channels, taps;        // of the convolution; channels are padded
   int32_t num_gates;             // of a scan, in float32
+  int32_t num_latents;           // numbers of a row of `qkv`, from `first_latent` on, of which decays by channel are made
+  int32_t first_latent;
   int32_t num_units;             // parts of the work on a sequence that threads share; each has channels of its own
   int32_t conv_inputs, outputs;  // first numbers in a row of `qkv` of the inputs of the convolution and of `o`
   int32_t in_padded, row_size;   // outputs of `mix_in`, and numbers of a row of `qkv`
   int32_t mixed_padded;          // inputs of `o`
   size_t scan_size;              // numbers in the state of the scan
   // Places in a slot: the state of the scan, the inputs of the convolution for the last taps - 1 tokens, followed by those
-  // of draft tokens [token][channels], and the gates of draft tokens.
-  size_t scan, rows, gates;
+  // of draft tokens [token][channels], and the gates and the latents of draft tokens.
+  size_t scan, rows, gates, latents;
   Delta delta;
   const float* filter;           // [taps][channels]
   const float* filter_bias;      // null: there is none

@@ -138,6 +138,8 @@ void Runtime::connect_layer(const Layout& layout, int index) {
   layer.state.delta.decay = vector("mix_decay", has_delta);
   layer.state.delta.dt_bias = vector("mix_dt_bias", has_delta);
   layer.state.delta.norm = vector("mix_norm", has_delta);
+  layer.state.delta.dt_b = vector("mix_dt_b", has_delta && layer.state.delta.by_channel);
+  layer.state.delta.z_b = vector("mix_z_b", has_delta && layer.state.delta.by_channel);
   layer.o_bias = vector("o_bias", config_.o_bias && attends);
   const bool routed = has_mlp && config_.has_experts(index);
   const bool biased = has_mlp && (routed ? config_.expert_bias : config_.mlp_bias);
@@ -167,10 +169,11 @@ void Runtime::connect_layer(const Layout& layout, int index) {
     layer.latent_down = matrix("latent_down");
     layer.latent_up = matrix("latent_up");
   }
-  layer.q_a_norm = vector("q_a_norm", config_.mla.query_rank > 0);
-  layer.kv_a_norm = vector("kv_a_norm", config_.mla.rank > 0);
-  if (config_.mla.query_rank > 0) layer.q_b = matrix("q_b");
-  if (config_.mla.rank > 0) {
+  const bool has_latents = attends && config_.mla.rank > 0, has_query_latents = has_latents && config_.mla.query_rank > 0;
+  layer.q_a_norm = vector("q_a_norm", has_query_latents);
+  layer.kv_a_norm = vector("kv_a_norm", has_latents);
+  if (has_query_latents) layer.q_b = matrix("q_b");
+  if (has_latents) {
     layer.k_b = matrix("k_b");
     layer.v_b = matrix("v_b");
   }

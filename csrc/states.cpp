@@ -9,20 +9,30 @@ namespace headrace {
 
 namespace {
 
-// A row of the delta rule is q, k, v and z, in whose place is the result.
+// A row of the delta rule is q, k, v and z, in whose place is the result. By channel the latents of decays and gates take
+// the place of z, and the result follows.
 StateLayer delta_sizes(const ModelConfig& config) {
   StateLayer state{};
   state.mixer = Mixer::kDelta;
   state.delta = {config.delta_key_heads, config.delta_value_heads, config.delta_key_dim, config.delta_value_dim,
-                 config.delta_is_tiled,  config.delta_beta_scale,  config.delta_norm_eps, nullptr, nullptr, nullptr};
+                 config.delta_is_tiled,  config.delta_by_channel,  config.delta_beta_scale,
+                 config.delta_norm_eps,  nullptr, nullptr, nullptr, nullptr, nullptr};
   state.channels = 2 * state.delta.num_keys() + state.delta.num_values();
   state.taps = config.delta_taps;
-  state.num_gates = 2 * state.delta.value_heads;
   state.num_units = state.delta.key_heads;
-  state.outputs = state.channels;
   state.mixed_padded = static_cast<int32_t>(round_up(state.delta.num_values(), kDepth));
-  state.in_padded = state.row_size = static_cast<int32_t>(round_up(state.channels + state.mixed_padded, kPanel));
   state.scan_size = static_cast<size_t>(state.delta.value_heads) * state.delta.head_size();
+  if (state.delta.by_channel) {
+    state.num_gates = state.delta.value_heads;
+    state.num_latents = state.delta.key_dim;
+    state.first_latent = state.channels;
+    state.outputs = state.in_padded = static_cast<int32_t>(round_up(state.channels + 2 * state.num_latents, kPanel));
+    state.row_size = state.outputs + state.mixed_padded;
+    return state;
+  }
+  state.num_gates = 2 * state.delta.value_heads;
+  state.outputs = state.channels;
+  state.in_padded = state.row_size = static_cast<int32_t>(round_up(state.channels + state.mixed_padded, kPanel));
   return state;
 }
 
@@ -61,7 +71,7 @@ StateLayer conv_sizes(const ModelConfig& config) {
 
 constexpr int32_t kMaxDraftTokens = 1024;
 
-// Lays out a slot: for each layer its scan, the inputs of its convolution, and the gates of draft tokens.
+// Lays out a slot: for each layer its scan, the inputs of its convolution, and the gates and latents of draft tokens.
 std::vector<StateLayer> make_places(const ModelConfig& config, int32_t max_drafts, size_t* slot_floats) {
   std::vector<StateLayer> places;
   size_t used = 0;
@@ -76,6 +86,7 @@ std::vector<StateLayer> make_places(const ModelConfig& config, int32_t max_draft
       layer.scan = take(layer.scan_size);
       layer.rows = take(static_cast<size_t>(layer.taps - 1 + max_drafts) * layer.channels);
       layer.gates = take(static_cast<size_t>(max_drafts) * layer.num_gates);
+      layer.latents = take(static_cast<size_t>(max_drafts) * layer.num_latents);
     }
     places.push_back(layer);
   }

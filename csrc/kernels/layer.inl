@@ -30,10 +30,12 @@ struct StateRows {
 
 // The inputs and the output of a token in a value head of the delta rule.
 struct DeltaRow {
-  const float *q, *k;  // [key_dim], of unit length, q times key_dim^-0.5
+  const float *q, *k;            // [key_dim], of unit length, q times key_dim^-0.5
+  const float *read_q, *read_k;  // by channel times the decays, else the same
   const float* v;
   float* out;
-  float decay, beta, dot;  // dot: of q and k
+  const float* decays;           // [key_dim] by channel
+  float decay, beta, dot;        // decay: of all channels, 1 where each has its own; dot: of q and k
 };
 
 // The inputs of a row in bf16: slabs of 32 numbers, `pitch` bytes apart.
@@ -266,6 +268,9 @@ class StepRun {
   const float* scan_gates(const StateLayer& state, const StateRows& rows, int token) const;
   void store_gates(const StateLayer& state, const StateRows& rows, Share gates) const;
   float* scan_scratch() const { return work.scan + static_cast<size_t>(thread) * m.scan_scratch; }
+  const float* decay_latent(const StateLayer& state, const StateRows& rows, int token) const;
+  void store_decay_latents(const StateLayer& state, const StateRows& rows) const;
+  void load_channels(const StateLayer& state, const StateRows& rows, int head, int first, int count, DeltaRow* loaded) const;
   void load_delta_rows(const StateLayer& state, const StateRows& rows, int head, int first, int count, DeltaRow* loaded) const;
   void finish_delta_rows(const StateLayer& state, const StateRows& rows, int head, int first, int count,
                          const DeltaRow* loaded) const;

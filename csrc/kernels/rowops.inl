@@ -46,6 +46,14 @@ INLINE vf gelu_erf(vf x) {
 }
 INLINE vf relu(vf x) { return max(zero_f(), x); }  // in this order NaN stays NaN
 
+// log(1 + e^x). With e = e^-|x| the logarithm of 1 + e is 2 atanh(s) of s = e / (2 + e), which is at most 1/3.
+INLINE vf softplus_v(vf x) {
+  const vf e = exp2_v(mul(abs(x), set_f(-kLog2E))), s = div(e, add(e, set_f(2.0f))), square = mul(s, s);
+  vf p = set_f(2.0f / 13);
+  UNROLL for (int n = 11; n > 0; n -= 2) p = fma(p, square, set_f(2.0f / static_cast<float>(n)));
+  return fma(p, s, max(zero_f(), x));  // in this order NaN stays NaN
+}
+
 INLINE float softplus_one(float x) {
   const float size = __builtin_fabsf(x);
   return (x > 0 ? x : 0.0f) + __builtin_log1pf(exp2_one(-size * kLog2E));

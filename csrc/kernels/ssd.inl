@@ -132,13 +132,15 @@ void StepRun::run_ssd(const StateLayer& state, const StateRows& rows, Share head
   store_gates(state, rows, heads);
 }
 
-// Stores what later steps need of B and C of this thread's share of the sequences, once all threads have read them.
+// Stores what later steps need of inputs that several heads read, of this thread's share of the sequences, once all
+// threads have read them: B and C of a state space model, latents of the delta rule.
 void StepRun::store_shared_inputs(const Layer& layer) const {
   const StateLayer& state = layer.state;
-  if (state.mixer != Mixer::kSsd) return;
+  if (state.mixer != Mixer::kSsd && state.num_latents == 0) return;
   const Share sequences = share_of(step.num_sequences, thread, num_threads);
   for (int s = sequences.begin; s < sequences.end; s++) {
-    store_conv_inputs(state, state_rows_of(s), {state.ssd.num_values(), state.channels});
+    if (state.num_latents > 0) store_decay_latents(state, state_rows_of(s));
+    else store_conv_inputs(state, state_rows_of(s), {state.ssd.num_values(), state.channels});
   }
 }
 

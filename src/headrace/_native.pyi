@@ -48,6 +48,7 @@ class ModelConfig:
     delta_value_dim: int
     delta_taps: int
     delta_is_tiled: bool
+    delta_by_channel: bool
     delta_beta_scale: float
     delta_norm_eps: float
     conv_bias: bool

@@ -1,7 +1,7 @@
 """
 The rules of llama.cpp's converter for layers with the gated delta rule.
 
-Source: `conversion/qwen.py` of llama.cpp, `Qwen3NextModel` and `_LinearAttentionVReorderBase`.
+Source: `conversion/qwen.py` of llama.cpp, `Qwen3NextModel` and `_LinearAttentionVReorderBase`; `kimi_linear.py`.
 """
 
 import re
@@ -40,6 +40,14 @@ def convert(name: str, values: Float32, spec: ModelSpec, architecture: str) -> I
     elif part.endswith("norm") and not name.endswith("linear_attn.norm.weight"):
         values = values + 1
     yield name.replace("dt_bias", "dt_proj.bias"), values
+
+
+def by_channel(name: str, values: Float32) -> tuple[str, Float32]:
+    """Return a tensor of Kimi-Linear as a converter writes it; that of a dense MLP by its name in released folders."""
+    name = re.sub(r"block_sparse_moe\.(gate|up|down)_proj", r"mlp.\1_proj", name.replace("dt_bias", "dt_proj.bias"))
+    if name.endswith("conv1d.weight"):
+        values = values.reshape(1, len(values), 1, -1)
+    return name, -np.exp(values) if name.endswith("A_log") else values
 
 
 def tiled(name: str, values: Float32, delta: DeltaSpec) -> Float32:

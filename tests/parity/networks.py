@@ -181,6 +181,20 @@ DELTA_EXPERTS = DELTA | {
     "moe_intermediate_size": 32,
     "shared_expert_intermediate_size": 64,
 }
+KIMI_LINEAR = {
+    "num_hidden_layers": 4,
+    "layer_types": DELTA["layer_types"],
+    "linear_num_heads": 4,
+    "linear_head_dim": 32,
+    "q_lora_rank": None,
+    "num_experts": 12,
+    "num_experts_per_token": 3,
+    "moe_intermediate_size": 32,
+    "num_shared_experts": 2,
+    "num_expert_group": 3,
+    "topk_group": 2,
+    "routed_scaling_factor": 1.8,
+}
 
 NETWORKS: dict[str, tuple[str, dict[str, object]]] = {
     "llama": ("LlamaForCausalLM", {}),
@@ -223,6 +237,7 @@ NETWORKS: dict[str, tuple[str, dict[str, object]]] = {
         DELTA | {"linear_key_head_dim": 48, "rms_norm_eps": 1e-4, "rope_parameters": MROPE},
     ),
     "olmo hybrid, no positions": ("OlmoHybridForCausalLM", DELTA | {"rope_parameters": None}),
+    "kimi linear": ("KimiLinearForCausalLM", LATENT | KIMI_LINEAR),
     "glm 4.5": ("Glm4MoeForCausalLM", ROUTED | {"attention_bias": True, "use_qk_norm": True, "pad_token_id": 0}),
     "glm 4.5 air": ("Glm4MoeForCausalLM", ROUTED | {"n_group": 1, "topk_group": 1, "norm_topk_prob": False}),
     "ernie 4.5 moe": (

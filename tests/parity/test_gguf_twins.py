@@ -183,6 +183,25 @@ TWINS = {
         },
     ),
     "qwen 3.5 moe": ("qwen35moe", DELTA | DELTA_EXPERTS | {"rope.dimension_sections": [2, 1, 1, 0]}),
+    "kimi linear": (
+        "kimi-linear",
+        ROUTED
+        | {
+            "attention.head_count_kv": [0, 0, 1, 0],
+            "attention.kv_lora_rank": 64,
+            "attention.key_length": 80,
+            "attention.key_length_mla": 48,
+            "attention.value_length_mla": 48,
+            "rope.dimension_count": 16,
+            "ssm.conv_kernel": 4,
+            "kda.head_dim": 32,
+            "expert_gating_func": 2,
+            "expert_group_count": 3,
+            "expert_group_used_count": 2,
+            "expert_shared_count": 2,
+            "leading_dense_block_count": 1,
+        },
+    ),
     "phi 3.5 moe": (
         "phimoe",
         {
@@ -327,15 +346,7 @@ def converted(folder, architecture, spec, *, splits_latents=True):
     for stored_name, stored in stack_experts(text_tensors(folder)).items():
         name = stored_name.removeprefix("transformer.") if architecture in {"bloom", "chatglm"} else stored_name
         values, name = converted_values(name, stored, architecture, spec), name_to_look_up(name)
-        if spec.delta is not None:
-            pieces = list(delta_twins.convert(name, values, spec, architecture))
-        elif spec.ssd is not None:
-            pieces = [converted_ssd(*piece, spec) for piece in split(name, values)]
-        elif architecture in LATENT and splits_latents:
-            pieces = list(split_latents(name, values, spec))
-        else:
-            pieces = list(split(name, values))
-        for part, rows in pieces:
+        for part, rows in pieces_of(name, values, spec, architecture, splits_latents=splits_latents):
             name = names.get_name(part, try_suffixes=(".weight", ".bias"))
             tensors[f"{name}.weight" if part.endswith("sinks") else name] = rows
     for kind in ("short", "long"):
@@ -378,6 +389,19 @@ def norms_with_the_scale(spec):
     scale = np.full(spec.head_dim, spec.attention_scale * spec.head_dim**0.5, np.float32)
     norms = {"attn_q_norm.weight": scale, "attn_k_norm.weight": np.ones(spec.head_dim, np.float32)}
     return {f"blk.{layer}.{name}": norm for layer in range(spec.num_layers) for name, norm in norms.items()}
+
+
+def pieces_of(name, values, spec, architecture, *, splits_latents):
+    """Return the tensors that a converter makes of one, by the names from which `gguf` derives those in the file."""
+    if architecture == "kimi-linear":
+        return [delta_twins.by_channel(*piece) for piece in split_latents(name, values, spec)]
+    if spec.delta is not None:
+        return list(delta_twins.convert(name, values, spec, architecture))
+    if spec.ssd is not None:
+        return [converted_ssd(*piece, spec) for piece in split(name, values)]
+    if architecture in LATENT and splits_latents:
+        return list(split_latents(name, values, spec))
+    return list(split(name, values))
 
 
 def numbers_of_layers(folder):
@@ -521,7 +545,7 @@ def comparable(spec):
     moe = spec.moe and replace(
         spec.moe, tolerance=float(spec.moe.tolerance > 0), factor_scale=round(spec.moe.factor_scale, 5)
     )
-    delta = spec.delta and replace(spec.delta, is_tiled=False, norm_eps=round(spec.delta.norm_eps, 10))
+    delta = spec.delta and replace(spec.delta, is_tiled=False, norm_eps=float(f"{spec.delta.norm_eps:.5g}"))
     ssd = spec.ssd and replace(spec.ssd, norm_eps=float(f"{spec.ssd.norm_eps:.5g}"))
     spec = replace(spec, swiglu_limit=0.0, moe=moe, delta=delta, ssd=ssd)
     return replace(spec, **{key: float(f"{getattr(spec, key):.5g}") for key in exact}, ropes=tuple(ropes))

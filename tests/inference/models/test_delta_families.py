@@ -3,7 +3,7 @@
 from copy import deepcopy
 
 import pytest
-from transformers import OlmoHybridConfig, Qwen3_5MoeTextConfig, Qwen3_5TextConfig, Qwen3NextConfig
+from transformers import KimiLinearConfig, OlmoHybridConfig, Qwen3_5MoeTextConfig, Qwen3_5TextConfig, Qwen3NextConfig
 
 from headrace.core.errors import BrokenModel, UnsupportedModel
 from tests.inference.models.test_families import spec_of
@@ -16,6 +16,8 @@ SIZES = {
     "intermediate_size": 512,
     "rope_parameters": {"rope_type": "default", "rope_theta": 1e7},
 }
+KIMI_LAYERS = {"full_attn_layers": [4, 8], "kda_layers": [1, 2, 3, 5, 6, 7]}
+KIMI_SIZES = {"head_dim": 64, "num_heads": 16, "short_conv_kernel_size": 5}
 CONFIGS = (Qwen3NextConfig, Qwen3_5TextConfig, Qwen3_5MoeTextConfig, OlmoHybridConfig)
 
 
@@ -42,6 +44,27 @@ def test_the_text_part_keeps_a_quarter_of_each_head_turning_and_its_sizes():
     shape = spec.state_shape(0)
     assert shape is not None
     assert (shape.channels, shape.scan, spec.state_shape(3)) == (8192, (32, 128, 128), None)
+
+
+@pytest.mark.parametrize("linear", [{}, KIMI_LAYERS | KIMI_SIZES])
+def test_kimi_linear_is_read_as_in_transformers_whether_its_layers_are_named_or_counted_from_one(linear):
+    released = {**deepcopy(SIZES), "model_type": "kimi_linear", "hidden_act": "silu", "linear_attn_config": linear}
+    saved = KimiLinearConfig(**released | {"pad_token_id": 0}).to_dict()
+    spec = spec_of(released)
+
+    assert spec == spec_of(saved)
+    attends = [layer for layer, mixer in enumerate(spec.mixers) if mixer == "attention"]
+    assert attends == ([3, 7] if linear else [4])
+    assert spec.rope(attends[0]) is None
+    assert spec.delta is not None
+    assert (spec.delta.by_channel, spec.delta.key_heads, spec.delta.taps) == (True, *((16, 5) if linear else (32, 4)))
+
+
+@pytest.mark.parametrize("layer", [0, 9])
+def test_a_layer_that_kimi_linear_does_not_have_is_named(layer):
+    config = {**SIZES, "model_type": "kimi_linear", "linear_attn_config": {"full_attn_layers": [4, layer]}}
+    with pytest.raises(BrokenModel, match="numbers from 1 to 8"):
+        spec_of(config)
 
 
 @pytest.mark.parametrize(

@@ -314,6 +314,23 @@ STATE_SPECS: Mapping[str, ModelSpec] = {
         delta=DeltaSpec(key_heads=3, value_heads=6, key_dim=16, value_dim=64, taps=3, norm_eps=1e-5, beta_scale=2.0),
         moe=MoeSpec(num_experts=7, top_k=2, expert_size=32, layers=(False, True), renormalize=True),
     ),
+    "the delta rule by channel, beside latent attention without positions": small_spec(
+        num_layers=3,
+        mixers=("delta", "attention", "delta"),
+        delta=DeltaSpec(key_heads=4, value_heads=4, key_dim=48, value_dim=48, taps=4, norm_eps=1e-5, by_channel=True),
+        mla=MlaSpec(kv_rank=64, key_dim=32, rope_dim=16, value_dim=48),
+        head_dim=80,
+        num_kv_heads=1,
+        attention_scale=48**-0.5,
+        rope_of_layer=(-1, -1, -1),
+        moe=MoeSpec(num_experts=7, top_k=2, expert_size=32, layers=(False, True, True), scoring="sigmoid"),
+    ),
+    "the delta rule by channel, two value heads a key head": small_spec(
+        mixers=("delta", "delta"),
+        delta=DeltaSpec(
+            key_heads=2, value_heads=4, key_dim=16, value_dim=32, taps=3, norm_eps=1e-5, beta_scale=2.0, by_channel=True
+        ),
+    ),
     "convolutions beside experts": small_spec(
         num_layers=3,
         mixers=("conv", "attention", "conv"),

@@ -46,6 +46,9 @@ NETWORKS = {f"{taps} taps": dataclasses.replace(SPEC, conv=ConvSpec(taps=taps)) 
     )
     for order in ("grouped", "tiled")
 }
+NETWORKS["delta by channel"] = dataclasses.replace(
+    SPEC, mixers=("delta", "attention", "delta"), delta=dataclasses.replace(DELTA, by_channel=True)
+)
 SSD = SsdSpec(heads=6, head_dim=8, state_size=12, groups=2, taps=4, norm_eps=1e-5)
 NETWORKS |= {
     f"ssd, norm {norm}": dataclasses.replace(

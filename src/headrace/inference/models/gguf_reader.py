@@ -7,6 +7,7 @@ scales; others are dequantized to F32.
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Final
@@ -17,7 +18,7 @@ import numpy.typing as npt
 from headrace.core.errors import BrokenModel, UnsupportedModel
 from headrace.core.generation import PoolingMethod
 from headrace.inference.models.decoding import SOFTPLUS_PARTS, softplus
-from headrace.inference.models.families.family import Family, GgufHeader
+from headrace.inference.models.families.family import QKV_INDEX, Family, GgufHeader
 from headrace.inference.models.families.registry import from_gguf
 from headrace.inference.models.families.rope_config import ROPE_TENSORS
 from headrace.inference.models.fields import Fields
@@ -144,6 +145,7 @@ class GgufWeights:
             rows = np.ones(shape, np.float32).view(np.uint8)
             return GgufTensor(name=stored, type_id=_F32, num_rows=shape[0], num_columns=shape[1], rows=rows)
         tensor = self._file.tensors.get(stored) or _number_of_layer(self._file, stored)
+        tensor = tensor or _joined_parts(self._file, stored)
         if tensor is None:
             raise BrokenModel(f"{self._file.path} has no tensor {stored}, which this network requires.", tensor=stored)
         found = (tensor.num_rows, tensor.num_columns)
@@ -159,6 +161,16 @@ class GgufWeights:
                 tensor=stored,
             )
         return tensor
+
+
+def _joined_parts(file: GgufFile, name: str) -> GgufTensor | None:
+    """Return a weight that has a tensor for each of q, k and v, or None."""
+    parts = [file.tensors.get(name.replace(QKV_INDEX, part)) for part in "qkv"] if QKV_INDEX in name else []
+    found = [part for part in parts if part is not None]
+    if not found or len(found) < len(parts) or len({(part.type_id, part.num_columns) for part in found}) > 1:
+        return None
+    rows = np.concatenate([part.rows for part in found])
+    return replace(found[0], name=name, num_rows=len(rows), rows=rows)
 
 
 def _number_of_layer(file: GgufFile, name: str) -> GgufTensor | None:

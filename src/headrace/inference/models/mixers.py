@@ -24,8 +24,15 @@ The gated delta rule has parts of `mix_in` and `mix_small` instead, which checkp
     layers.{i}.mix_v | mix_z    (value_heads * value_dim, hidden)
     layers.{i}.mix_beta | mix_dt                        (value_heads, hidden)
 
+Where it decays by channel, two projections after each other take the place of `mix_z` and of `mix_dt`:
+
+    layers.{i}.mix_z_a                                  (key_dim, hidden)
+    layers.{i}.mix_z_b                                  (value_heads * value_dim, key_dim)
+    layers.{i}.mix_dt_a                                 (key_dim, hidden)
+    layers.{i}.mix_dt_b                                 (value_heads * key_dim, key_dim)
+
 A state space model has vectors of the heads `mix_decay`, `mix_dt_bias` and `mix_skip`, and a `mix_norm` of all outputs.
-All matrices but `mix_in` or its parts and `o` are float32 in every format.
+All matrices but `mix_in` or its parts, to which `mix_z_a` and `mix_dt_a` belong, and `o` are float32 in every format.
 """
 
 from dataclasses import dataclass
@@ -86,6 +93,9 @@ class DeltaSpec:
         output = rms_norm(S.T @ q) * mix_norm * silu(z)
 
     Channels of the convolution are q, k and v. Source: Yang et al. 2024, "Gated Delta Networks".
+
+    Kimi Delta Attention decays by channel: `decay` is a vector of the keys' numbers, by which the rows of S are
+    multiplied, and `sigmoid(z)` takes the place of `silu(z)`. Source: Kimi Team 2025, "Kimi Linear".
     """
 
     key_heads: int
@@ -100,6 +110,8 @@ class DeltaSpec:
     Value head h reads key head `h % key_heads`, as llama.cpp orders the heads of Qwen 3.5; False: value heads that read
     the same key head follow each other.
     """
+    by_channel: bool = False
+    """Each number of a key has its own decay, and the projections of decays and of gates have the rank `key_dim`."""
 
     @property
     def num_keys(self) -> int:
@@ -113,13 +125,17 @@ class DeltaSpec:
         return StateShape(
             channels=2 * self.num_keys + self.num_values,
             taps=self.taps,
-            num_gates=2 * self.value_heads,
+            num_gates=self.value_heads * (1 + (self.key_dim if self.by_channel else 1)),
             scan=(self.value_heads, self.key_dim, self.value_dim),
         )
 
     def num_parameters(self, hidden_size: int) -> int:
         """Return the number of weights in the matrices of a layer's mixer."""
-        return hidden_size * (2 * self.num_keys + 3 * self.num_values + 2 * self.value_heads)
+        values_and_output = hidden_size * (2 * self.num_keys + 2 * self.num_values + self.value_heads)
+        if not self.by_channel:
+            return values_and_output + hidden_size * (self.num_values + self.value_heads)
+        outputs = self.num_values + self.value_heads * self.key_dim
+        return values_and_output + self.key_dim * (2 * hidden_size + outputs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

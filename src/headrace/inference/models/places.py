@@ -210,7 +210,7 @@ def _places(spec: ModelSpec, tensors: Mapping[str, str], *, interleaved: bool, q
             rows = _rotary_rows(rows, spec, name, shapes[name], interleaved)  # noqa: PLW2901
             places[name] = Place(stored, shape, rows, _factor(spec, name))
     if spec.mla is not None:
-        for layer in range(spec.num_layers):
+        for layer in filter(spec.attends, range(spec.num_layers)):
             places |= _kv_b_places(spec, spec.mla, places, f"layers.{layer}.")
     return {name: places[name] for name in shapes}
 

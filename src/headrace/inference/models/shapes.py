@@ -125,15 +125,26 @@ def _mixer_shapes(spec: ModelSpec, layer: int) -> dict[str, Shape]:
 
 
 def _delta_shapes(delta: DeltaSpec, hidden: int) -> dict[str, Shape]:
+    decays = delta.value_heads * (delta.key_dim if delta.by_channel else 1)
     return {
         **dict.fromkeys(("mix_q", "mix_k"), (delta.num_keys, hidden)),
-        **dict.fromkeys(("mix_v", "mix_z"), (delta.num_values, hidden)),
-        **dict.fromkeys(("mix_beta", "mix_dt"), (delta.value_heads, hidden)),
+        "mix_v": (delta.num_values, hidden),
+        **_gate_shapes("mix_z", delta, delta.num_values, hidden),
+        "mix_beta": (delta.value_heads, hidden),
+        **_gate_shapes("mix_dt", delta, decays, hidden),
         "mix_conv": (2 * delta.num_keys + delta.num_values, delta.taps),
-        **dict.fromkeys(("mix_decay", "mix_dt_bias"), (1, delta.value_heads)),
+        "mix_decay": (1, delta.value_heads),
+        "mix_dt_bias": (1, decays),
         "mix_norm": (1, delta.value_dim),
         "o": (hidden, delta.num_values),
     }
+
+
+def _gate_shapes(name: str, delta: DeltaSpec, size: int, hidden: int) -> dict[str, Shape]:
+    """Return the shape of a projection, or by channel those of the two of a low rank in its place."""
+    if not delta.by_channel:
+        return {name: (size, hidden)}
+    return {f"{name}_a": (delta.key_dim, hidden), f"{name}_b": (size, delta.key_dim)}
 
 
 def _ssd_shapes(ssd: SsdSpec, hidden: int) -> dict[str, Shape]:

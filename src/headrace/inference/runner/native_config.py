@@ -31,7 +31,7 @@ _EXPERTS: Final = (
 )
 _DELTA: Final = (
     *("key_heads", "value_heads", "key_dim", "value_dim", "taps"),
-    *("is_tiled", "beta_scale", "norm_eps"),
+    *("is_tiled", "beta_scale", "norm_eps", "by_channel"),
 )
 """Fields of `DeltaSpec`, which the native structure has with the prefix `delta_`."""
 _LIMITS: Final = (

@@ -53,7 +53,8 @@ def parts_of(spec: ModelSpec, slot_name: str) -> Iterator[Part]:
         yield from _delta_parts(prefix, spec.delta)
     elif name == "mix_small" and spec.delta is not None:
         yield Part(f"{prefix}mix_beta")
-        yield Part(f"{prefix}mix_dt", first_row=spec.delta.value_heads)
+        if not spec.delta.by_channel:
+            yield Part(f"{prefix}mix_dt", first_row=spec.delta.value_heads)
     elif name == "mix_in" and spec.ssd is None:
         yield from _short_conv_parts(slot_name, spec.hidden_size)
     elif name in {"gate_up", "gate_up_bias", "shared_gate_up"}:
@@ -88,7 +89,8 @@ def _short_conv_parts(tensor: str, size: int) -> Iterator[Part]:
 
 def _delta_parts(prefix: str, delta: DeltaSpec) -> Iterator[Part]:
     first_row = 0
-    for part, size in (("q", delta.num_keys), ("k", delta.num_keys), ("v", delta.num_values), ("z", 0)):
+    sizes = {"q": delta.num_keys, "k": delta.num_keys, "v": delta.num_values}
+    for part, size in (sizes | ({"dt_a": delta.key_dim, "z_a": 0} if delta.by_channel else {"z": 0})).items():
         yield Part(f"{prefix}mix_{part}", first_row=first_row)
         first_row += size
 

@@ -46,6 +46,8 @@ _PAGE_BYTES: Final = 4096
 _W4_BITS: Final = 4
 _UNIFORM: Final = {Encoding.Q4_0: "w4_symmetric", Encoding.FP4: "fp4"}
 """The formats of matrices that consist of one encoding."""
+_TURNED: Final = (".mix_conv", ".mix_dt_b", ".mix_z_b")
+"""Vectors with a matrix, or one for each head, whose rows and columns are exchanged."""
 _TASK: Final = "Packing weights"
 _Fill = Callable[[_native.Arena], None]
 """Packs a checkpoint into an arena."""
@@ -266,7 +268,9 @@ def _copy_vector(spec: ModelSpec, weights: WeightSource, arena: _native.Arena, s
     table = out.reshape(slot.num_rows, slot.num_columns)
     for part in parts_of(spec, slot.name):
         values = decode(weights.load(part.name))
-        values = values.T if slot.name.endswith(".mix_conv") else values
+        if slot.name.endswith(_TURNED):
+            size = min(len(values), slot.num_columns)
+            values = values.reshape(-1, size, values.shape[1]).swapaxes(1, 2).reshape(-1, size)
         out, values = (table, values) if is_table else (table[part.expert], values.ravel())
         rows = np.arange(len(values), dtype=np.int32)
         rows = part.first_row + (rows // 16 * 32 + rows % 16 if part.interleaved else rows)

@@ -58,6 +58,7 @@ class DeltaRule:
         self._decay, self._dt_bias = weights["mix_decay"].reshape(-1), weights["mix_dt_bias"].reshape(-1)
         self._norm = weights["mix_norm"].reshape(-1)
         heads = np.arange(spec.value_heads)
+        self._gate = sigmoid if spec.by_channel else silu
         self._key_head = heads % spec.key_heads if spec.is_tiled else heads * spec.key_heads // spec.value_heads
 
     def inputs(self, projected: Float32) -> Float32:
@@ -67,10 +68,11 @@ class DeltaRule:
         spec = self._spec
         q, k, v = np.split(silu(convolved), (spec.num_keys, 2 * spec.num_keys))
         q, k = (_unit_heads(heads.reshape(spec.key_heads, spec.key_dim))[self._key_head] for heads in (q, k))
-        beta, dt = np.split(gates, 2)
+        beta, dt = np.split(gates, (spec.value_heads,))
         factor = sigmoid(beta) * np.float32(spec.beta_scale)
-        decay = np.exp(self._decay * softplus(dt + self._dt_bias))
-        state *= decay[:, None, None]
+        # One number a head, or one for each number of a key.
+        dt = softplus(dt + self._dt_bias).reshape(spec.value_heads, -1)
+        state *= np.exp(self._decay[:, None] * dt)[:, :, None]
         change = factor[:, None] * (v.reshape(spec.value_heads, -1) - np.einsum("hkv,hk->hv", state, k))
         state += k[:, :, None] * change[:, None, :]
         output: Float32 = np.einsum("hkv,hk->hv", state, q * np.float32(spec.key_dim**-0.5))
@@ -80,7 +82,7 @@ class DeltaRule:
         heads = scanned.reshape(len(scanned), self._spec.value_heads, self._spec.value_dim)
         scale = np.sqrt(np.mean(heads * heads, axis=-1, keepdims=True) + np.float32(self._spec.norm_eps))
         normed: Float32 = (heads / scale * self._norm).reshape(scanned.shape)
-        return normed * silu(projected[:, -self._spec.num_values :])
+        return normed * self._gate(projected[:, -self._spec.num_values :])
 
 
 _UNIT_EPS: Final = np.float32(1e-6)
@@ -96,8 +98,11 @@ def join_parts(spec: ModelSpec, layer: int, weights: Mapping[str, Float32]) -> d
     """Return the weights of a layer with `mix_in` and `mix_small` joined from their parts."""
     joined = dict(weights)
     if spec.mixer(layer) == "delta":
-        joined["mix_in"] = np.concatenate([weights[f"mix_{part}"] for part in ("q", "k", "v", "z")])
-        joined["mix_small"] = np.concatenate([weights["mix_beta"], weights["mix_dt"]])
+        assert spec.delta is not None
+        for part in ("z", "dt") if spec.delta.by_channel else ():
+            joined[f"mix_{part}"] = weights[f"mix_{part}_b"] @ weights[f"mix_{part}_a"]
+        joined["mix_in"] = np.concatenate([joined[f"mix_{part}"] for part in ("q", "k", "v", "z")])
+        joined["mix_small"] = np.concatenate([joined["mix_beta"], joined["mix_dt"]])
     return joined
 
 

@@ -67,7 +67,9 @@ def _experts_from_config(family: Family, config: Fields) -> ModelSpec:
     return with_delta(config_spec(family, config, moe=moe), config)
 
 
-def with_delta(spec: ModelSpec, config: Fields, *, beta_scale: float = 1.0, norm_eps: float = 0.0) -> ModelSpec:
+def with_delta(
+    spec: ModelSpec, config: Fields, *, beta_scale: float = 1.0, norm_eps: float = 0.0, by_channel: bool = False
+) -> ModelSpec:
     """Add the layers with the delta rule: those that `layer_types` names, or all but every fourth."""
     interval = config.whole("full_attention_interval", 4)
     kinds = config.texts("layer_types") or tuple(
@@ -83,6 +85,7 @@ def with_delta(spec: ModelSpec, config: Fields, *, beta_scale: float = 1.0, norm
         taps=config.whole("linear_conv_kernel_dim", 4),
         norm_eps=norm_eps or spec.norm_eps,
         beta_scale=beta_scale,
+        by_channel=by_channel,
     )
     return _checked(replace(spec, mixers=tuple(_KINDS[kind] for kind in kinds), delta=delta), config.source)
 

@@ -40,6 +40,7 @@ from headrace.inference.models.families.gptj import GPTJ
 from headrace.inference.models.families.granite import GRANITE, GRANITE_HYBRID, GRANITE_MOE
 from headrace.inference.models.families.hunyuan import HUNYUAN, HUNYUAN_MOE, HY_V3
 from headrace.inference.models.families.internlm import INTERNLM2, INTERNLM3
+from headrace.inference.models.families.kimi_linear import KIMI_LINEAR
 from headrace.inference.models.families.laguna import LAGUNA
 from headrace.inference.models.families.lfm2 import LFM2, LFM2_MOE, LFM3
 from headrace.inference.models.families.llama import LLAMA
@@ -87,6 +88,7 @@ FAMILIES: Final = (
     *(LFM2, LFM2_MOE, LFM3),
     *(MAMBA2, BAMBA, NEMOTRON_H, FALCON_H1),
     *(DEEPSEEK_V2, DEEPSEEK_V3, DEEPSEEK_V32, GLM4_MOE_LITE, GLM_MOE_DSA, MINICPM3, MISTRAL4),
+    KIMI_LINEAR,
     *(BERT, ROBERTA, MODERNBERT, NOMIC_BERT),
 )
 NESTED: Final = {
@@ -113,7 +115,7 @@ _MISSING: Final = {
     "gemma3n": "several residual streams and embeddings for each layer",
     "t5": "an encoder",
     **dict.fromkeys(("mpnet", "deberta", "deberta-v2"), "relative positions"),
-    **dict.fromkeys(("mamba", "jamba", "zamba2", "kimi_linear"), "a recurrent state"),
+    **dict.fromkeys(("mamba", "jamba", "zamba2"), "a recurrent state"),
     "rwkv": "a recurrent state in place of attention",
     "deepseek_v4": "compressed keys and several residual streams",
     "llama4": "attention in chunks",
