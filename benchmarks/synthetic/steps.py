@@ -25,7 +25,7 @@ CELLS = ("decode 1", "decode 8", "prefill 512")
 PROMPT, STEPS = 128, 32
 """Tokens before the first decode step, and decode steps of a cell."""
 QUIET_CORES = 0.1
-TIMEOUT_S = 900
+TIMEOUT_S = 300
 _REFUSALS = ("unknown model architecture", "missing tensor", "wrong shape", "error loading model", "failed", "error")
 """What a peer prints about a model that it does not run, the most telling first."""
 
