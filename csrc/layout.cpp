@@ -263,6 +263,7 @@ Model make_dimensions(const ModelConfig& config) {
     if (state.mixer == Mixer::kDelta) model.scan_scratch = std::max(model.scan_scratch, state.delta.scratch_size());
     if (state.mixer == Mixer::kSsd) model.scan_scratch = std::max(model.scan_scratch, state.ssd.scratch_size());
     model.has_states |= keeps_state(state.mixer);
+    if (i == 0 || config.owns_kv(i) || keeps_state(state.mixer)) model.storing_layers = i + 1;
     model.gates_pitch = std::max(model.gates_pitch, static_cast<int32_t>(round_up(state.num_gates, 16)));
     model.intermediate_padded = std::max(model.intermediate_padded, sizes.intermediate_padded);
   }

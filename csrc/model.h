@@ -277,6 +277,7 @@ struct Experts {
 
 struct Model {
   int32_t num_layers, hidden, hidden_padded, intermediate_padded;
+  int32_t storing_layers;  // up to the last one that stores keys or a state; those after it need only the rows of outputs
   int32_t attention_padded, qkv_padded;  // of the largest layer
   int32_t vocab, vocab_padded;
   Activation activation;

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "isa.h"
+#include "needed_rows.h"
 #include "parallel.h"
 #include "require.h"
 
@@ -199,9 +200,22 @@ void Runtime::connect_layer(const Layout& layout, int index) {
 
 void Runtime::execute(const Step& step) {
   check(step);
+  const int32_t storing = model_.storing_layers, num_layers = model_.num_layers;
+  // Layers that store nothing need only the rows of outputs. Scores are returned of all rows.
+  const bool is_split = storing < num_layers && step.num_rows + step.num_hidden_rows < step.num_tokens && !step.all_scores;
+  run_layers(step, 0, is_split ? storing : num_layers);
+  if (is_split && step.num_rows + step.num_hidden_rows > 0) {
+    const NeededRows needed(step, work_);
+    needed.gather(model_, work_);
+    run_layers(needed.step(), storing, num_layers);
+  }
+  states_.finish(step);
+}
+
+void Runtime::run_layers(const Step& step, int32_t first_layer, int32_t end_layer) {
   locate_rows(step);
-  StepContext context = {&model_, &kv_, &state_cache_, &work_, &step, team_.get(), scratch_pointers_.data(),
-                         profile_.empty() ? nullptr : profile_.data()};
+  StepContext context = {&model_, &kv_, &state_cache_, &work_, &step, first_layer, end_layer, team_.get(),
+                         scratch_pointers_.data(), profile_.empty() ? nullptr : profile_.data()};
   struct Call {
     const Kernels* kernels;
     const StepContext* context;
@@ -212,7 +226,6 @@ void Runtime::execute(const Step& step) {
         call.kernels->run_step(*call.context, thread);
       },
       &call, step.num_tokens <= column_rows(team_->size()));
-  states_.finish(step);
 }
 
 namespace {

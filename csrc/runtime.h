@@ -54,6 +54,7 @@ class Runtime {
   void check(const Step& step) const;
   void check_sequence(const Step& step, int sequence) const;
   void locate_rows(const Step& step);
+  void run_layers(const Step& step, int32_t first_layer, int32_t end_layer);
 
   ModelConfig config_;
   Limits limits_;

@@ -128,6 +128,7 @@ struct StepContext {
   const StateCache* states;
   const Workspace* work;
   const Step* step;
+  int32_t first_layer, end_layer;  // before the first layer of the model tokens are embedded, after its last one are the outputs
   Team* team;
   SampleScratch* const* scratch;  // one per thread
   PhaseTimes* profile;            // likewise, or null

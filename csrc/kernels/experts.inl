@@ -204,15 +204,15 @@ void StepRun::run_joint_blocks() {
     const Share tokens = share_of(step.num_tokens, block, num_blocks);
     return Rows{tokens.begin, tokens.end - tokens.begin, scratch, scratch};
   };
-  for (int index = 0; index <= m.num_layers; index++) {
+  for (int index = first_layer; index <= end_layer; index++) {
     share_tasks(num_blocks, [&](int block) {
       const Rows rows = rows_of(block);
       if (index == 0) begin_rows(rows);
-      else if (m.layers[index - 1].router) finish_experts(m.layers[index - 1], rows);
+      else if (index > first_layer && m.layers[index - 1].router) finish_experts(m.layers[index - 1], rows);
       watch.end(index == 0 ? Phase::kEmbed : Phase::kDown);
-      if (index < m.num_layers) begin_layer(index, rows);
+      if (index < end_layer) begin_layer(index, rows);
     });
-    if (index == m.num_layers) return;
+    if (index == end_layer) return;
     const Layer& layer = m.layers[index];
     if (has_state(layer)) {
       run_state_share(layer);

@@ -86,7 +86,8 @@ class StepRun {
  public:
   StepRun(const StepContext& context, int thread)
       : m(*context.model), kv(*context.kv), state_cache(*context.states), work(*context.work), step(*context.step), team(*context.team),
-        thread(thread), num_threads(context.team->num_active()),
+        first_layer(context.first_layer), end_layer(context.end_layer), thread(thread),
+        num_threads(context.team->num_active()),
         watch(context.profile ? context.profile + thread : nullptr) {}
 
   void run_layers() {
@@ -367,7 +368,7 @@ class StepRun {
   const Workspace& work;
   const Step& step;
   Team& team;
-  const int thread, num_threads;
+  const int first_layer, end_layer, thread, num_threads;
   int tasks_begin = 0;  // number of the first task of the next `share_tasks`
 
  public:

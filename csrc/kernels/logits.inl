@@ -222,6 +222,7 @@ class LogitRun {
 void run_step(const StepContext& context, int thread) {
   StepRun layers(context, thread);
   layers.run_layers();
+  if (context.end_layer < context.model->num_layers) return;
   layers.write_hidden();
   if (context.step->num_rows > 0) LogitRun(context, layers, thread).run();
 }

@@ -1,4 +1,4 @@
-// One step through all layers, run by every thread of the team concurrently.
+// One step through its layers, run by every thread of the team concurrently.
 //
 // Few rows: every matrix is split by panels ("columns"), with a barrier after each part. Many rows: a block of rows
 // passes through a whole layer on one thread, and waits for other blocks only when it attends to their keys. The
@@ -32,15 +32,17 @@ void StepRun::run_columns() {
     barrier_after(phase);
   };
 
-  embed(mine);
-  barrier_after(Phase::kEmbed);
-  if (m.layer_input_size > 0) {
-    norm({}, m.layer_proj);
-    project_layer_inputs(every, panels(m.layer_proj));
+  if (first_layer == 0) {
+    embed(mine);
     barrier_after(Phase::kEmbed);
-    add_layer_projections(split);
+    if (m.layer_input_size > 0) {
+      norm({}, m.layer_proj);
+      project_layer_inputs(every, panels(m.layer_proj));
+      barrier_after(Phase::kEmbed);
+      add_layer_projections(split);
+    }
   }
-  for (int index = 0; index < m.num_layers; index++) {
+  for (int index = first_layer; index < end_layer; index++) {
     const Layer& layer = m.layers[index];
     const Matrix& next = index + 1 < m.num_layers ? first_matrix(m.layers[index + 1]) : m.lm_head;
     const Share groups = gate_up_groups(layer);
@@ -134,7 +136,7 @@ void StepRun::mix_columns(const Layer& layer, Rows split) {
 // order of stages and rows, so a block only waits for blocks that were taken before it (no deadlock).
 void StepRun::run_row_blocks() {
   const int num_blocks = num_row_blocks(step.num_tokens, num_threads);
-  for (int taken; (taken = team.take()) < num_blocks * (m.num_layers + 1);) {
+  for (int taken; (taken = team.take()) < num_blocks * (end_layer - first_layer + 1);) {
     const int stage = taken / num_blocks, block = taken % num_blocks;
     wait_for_keys(stage, block, num_blocks);
     run_stage(stage, share_of(step.num_tokens, block, num_blocks));
@@ -162,14 +164,15 @@ void StepRun::wait_for_keys(int stage, int block, int num_blocks) const {
 void StepRun::run_stage(int stage, Share tokens) const {
   const int scratch = thread * kBlockRows;
   const Rows rows = {tokens.begin, tokens.end - tokens.begin, scratch, scratch};
-  if (stage == 0) begin_rows(rows);
+  const int index = first_layer + stage;
+  if (index == 0) begin_rows(rows);
   watch.end(Phase::kEmbed);
-  if (stage == m.num_layers) {
-    finish_needed_rows(stage - 1, rows, step.rows, step.num_rows);
-    return finish_needed_rows(stage - 1, rows, step.hidden_rows, step.num_hidden_rows);
+  if (index == end_layer) {
+    finish_needed_rows(index - 1, rows, step.rows, step.num_rows);
+    return finish_needed_rows(index - 1, rows, step.hidden_rows, step.num_hidden_rows);
   }
-  if (stage > 0) finish_layer(stage - 1, rows);
-  begin_layer(stage, rows);
+  if (stage > 0) finish_layer(index - 1, rows);
+  begin_layer(index, rows);
 }
 
 // Finishes the last layer, only for those of the ascending rows `needed` that lie in `rows`.

@@ -2,7 +2,7 @@
 Random walks of sequences with states through a runner, for tests of state layers.
 
 A walk cuts sequences into random chunks, adds right and wrong draft tokens, moves states between slots, keeps
-checkpoints and goes back to them, and gives the logits of every known token on the way.
+checkpoints and goes back to them, and gives the logits of known tokens on the way.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from headrace.inference.runner.step import Float32, RunnerLimits, StateStep, StepInput
-from tests.inference.runner.steps import Piece, make_step
+from tests.inference.runner.steps import Piece, make_step, with_random_rows
 
 CHUNKS = (1, 1, 2, 3, 7, 17, 32, 70)
 
@@ -97,11 +97,15 @@ class Walk:
         rng: np.random.Generator,
         limits: RunnerLimits,
         chunks: Sequence[int] = CHUNKS,
+        *,
+        some_rows: bool = False,
     ) -> None:
+        """Plan a walk; with `some_rows` its steps request the logits of random tokens only."""
         self._sequences = [_Sequence(*pair) for pair in zip(prompts, tables, strict=True)]
         self._rng = rng
         self._limits = limits
         self._chunks = chunks
+        self._some_rows = some_rows
         self._backs = 0
         self._free = list(rng.permutation(limits.num_state_slots))
 
@@ -140,6 +144,9 @@ class Walk:
         if sequence.slot >= 0:
             self._free.append(sequence.slot)
         sequence.slot, sequence.stored, sequence.accepted = slot, sequence.checkpoints.pop(slot), 0
+        for later in [slot for slot, stored in sequence.checkpoints.items() if stored > sequence.stored]:
+            del sequence.checkpoints[later]  # wrong drafts may take the place of the keys before it
+            self._free.append(later)
 
     def _turn(self, sequence: _Sequence, room: int) -> _Turn:
         start, rng = sequence.done, self._rng
@@ -165,10 +172,12 @@ class Walk:
         read, write, replayed, certain = zip(*(part.states for part in parts), strict=True)
         states = state_step(read=read, write=write, replayed=replayed, certain=certain, snapshots=kept)
         step = make_step(*(part.piece for part in parts), all_rows=True, states=states)
-        pieces = np.split(logits(step), step.query_starts[1:-1])
-        for (index, part), rows in zip(turns.items(), pieces, strict=True):
-            for offset, row in enumerate(rows[: part.num_right]):
-                yield index, part.piece[1] + offset, row
+        step = with_random_rows(step, self._rng) if self._some_rows else step
+        rows = dict(zip(step.rows.tolist(), logits(step), strict=True))
+        for (index, part), first in zip(turns.items(), step.query_starts.tolist(), strict=False):
+            for offset in range(part.num_right):
+                if first + offset in rows:
+                    yield index, part.piece[1] + offset, rows[first + offset]
             self._advance(self._sequences[index], part)
 
     def _advance(self, sequence: _Sequence, turn: _Turn) -> None:

@@ -1,6 +1,7 @@
 """Handmade steps for tests of runners."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -34,3 +35,9 @@ def make_step(
         sampling=stack_sampling(fields),
         **extras,
     )
+
+
+def with_random_rows(step: StepInput, rng: np.random.Generator) -> StepInput:
+    """Return a step that requests the logits of all its tokens, of some, of few or of none."""
+    is_needed = rng.random(len(step.token_ids)) < rng.choice([1, 0.5, 0.05, 0], p=[0.3, 0.3, 0.3, 0.1])
+    return replace(step, rows=np.flatnonzero(is_needed).astype(np.int32), sampling=step.sampling[: is_needed.sum()])

@@ -115,9 +115,15 @@ def test_ranks_and_outputs_of_very_different_magnitude_keep_their_precision(isa,
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("dtype", ["bf16", "w8a8", "w4a8", "w8a16", "w4a16"])
-def test_a_row_has_the_same_bits_alone_and_among_rows_of_other_adapters(dtype, isa, tmp_path):
-    spec, weights = SPECS["eight heads a group, biases, own LM head"], None
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        *(("eight heads a group, biases, own LM head", dtype) for dtype in ("bf16", "w8a8", "w4a8", "w8a16", "w4a16")),
+        ("inputs of layers, shared keys, wider MLPs", "w8a8"),
+    ],
+)
+def test_a_row_has_the_same_bits_alone_and_among_rows_of_other_adapters(name, dtype, isa, tmp_path):
+    spec = SPECS[name]
     weights, prompts = random_weights(spec), prompts_of(spec)
     options = {"dtype": dtype, "isa": isa, "limits": SLOTS}
     single = loaded(load(spec, weights, tmp_path, threads=1, **options), spec)
@@ -130,6 +136,8 @@ def test_a_row_has_the_same_bits_alone_and_among_rows_of_other_adapters(dtype, i
         whole = [(tokens, 0, table) for tokens, table in zip(prompts, TABLES, strict=True)]
         actual = runner.logits(all_rows(whole, slots(*ADAPTERS)))
         np.testing.assert_array_equal(actual, np.concatenate(expected))
+        actual = runner.logits(make_step(*whole, adapters=slots(*ADAPTERS)))
+        np.testing.assert_array_equal(actual, np.stack([logits[-1] for logits in expected]))
         last = [(tokens[-1:], len(tokens) - 1, table) for tokens, table in zip(prompts, TABLES, strict=True)]
         for chosen in ([0, 1, 2, 3, 4], [3, 0], [4]):
             actual = runner.logits(all_rows([last[i] for i in chosen], slots(*[ADAPTERS[i] for i in chosen])))

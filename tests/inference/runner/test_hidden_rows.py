@@ -66,8 +66,9 @@ def test_tokens_of_an_encoder_attend_to_both_sides_of_them(name, isa, tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "w8a8", "w4a8"])
-def test_a_hidden_state_has_the_same_bits_in_any_step_and_on_any_threads(dtype, tmp_path):
-    spec = small_spec()
+@pytest.mark.parametrize("name", ["llama", "inputs of layers, shared keys, wider MLPs"])
+def test_a_hidden_state_has_the_same_bits_in_any_step_and_on_any_threads(name, dtype, tmp_path):
+    spec = SPECS[name]
     weights = random_weights(spec)
     expected = load(spec, weights, tmp_path, dtype=dtype, kv_dtype="bf16", threads=1)
     everything = expected.execute(pooled_step([], range(350))).hidden
