@@ -206,8 +206,8 @@ def synthetic_ratios() -> Iterator[str]:
     models = result("synthetic")["models"]
     rows = []
     for name, model in models.items():
-        measured = {turn["engine"] for turn in model["turns"]}
-        ratios = [f"{shape_ratios(name, cell, peer):.2f}" if peer in measured else "" for cell, peer in columns]
+        ran = {(cell, turn["engine"]) for turn in model["turns"] for cell in turn["tokens_per_s"]}
+        ratios = [f"{shape_ratios(name, *column):.2f}" if column in ran else "" for column in columns]
         rows.append([shape_title(name, model), shape_share(model), *ratios])
     header = ("", "decode 1, of the bandwidth", "to llama.cpp", "to ik_llama.cpp", "decode 8", "", "prefill 512", "")
     return page_table(header, rows)

@@ -18,6 +18,7 @@ physical core. Each number is a median over the turns.
 The roof of one sequence is the memory bandwidth read beside its steps, over the bytes that a token must read: weights
 (of experts only the chosen ones), state (read and written) and the KV cache at that length. `doctor` is the bandwidth
 that `headrace doctor` measures in the same run, the best of many short reads. The roof of a prompt is the int8 peak.
+`ends` stands where a peer's program ended with an error.
 """
 CHAT_METHOD = """\
 The same {num_turns} turns with both servers, streamed. `new` are the tokens of a prompt that no earlier prompt or
@@ -77,8 +78,9 @@ def _origin(model: Record) -> str:
 
 
 def medians(turns: Sequence[Record]) -> dict[str, float]:
-    """Return the median speed of each cell."""
-    return {cell: statistics.median(turn["tokens_per_s"][cell] for turn in turns) for cell in CELLS}
+    """Return the median speed of each cell that the engine ran in all turns."""
+    ran = [cell for cell in CELLS if all(cell in turn["tokens_per_s"] for turn in turns)]
+    return {cell: statistics.median(turn["tokens_per_s"][cell] for turn in turns) for cell in ran}
 
 
 def shares_of(model: Record, turns: Sequence[Record]) -> dict[str, str]:
@@ -101,7 +103,9 @@ def _peak(model: Record) -> float:
 def _cell(
     cell: str, speeds: Mapping[str, float], shares: Mapping[str, str], peers: Mapping[str, Mapping[str, float]]
 ) -> str:
-    ratios = [f"{speeds[cell] / theirs[cell]:.2f}x {peer}" for peer, theirs in peers.items()]
+    if cell not in speeds:
+        return "ends"
+    ratios = [f"{speeds[cell] / theirs[cell]:.2f}x {peer}" for peer, theirs in peers.items() if cell in theirs]
     notes = ", ".join([shares[cell], *ratios] if cell in shares else ratios)
     return f"{speeds[cell]:.1f}" + (f" ({notes})" if notes else "")
 

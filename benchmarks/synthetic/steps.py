@@ -128,23 +128,29 @@ def run_headrace(engine: Engine, path: Path, packed: Path) -> tuple[dict[str, fl
 
 def run_peer(engine: Engine, path: Path) -> dict[str, float]:
     """
-    Run all cells in two processes; return tokens per second by cell.
+    Run all cells in two processes; return tokens per second by cell, without those at which the peer ended.
 
     Raises:
         PeerFailed: The peer does not run this model.
     """
     threads = str(physical_cores())
     command = [f"{engine.tools}/llama-batched-bench", "-m", str(path), "-t", threads, "-tb", threads, *engine.options]
-    context = ["-c", str(max(1024, 8 * (PROMPT + STEPS)))]
+    command += ["-c", str(max(1024, 8 * (PROMPT + STEPS)))]
+    decoded = _output([*command, "-npp", str(PROMPT), "-ntg", str(STEPS), "-npl", "1,8"])
+    speeds = {f"decode {row['sequences']}": row["decode"] for row in batched_rows(decoded)}
+    if not speeds:
+        raise PeerFailed(reason_of(decoded))
+    prompt = _output([*command, "-npp", "512", "-ntg", "1", "-npl", "1"])
+    return speeds | {f"prefill {row['prompt']}": row["prefill"] for row in batched_rows(prompt)}
+
+
+def _output(command: list[str]) -> str:
+    """Return all that a peer prints: llama.cpp has the table on stdout, ik_llama.cpp on stderr."""
     try:
-        decoded = _run([*command, *context, "-npp", str(PROMPT), "-ntg", str(STEPS), "-npl", "1,8"])
-        prompt = _run([*command, *context, "-npp", "512", "-ntg", "1", "-npl", "1"])
+        result = _run(command)
     except RuntimeError as error:
-        raise PeerFailed(reason_of(str(error))) from None
-    # llama.cpp prints the table to stdout, ik_llama.cpp to stderr.
-    speeds = {f"decode {row['sequences']}": row["decode"] for row in batched_rows(decoded.stdout + decoded.stderr)}
-    (row,) = batched_rows(prompt.stdout + prompt.stderr)
-    return speeds | {"prefill 512": row["prefill"]}
+        return str(error)
+    return result.stdout + result.stderr
 
 
 def reason_of(output: str) -> str:
@@ -160,7 +166,8 @@ def batched_rows(text: str) -> Iterator[dict[str, float]]:
     for line in text.splitlines():
         if re.match(r"\|\s+\d", line):
             fields = [float(field) for field in line.strip("| \n").split("|")]
-            yield {"sequences": int(fields[2]), "prefill": fields[5], "decode": fields[7]}
+            prompt, _steps, sequences = map(int, fields[:3])
+            yield {"prompt": prompt, "sequences": sequences, "prefill": fields[5], "decode": fields[7]}
 
 
 def version_of(tools: Path) -> str:

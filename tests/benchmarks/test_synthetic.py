@@ -39,8 +39,8 @@ def test_the_rows_of_a_table_of_llama_batched_bench_are_read():
         "|   128 |     32 |    8 |   1280 |    3.500 |   292.57 |    2.100 |   121.90 |    5.600 |   228.57 |\n"
     )
     assert list(batched_rows(text)) == [
-        {"sequences": 1, "prefill": 311.44, "decode": 40.25},
-        {"sequences": 8, "prefill": 292.57, "decode": 121.90},
+        {"prompt": 128, "sequences": 1, "prefill": 311.44, "decode": 40.25},
+        {"prompt": 128, "sequences": 8, "prefill": 292.57, "decode": 121.90},
     ]
 
 
@@ -129,6 +129,7 @@ def test_the_page_has_medians_shares_refusals_and_chats():
     speeds = [("Headrace w4a8", speed, 0.9) for speed in (30, 40, 50)] + [("llama.cpp", 20, None)]
     work = Work(decode_bytes=990_000_000, state_bytes=6_000_000, kv_bytes=4_000_000, operations=1e9)
     turns = [step_turn(*speed) for speed in speeds]
+    del turns[-1]["tokens_per_s"]["prefill 512"]
     model = origin | {"work": asdict(work), "turns": turns, "refusals": {"ik_llama.cpp": "unknown"}}
     answers = [chat_turn(*cell) for cell in product((HEADRACE, LLAMA_SERVER), HISTORIES, (1, 2, 3))]
     machine = {"cpu": "CPU", "physical_cores": 2}
@@ -137,5 +138,6 @@ def test_the_page_has_medians_shares_refusals_and_chats():
         "| Headrace w4a8 | 40.0 (90% of the roof, 80% of `doctor`, 2.00x llama.cpp) | 160.0 (2.00x llama.cpp) |" in text
     )
     assert "0.99 GB of weights, 6.0 MB of state, 4.0 MB of KV" in text
+    assert "| llama.cpp | 20.0 | 80.0 | ends |" in text
     assert "| ik_llama.cpp | unknown | | |" in text
     assert text.count("| 2 and later, median | | 900 | 10 | 500 | 500 | 500 |") == len(HISTORIES)
