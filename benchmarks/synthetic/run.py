@@ -31,10 +31,10 @@ from benchmarks.synthetic.today import GgufShape
 
 LAYERS = {
     "llama-3.2-1b": 16, "llama-3.1-8b": 32, "qwen3-30b-a3b": 8, "mixtral-8x7b": 4, "lfm2-1.2b": 16, "qwen3.5-4b": 12,
-    "qwen3.5-9b": 8, "qwen3.6-35b-a3b": 8, "gemma-4-e2b": 20, "gemma-4-26b-a4b": 6, "granite-4-h-tiny": 20,
+    "qwen3.5-9b": 8, "qwen3.6-35b-a3b": 8, "gemma-4-e2b": 23, "gemma-4-26b-a4b": 6, "granite-4-h-tiny": 20,
     "glm-4.7-flash": 8,
 }  # fmt: skip
-"""Layers of the file, by model."""
+"""Layers of the file, by model. Gemma 4 E2B: such that the last layer with keys of its own attends to everything."""
 CHATS = {"lfm2-1.2b": 16, "qwen3.5-4b": 8}
 """Layers of the files of hybrids that hold a chat."""
 LLAMACPP, IK_LLAMACPP = "llama.cpp", "ik_llama.cpp"
