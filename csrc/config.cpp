@@ -36,8 +36,11 @@ void check_experts(const ModelConfig& config) {
           "every dimension of the experts must be positive");
   require(int64_t{1} * (config.num_experts + config.num_shared_experts) * config.expert_size < (int64_t{1} << 28),
           "the experts of a layer are too large");
-  require(config.norms == (config.own_norms ? "both" : "pre") && !config.parallel && !config.mlp_bias,
-          "experts beside attention or with a norm after them, and dense layers with biases beside them, are not supported");
+  require((config.norms == "both" || (config.norms == "pre" && !config.own_norms)) && !config.parallel && !config.mlp_bias,
+          "experts beside attention or without a norm before them, and dense layers with biases beside them, are not supported");
+  require(config.norms == "pre" || config.own_norms ||
+              (config.latent_size == 0 && config.layer_input_size == 0 && !config.layer_scales),
+          "experts with a norm after them have neither a latent input nor inputs or scales of layers");
   require(config.latent_size >= 0 && config.shared_size >= 0 && config.latent_size <= (1 << 24) &&
               config.shared_size <= (1 << 24) && (config.shared_size == 0 || config.latent_size > 0 || config.own_norms),
           "the sizes of a latent input and of the shared MLP beside it must not be negative");

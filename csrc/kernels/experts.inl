@@ -186,11 +186,18 @@ INLINE void sum_experts(const Experts& experts, const ExpertWorkspace& work, int
   }
 }
 
-// Adds the outputs of the experts of each row to the residual stream.
-void StepRun::add_experts(Rows rows) const {
+// Adds the outputs of the experts of each row to the residual stream, or the norm of their sum if the layer has one.
+void StepRun::add_experts(const Layer& layer, Rows rows) const {
   const int padded = static_cast<int>(round_up(m.hidden, kPanel));
   for (int token = rows.token; token < rows.token + rows.count; token++) {
     float* stream = x(token);
+    if (layer.post_mlp_norm.weight) {
+      float* total = row_buffer();
+      sum_experts(m.experts, work.experts, token, padded, [&](int i, vf sum) { store_f(total + i, sum); });
+      norm_row(m, total, layer.post_mlp_norm, padded, total);
+      for (int i = 0; i < padded; i += W) store_f(stream + i, add(load_f(stream + i), load_f(total + i)));
+      continue;
+    }
     sum_experts(m.experts, work.experts, token, padded,
                 [&](int i, vf total) { store_f(stream + i, add(load_f(stream + i), total)); });
   }

@@ -57,7 +57,7 @@ void StepRun::begin_experts(int index, Rows rows) const {
 // Adds the outputs of the experts of a block of rows to the residual stream.
 void StepRun::finish_experts(const Layer& layer, Rows rows) const {
   if (m.experts.own_norms) return add_beside(layer, rows);
-  if (!m.experts.has_latent) return add_experts(rows);
+  if (!m.experts.has_latent) return add_experts(layer, rows);
   sum_latent(layer, rows);
   project_residual(layer.latent_up, work.inputs, nullptr, Target::kStream, rows, all(layer.latent_up), {});
 }

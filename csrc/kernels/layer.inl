@@ -221,7 +221,7 @@ class StepRun {
   int units_per_task(int num_units, size_t unit_bytes) const;
   void run_gate_up_task(const Layer& layer, int expert, Share groups) const;
   void run_down_task(const Layer& layer, int expert, Share panels) const;
-  void add_experts(Rows rows) const;
+  void add_experts(const Layer& layer, Rows rows) const;
   void begin_experts(int index, Rows rows) const;
   void finish_experts(const Layer& layer, Rows rows) const;
 

@@ -272,6 +272,12 @@ NETWORKS: dict[str, tuple[str, dict[str, object]]] = {
             "attention_bias": True,
         },
     ),
+    "trinity": (
+        "AfmoeForCausalLM",
+        NAMED_EXPERTS
+        | {"num_hidden_layers": 4, "sliding_window": 17, "num_shared_experts": 2, "route_scale": 1.8}
+        | {"mup_enabled": True},
+    ),
     "lfm 2": ("Lfm2ForCausalLM", LFM2 | {"block_multiple_of": 8, "block_ffn_dim_multiplier": 1.2}),
     "lfm 2, with images": (
         "Lfm2VlForConditionalGeneration",

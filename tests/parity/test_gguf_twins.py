@@ -164,6 +164,7 @@ TWINS = {
             "rope.scaling.original_context_length": 32,
         },
     ),
+    "trinity": ("afmoe", ROUTED | SHARED | {"attention.sliding_window": 17}),
     "lfm 2": ("lfm2", CONVOLUTIONS),
     "lfm 2 moe": (
         "lfm2moe",
@@ -346,6 +347,8 @@ def converted(folder, architecture, spec, *, splits_latents=True):
     for stored_name, stored in stack_experts(text_tensors(folder)).items():
         name = stored_name.removeprefix("transformer.") if architecture in {"bloom", "chatglm"} else stored_name
         values, name = converted_values(name, stored, architecture, spec), name_to_look_up(name)
+        if architecture == "afmoe":
+            name = name.replace("mlp.expert_bias", "mlp.expert_bias.bias")
         for part, rows in pieces_of(name, values, spec, architecture, splits_latents=splits_latents):
             name = names.get_name(part, try_suffixes=(".weight", ".bias"))
             tensors[f"{name}.weight" if part.endswith("sinks") else name] = rows

@@ -157,6 +157,12 @@ SPECS: Mapping[str, ModelSpec] = {
         mlp="plain",
         activation="relu2",
     ),
+    "experts with a norm after them": small_spec(
+        moe=MoeSpec(num_experts=7, top_k=2, expert_size=48, layers=(False, True), scoring="sigmoid", shared_size=48),
+        norms="both",
+        post_norm_eps=1e-8,
+        hidden_size=80,
+    ),
     "experts with a latent input, nothing shared": small_spec(
         moe=MoeSpec(num_experts=6, top_k=2, expert_size=32, latent_size=72, renormalize=True, layers=(False, True))
     ),

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from headrace.core.errors import UnsupportedModel
+from headrace.inference.models.families.afmoe import AFMOE
 from headrace.inference.models.families.alibi import BLOOM, MPT
 from headrace.inference.models.families.apertus import APERTUS
 from headrace.inference.models.families.arcee import ARCEE
@@ -84,7 +85,7 @@ FAMILIES: Final = (
     *(PHI3, GRANITE, SMOLLM3, GLM, GLM4, GEMMA2, VAULTGEMMA, MUSE_GLIMMER, OLMO, OLMO2, OLMO3, OLMO_HYBRID, EXAONE4),
     *(COHERE, COHERE2, STABLELM, STARCODER2, PHI, NEMOTRON, FALCON, GPT_NEOX, GPT2, GPTJ, OPT, BLOOM, MPT),
     *(MIXTRAL, QWEN2_MOE, QWEN3_MOE, QWEN3_NEXT, QWEN3_5, QWEN3_5_MOE, GRANITE_MOE, OLMOE, GPT_OSS, PHIMOE),
-    *(GLM4_MOE, ERNIE4_5_MOE, MINIMAX_M2, DOTS1, EXAONE_MOE, HUNYUAN, HUNYUAN_MOE, HY_V3, LAGUNA),
+    *(GLM4_MOE, ERNIE4_5_MOE, MINIMAX_M2, DOTS1, EXAONE_MOE, HUNYUAN, HUNYUAN_MOE, HY_V3, LAGUNA, AFMOE),
     *(LFM2, LFM2_MOE, LFM3),
     *(MAMBA2, BAMBA, NEMOTRON_H, FALCON_H1),
     *(DEEPSEEK_V2, DEEPSEEK_V3, DEEPSEEK_V32, GLM4_MOE_LITE, GLM_MOE_DSA, MINICPM3, MISTRAL4),
