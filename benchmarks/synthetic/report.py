@@ -17,7 +17,9 @@ physical core. Each number is a median over the turns.
 
 The roof of one sequence is the memory bandwidth read beside its steps, over the bytes that a token must read: weights
 (of experts only the chosen ones), state (read and written) and the KV cache at that length. `doctor` is the bandwidth
-that `headrace doctor` measures in the same run, the best of many short reads. The roof of a prompt is the int8 peak.
+that `headrace doctor` measures in the same run, the best of many short reads. The roof of a prompt is the int8 peak
+over the work of all layers. Layers that store nothing, as in Gemma 4 E2B, run only for rows whose logits are needed, so
+that prompts can exceed it.
 `ends` stands where a peer's program ended with an error.
 """
 CHAT_METHOD = """\
