@@ -67,6 +67,29 @@ def test_values_with_counts_have_percentiles(client, namespace):
     assert point["ExtendedStatistics"] == {"p50": 1.0, "p95": 5.0, "p100": 9.0}
 
 
+def test_values_that_were_counted_zero_times_are_not_measurements(client, namespace):
+    at = minute()
+    put(client, namespace, Values=[1.0, 5.0], Counts=[2.0, 0.0], Timestamp=at)
+    put(client, namespace, Values=[9.0], Counts=[0.0], Timestamp=at)
+
+    [point] = read(client, namespace, at)
+
+    assert (point["SampleCount"], point["Maximum"]) == (2.0, 1.0)
+
+
+def test_a_call_needs_measurements_and_not_too_many(client, namespace):
+    entity = {
+        "Entity": {"KeyAttributes": {"Type": "Service", "Name": "s"}},
+        "MetricData": [{"MetricName": "E", "Value": 1.0}],
+    }
+    client.put_metric_data(Namespace=namespace, EntityMetricData=[entity])
+    assert [metric["MetricName"] for metric in client.list_metrics(Namespace=namespace)["Metrics"]] == ["E"]
+    with pytest.raises(ClientError, match="MetricData"):
+        client.put_metric_data(Namespace=namespace)
+    with pytest.raises(ClientError, match="size greater than 1000"):
+        client.put_metric_data(Namespace=namespace, MetricData=[{"MetricName": "M", "Value": 1.0}] * 1001)
+
+
 def test_a_statistic_set_is_read_unchanged(client, namespace):
     at = minute()
     numbers = {"SampleCount": 4.0, "Sum": 10.0, "Minimum": 1.0, "Maximum": 4.0}
@@ -132,6 +155,13 @@ def test_a_body_that_cannot_be_inflated_is_refused(cloud: Platform, body):
             "InvalidParameterValue",
             "Minimum",
         ),
+        (
+            {"StatisticValues": {"SampleCount": 0.0, "Sum": 1.0, "Minimum": 1.0, "Maximum": 1.0}},
+            "InvalidParameterValue",
+            "SampleCount must be greater than 0",
+        ),
+        ({"Values": [1.0] * 151}, "InvalidParameterValue", "size greater than 150"),
+        ({"Values": []}, "MissingParameter", "Value"),
         ({"Value": 1.0, "Unit": "Furlongs"}, "ValidationError", "enum value set"),
     ],
 )
@@ -269,6 +299,22 @@ def test_expressions_are_computed_from_other_queries(client, namespace):
 def test_invalid_queries_are_refused(client, queries, words):
     with pytest.raises(ClientError, match=words):
         client.get_metric_data(MetricDataQueries=queries, StartTime=minute(), EndTime=minute() + timedelta(minutes=1))
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ({"MetricDataQueries": []}, "at least one query"),
+        ({"MetricDataQueries": [query(f"m{n}", "n") for n in range(501)]}, "size greater than 500"),
+        ({"EndTime": minute() - timedelta(days=1)}, "StartTime must be less"),
+        ({"MaxDatapoints": 0}, "MaxDatapoints must be greater than 0"),
+        ({"LabelOptions": {"Timezone": "Mars"}}, "LabelOptions.Timezone is 'Mars'"),
+    ],
+)
+def test_invalid_requests_for_data_are_refused(client, params, words):
+    asked = {"MetricDataQueries": [query("a", "n")], "StartTime": minute(), "EndTime": minute() + timedelta(minutes=1)}
+    with pytest.raises(ClientError, match=words):
+        client.get_metric_data(**{**asked, **params})
 
 
 def test_unsupported_operations_are_refused_by_name(client):

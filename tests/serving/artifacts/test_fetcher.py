@@ -12,7 +12,7 @@ from headrace.platform.cluster.launcher import WorkerSpec
 from headrace.serving.artifacts.content_cache import ContentCache
 from headrace.serving.artifacts.fetch_bounds import Deadline, FetchFailed, Guard
 from headrace.serving.artifacts.fetcher import Fetcher, redacted
-from headrace.serving.artifacts.object_grants import GrantedObjects
+from headrace.serving.artifacts.object_grants import GrantedObjects, refusal
 from headrace.serving.artifacts.sources import ArtifactSource, GrantedObject, ObjectLocation
 from tests.serving.artifacts.archive_maker import archive, file
 from tests.serving.artifacts.object_server import Objects, ObjectServer
@@ -269,3 +269,18 @@ def test_a_missing_local_file_is_one_clear_error(tmp_path, cache) -> None:
 )
 def test_secrets_in_uris_are_redacted(uri, harmless) -> None:
     assert redacted(uri) == harmless
+
+
+@pytest.mark.parametrize(
+    ("code", "name", "said"),
+    [
+        ("NoSuchBucket", "s3://jumpstart-cache-prod-us-east-2/k", "is a bucket of AWS"),
+        ("NoSuchBucket", "s3://b/k", "there is no such bucket"),
+        ("NoSuchKey", "s3://b/k", "Check ModelDataUrl or S3Uri, and that the file was uploaded"),
+        ("AccessDenied", "s3://b/k", "Check the keys of the object storage"),
+        ("PreconditionFailed", "s3://b/k", "has changed during the download"),
+        ("SlowDown", "s3://b/k", "cannot be read: Reduce your rate (SlowDown)"),
+    ],
+)
+def test_an_error_of_the_object_storage_says_what_to_check(code, name, said) -> None:
+    assert said in refusal(code, "Reduce your rate.", name)
