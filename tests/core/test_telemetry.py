@@ -35,13 +35,6 @@ INFO = ModelInfo(
 )
 
 
-@pytest.fixture(autouse=True)
-def log_of_this_process():
-    """Log as before after each test: the level and the stream are those of the whole process."""
-    yield
-    setup_logging()
-
-
 def record(**facts):
     return RequestRecord(
         **{"request_id": "r", "route": "/", "dialect": "tgi-3", "started_s": 10.0, "ended_s": 11.0, **facts}
