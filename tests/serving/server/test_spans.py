@@ -1,4 +1,4 @@
-"""What the span of a request says about its kind and its end."""
+"""Spans of requests: their kind and their end."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
