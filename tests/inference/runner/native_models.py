@@ -1,8 +1,9 @@
 """Small networks of every kind for the native runtime, and how to load them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -24,6 +25,24 @@ from tests.inference.runner.weights import ArrayWeights
 ISAS = tuple(_native.available_isas())
 FORMATS = [(dtype, kv_dtype) for dtype in ("bf16", "w8a8", "w4a8") for kv_dtype in ("bf16", "int8")]
 FORMATS += [("w8a16", "bf16"), ("w4a16", "bf16")]
+
+
+Format = TypeVar("Format")
+
+
+def spread(formats: Mapping[str, Sequence[Format]]) -> list[tuple[str, Format, str]]:
+    """
+    Return networks with all formats on the best ISA, and with one on each other ISA, the next for the next network.
+
+    Only products know formats: over the networks, every format meets every ISA and every network meets every ISA.
+    """
+    cases = []
+    for number, (name, own) in enumerate(formats.items()):
+        cases += [(name, chosen, ISAS[0]) for chosen in own]
+        cases += [(name, own[(number + place) % len(own)], isa) for place, isa in enumerate(ISAS[1:])]
+    return cases
+
+
 LIMITS = RunnerLimits(
     num_blocks=48,
     block_tokens=32,

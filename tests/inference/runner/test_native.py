@@ -25,6 +25,7 @@ from tests.inference.runner.native_models import (
     load,
     relative_error,
     small_spec,
+    spread,
 )
 from tests.inference.runner.steps import make_step
 from tests.inference.runner.weights import ArrayWeights, random_weights, round_to_w8, weight_shapes
@@ -51,11 +52,9 @@ Attention reads the cache and no weights, matrices the weights and no cache: a n
 assert set(HALVES[0] + HALVES[1]) == set(FORMATS)
 
 
-@pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize(
-    ("name", "dtype", "kv_dtype"), [(name, *formats) for n, name in enumerate(SPECS) for formats in HALVES[n % 2]]
-)
-def test_logits_match_the_reference(name, dtype, kv_dtype, isa, tmp_path):
+@pytest.mark.parametrize(("name", "formats", "isa"), spread({name: HALVES[n % 2] for n, name in enumerate(SPECS)}))
+def test_logits_match_the_reference(name, formats, isa, tmp_path):
+    dtype, kv_dtype = formats
     spec = SPECS[name]
     weights = random_weights(spec)
     runner = load(spec, weights, tmp_path, dtype=dtype, kv_dtype=kv_dtype, isa=isa)

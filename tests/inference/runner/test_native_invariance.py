@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from headrace.inference.models.weights import Encoding
-from tests.inference.runner.native_models import FORMATS, ISAS, LIMITS, SPECS, BlockWeights, load, small_spec
+from tests.inference.runner.native_models import FORMATS, ISAS, LIMITS, SPECS, BlockWeights, load, small_spec, spread
 from tests.inference.runner.steps import make_step, with_random_rows
 from tests.inference.runner.weights import ArrayWeights, random_weights
 
@@ -95,9 +95,10 @@ def test_nor_do_they_with_blocks_of_4_bits_that_have_no_minima(dtype, encoding, 
     check(spec, tmp_path, dtype=dtype, kv_dtype="int8", isa=isa, seed=1, rounds=1, encoding=encoding)
 
 
-@pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("dtype", ["bf16", "w8a8", "w4a8", "w8a16", "w4a16"])
-@pytest.mark.parametrize("name", [name for name, spec in SPECS.items() if spec.moe])
+@pytest.mark.parametrize(
+    ("name", "dtype", "isa"),
+    spread({name: ("bf16", "w8a8", "w4a8", "w8a16", "w4a16") for name, spec in SPECS.items() if spec.moe}),
+)
 def test_logits_with_experts_do_not_depend_on_the_batch_the_chunks_or_the_threads(name, dtype, isa, tmp_path):
     check(SPECS[name], tmp_path, dtype=dtype, kv_dtype="int8", isa=isa, seed=1, rounds=1)
 

@@ -19,6 +19,7 @@ from tests.inference.runner.native_models import (
     load,
     relative_error,
     small_spec,
+    spread,
 )
 from tests.inference.runner.states import INVALID_STATES, Walk, new_sequences
 from tests.inference.runner.steps import make_step
@@ -43,9 +44,7 @@ def whole(tokens, table):
     return make_step((tokens, 0, table), all_rows=True, states=new_sequences(len(tokens)))
 
 
-@pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("dtype", TOLERANCES)
-@pytest.mark.parametrize("name", STATE_SPECS)
+@pytest.mark.parametrize(("name", "dtype", "isa"), spread(dict.fromkeys(STATE_SPECS, tuple(TOLERANCES))))
 def test_logits_match_the_reference(name, dtype, isa, tmp_path):
     spec, tables = STATE_SPECS[name], tables_of()
     weights = random_weights(spec)
@@ -62,9 +61,7 @@ def test_logits_match_the_reference(name, dtype, isa, tmp_path):
     assert relative_error(runner.logits(step), expected) < tolerance
 
 
-@pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("dtype", TOLERANCES)
-@pytest.mark.parametrize("name", STATE_SPECS)
+@pytest.mark.parametrize(("name", "dtype", "isa"), spread(dict.fromkeys(STATE_SPECS, tuple(TOLERANCES))))
 def test_logits_do_not_depend_on_chunks_company_drafts_slots_or_threads(name, dtype, isa, tmp_path):
     spec, tables, rng = STATE_SPECS[name], tables_of(), np.random.default_rng(2)
     weights, prompts = random_weights(spec), prompts_of(spec, rng)

@@ -191,7 +191,7 @@ def test_the_alarms_of_target_tracking_are_those_of_aws(
     assert "Period" not in own_periods["High"]
 
 
-@given(st.integers(1, 50), st.floats(0.01, 1000), st.floats(0, 100))
+@given(st.integers(1, 50), st.floats(0.01, 1000), st.floats(0, 100, allow_subnormal=False))
 def test_the_capacity_of_target_tracking_is_the_least_that_keeps_the_metric_at_its_target(
     capacity: int, target: float, load: float
 ) -> None:
