@@ -151,8 +151,9 @@ class ServerSettings:
     max_itl_ms: float = setting(rules.number(0, "milliseconds"), 75.0)
     """
     Longest gap between two tokens of a stream that the prompts of other requests may cause; 0 is no limit. With the
-    default, text appears as a steady flow. The limit grows to twice the value while a prompt has waited for 2 s, and
-    never falls below 1.5 times what the step of the running streams takes alone: under load prompts do not starve.
+    default, text appears as a steady flow. The limit grows with the wait of the oldest prompt, to twice the value
+    after 2 s, and never falls below 1.5 times what the step of the running streams takes alone: under load prompts do
+    not starve.
     """
 
     batch_invariant: bool | None = setting(rules.boolean(), None)

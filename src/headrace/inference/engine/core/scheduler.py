@@ -62,7 +62,7 @@ class StepPlan:
     decode_attended: int = 0
     """The part of `attended` that belongs to decoding sequences."""
     limit_s: float | None = None
-    """How long the step may take with prompts in it; None: as long as it takes."""
+    """How long the step may take with chunks of prompts in it; None: nothing waits for it, or it has no chunks."""
     states: StateStep | None = None
 
     @property
@@ -229,15 +229,15 @@ class Scheduler:
 
     def _step_limit_s(self, plan: StepPlan, now_s: float) -> float | None:
         """Return how long streams may wait for this step, which is never less than the decodes alone and a bit more."""
-        if self._limits.max_step_s is None or plan.num_decodes == 0:
+        chunked = [s for s in self.running if not s.is_decoding] + self.waiting[:1]
+        if self._limits.max_step_s is None or plan.num_decodes == 0 or not chunked:
             return None
         decoding_s = self._step_times.predict_s(
             tokens=plan.num_decodes + plan.num_drafted, attended=plan.decode_attended
         )
         limit_s = max(self._limits.max_step_s, _LEAST_STRETCH * decoding_s)
-        arrived_s = [s.arrived_s for s in self.running if s.num_output_tokens == 0]
-        arrived_s += [s.arrived_s for s in self.waiting[:1]]
-        wait_s = now_s - min(arrived_s, default=now_s)
+        # Forced tokens are a chunk of a stream that has begun: it does not wait as a prompt does.
+        wait_s = now_s - min((s.arrived_s for s in chunked if s.num_output_tokens == 0), default=now_s)
         return limit_s * min(1 + wait_s / _PATIENCE_S, _MOST_STRETCH)
 
     def _plan_chunk(self, plan: StepPlan, sequence: Sequence) -> bool:
