@@ -77,6 +77,8 @@ class Load:
 
     def __init__(self, running: Running, name: str, **target: str) -> None:
         self.outcomes: Counter[str] = Counter()
+        self._num_ended: Counter[int] = Counter()
+        """Requests that have ended, by thread."""
         self._name = name
         self._target = target
         self._runtime = running.client("sagemaker-runtime", max_pool_connections=6)
@@ -91,7 +93,7 @@ class Load:
     def running(self) -> Iterator["Load"]:
         ways = [self._whole, self._stream, self._complete] * 2
         with ThreadPoolExecutor(len(ways)) as pool:
-            asking = [pool.submit(self._again, way) for way in ways]
+            asking = [pool.submit(self._again, thread, way) for thread, way in enumerate(ways)]
             try:
                 yield self
             finally:
@@ -100,15 +102,20 @@ class Load:
                 future.result(WAIT_S)
 
     def more(self, number: int) -> None:
-        wanted = self.outcomes["answered"] + number
-        until(lambda: self.outcomes["answered"] >= wanted, f"{number} more answers; {self.outcomes}")
+        """Wait for more answers, and for the end of all requests that run now: the gateway sends none a third time."""
+        wanted, ended = self.outcomes["answered"] + number, dict(self._num_ended)
+        until(
+            lambda: self.outcomes["answered"] >= wanted and all(self._num_ended[one] > ended[one] for one in ended),
+            f"{number} more answers; {self.outcomes}",
+        )
 
-    def _again(self, way: Any) -> None:
+    def _again(self, thread: int, way: Any) -> None:
         while not self._is_over.is_set():
             try:
                 self.outcomes[way()] += 1
             except ClientError as error:
-                self.outcomes[f"{way.__name__} {error.response['Error']['Code']}"] += 1
+                self.outcomes[f"{way.__name__} {error.response['Error']['Code']} {error}"] += 1
+            self._num_ended[thread] += 1
 
     def _whole(self) -> str:
         body = json.dumps({"wait_s": 0.05})

@@ -133,6 +133,7 @@ async def finished(log: io.StringIO) -> dict[str, object]:
 async def test_a_client_that_leaves_cancels_its_call(client: httpx.AsyncClient, pool: HandlerPool) -> None:
     log = io.StringIO()
     setup_logging(format="json", level="info", stream=log)
+    await until(lambda: not pool.num_running)  # a call of an earlier test may end late
     asking = asyncio.create_task(client.post("/do/until_cancelled"))
     await until(lambda: pool.num_running)
     asking.cancel()
