@@ -41,6 +41,7 @@ def parse_arguments() -> Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of every server")
+    parser.add_argument("--isa", help="instruction set of Headrace; build the peers for it, too")
     parser.add_argument("--root", type=Path, default=DEFAULT_ROOT, help="folder of the peers")
     parser.add_argument("--scratch", type=Path, help="folder for logs; default: one that is deleted")
     parser.add_argument("--output", type=Path, default=RESULT)
@@ -50,6 +51,8 @@ def parse_arguments() -> Namespace:
 def main() -> None:
     options = parse_arguments()
     exit_on_sigterm()
+    if options.isa:
+        os.environ["HEADRACE_ISA"] = options.isa
     try:
         rows, cells = choose_rows(options.servers), choose_cells(options.cells)
     except KeyError as error:
@@ -102,6 +105,7 @@ def measure(
         "seed": options.seed,
         "rounds": options.rounds,
         "threads": options.threads,
+        "isa": options.isa,
         "planned_bytes": planned_bytes(manifest, rows),
         "first_starts": first_starts,
         "starts": starts,

@@ -67,6 +67,10 @@ class Shape:
 
 
 SHAPES = {
+    "smollm2-135m": Shape(
+        architecture="llama", model_type="llama", layers=30, hidden=576, intermediate=1536, heads=9, kv_heads=3,
+        head_dim=64, vocab=49152, theta=1e5,
+    ),
     "llama-3.2-1b": Shape(
         architecture="llama", model_type="llama", layers=16, hidden=2048, intermediate=8192, heads=32, kv_heads=8,
         head_dim=64, vocab=128256, theta=5e5,

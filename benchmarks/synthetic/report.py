@@ -49,12 +49,13 @@ def table(name: str, model: Record) -> str:
         by_engine.setdefault(turn["engine"], []).append(turn)
     ours = [engine for engine, turns in by_engine.items() if turns[0]["bandwidth_share"] is not None]
     peers = {engine: medians(turns) for engine, turns in by_engine.items() if engine not in ours}
+    cells = [cell for cell in CELLS if any(cell in turn["tokens_per_s"] for turn in model["turns"])]
     rows = []
     for engine, turns in by_engine.items():
         speeds, shares = medians(turns), shares_of(model, turns) if engine in ours else {}
-        rows.append([engine, *(_cell(cell, speeds, shares, peers if engine in ours else {}) for cell in CELLS)])
-    rows += [[engine, reason, "", ""] for engine, reason in model.get("refusals", {}).items()]
-    return f"{_heading(name, model)}\n{results.table(['tokens/s', *CELLS], rows, text_columns=4)}\n"
+        rows.append([engine, *(_cell(cell, speeds, shares, peers if engine in ours else {}) for cell in cells)])
+    rows += [[engine, reason, *[""] * (len(cells) - 1)] for engine, reason in model.get("refusals", {}).items()]
+    return f"{_heading(name, model)}\n{results.table(['tokens/s', *cells], rows, text_columns=1 + len(cells))}\n"
 
 
 def _heading(name: str, model: Record) -> str:

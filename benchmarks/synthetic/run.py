@@ -30,9 +30,9 @@ from benchmarks.synthetic.steps import Engine, PeerFailed, Turn, take_turn, vers
 from benchmarks.synthetic.today import GgufShape
 
 LAYERS = {
-    "llama-3.2-1b": 16, "llama-3.1-8b": 32, "qwen3-30b-a3b": 8, "mixtral-8x7b": 4, "lfm2-1.2b": 16, "qwen3.5-4b": 12,
-    "qwen3.5-9b": 8, "qwen3.6-35b-a3b": 8, "gemma-4-e2b": 23, "gemma-4-26b-a4b": 6, "granite-4-h-tiny": 20,
-    "glm-4.7-flash": 8,
+    "smollm2-135m": 30, "llama-3.2-1b": 16, "llama-3.1-8b": 32, "qwen3-30b-a3b": 8, "mixtral-8x7b": 4,
+    "lfm2-1.2b": 16, "qwen3.5-4b": 12, "qwen3.5-9b": 8, "qwen3.6-35b-a3b": 8, "gemma-4-e2b": 23,
+    "gemma-4-26b-a4b": 6, "granite-4-h-tiny": 20, "glm-4.7-flash": 8,
 }  # fmt: skip
 """Layers of the file, by model. Gemma 4 E2B: such that the last layer with keys of its own attends to everything."""
 CHATS = {"lfm2-1.2b": 16, "qwen3.5-4b": 8}
@@ -50,10 +50,10 @@ def tools_of(arguments: Namespace) -> dict[str, Path]:
     return {name: tools.expanduser().resolve() for name, tools in found.items() if tools}
 
 
-def engines_of(dtypes: list[str], tools: dict[str, Path]) -> list[Engine]:
+def engines_of(dtypes: list[str], tools: dict[str, Path], isa: str | None) -> list[Engine]:
     """Return the engines to compare: Headrace in each format, and the peers that are installed."""
     options = {LLAMACPP: ("-fa", "on"), IK_LLAMACPP: ("-fa", "on", "-rtr")}
-    engines = [Engine(name=f"Headrace {dtype}", dtype=dtype) for dtype in dtypes]
+    engines = [Engine(name=f"Headrace {dtype}", dtype=dtype, isa=isa) for dtype in dtypes]
     return engines + [Engine(name=name, tools=folder, options=options[name]) for name, folder in tools.items()]
 
 
@@ -132,6 +132,9 @@ def make_arguments() -> Namespace:
     parser.add_argument("--shapes", type=results.names, default=list(LAYERS), help="models to time, '': none")
     parser.add_argument("--chats", type=results.names, default=list(CHATS), help="models to chat with, '': none")
     parser.add_argument("--dtypes", type=results.names, default=["w4a8"], help="of Headrace; the first one chats")
+    parser.add_argument(
+        "--isa", help="instruction set of Headrace, with results of its own; build the peers for it, too"
+    )
     parser.add_argument("--turns", type=int, default=3, help="of each engine with each model")
     parser.add_argument("--tries", type=int, default=2, help="runs of a turn while other programs disturb it")
     parser.add_argument("--layers", type=int, help="at most so many, for a trial")
@@ -150,8 +153,8 @@ def main() -> None:
     arguments = make_arguments()
     results.exit_on_sigterm()
     tools = tools_of(arguments)
-    engines = engines_of(arguments.dtypes, tools)
-    file = arguments.output / "synthetic.json"
+    engines = engines_of(arguments.dtypes, tools, arguments.isa)
+    file = arguments.output / f"synthetic{f'-{arguments.isa}' if arguments.isa else ''}.json"
     result = {"models": {}, "chats": {}} | (json.loads(file.read_text()) if file.exists() else {})
     result["machine"] = describe_machine()
     versions = {name: version_of(folder) for name, folder in tools.items()} | arguments.versions

@@ -21,7 +21,8 @@ from headrace.inference.models.loading import load_model
 from headrace.inference.runner.decode_speed import decode_bytes, measure_bandwidth
 from headrace.inference.runner.packing import layer_formats_of
 
-CELLS = ("decode 1", "decode 8", "prefill 512")
+BATCHES = (1, 8, 32)
+CELLS = (*(f"decode {batch}" for batch in BATCHES), "prefill 512")
 PROMPT, STEPS = 128, 32
 """Tokens before the first decode step, and decode steps of a cell."""
 QUIET_CORES = 0.1
@@ -41,6 +42,8 @@ class Engine:
     name: str
     tools: Path | None = None
     dtype: str = "w4a8"
+    isa: str | None = None
+    """Instruction set of Headrace; None: the best of this CPU."""
     options: tuple[str, ...] = ()
 
     @property
@@ -118,8 +121,9 @@ def run_headrace(engine: Engine, path: Path, packed: Path) -> tuple[dict[str, fl
     """Run all cells in a process of its own; return tokens per second by cell, and the bandwidth beside more steps."""
     script = Path(__file__).parents[1] / "native_step" / "run.py"
     formats = f"{engine.dtype}/{engine.kv_dtype}"
-    options = ["--batches", "1,8", "--prefills", "512", "--rounds", "1", "--decode-steps", str(STEPS)]
+    options = ["--batches", _batches(), "--prefills", "512", "--rounds", "1", "--decode-steps", str(STEPS)]
     options += ["--prefill-steps", "1", "--cache-dir", str(packed), "--bandwidth"]
+    options += ["--isa", engine.isa] if engine.isa else []
     command = [sys.executable, str(script), str(path), "--formats", formats, *options]
     result = json.loads(_run(command).stdout.splitlines()[-1])
     cases = result["cases"][formats]
@@ -135,13 +139,17 @@ def run_peer(engine: Engine, path: Path) -> dict[str, float]:
     """
     threads = str(physical_cores())
     command = [f"{engine.tools}/llama-batched-bench", "-m", str(path), "-t", threads, "-tb", threads, *engine.options]
-    command += ["-c", str(max(1024, 8 * (PROMPT + STEPS)))]
-    decoded = _output([*command, "-npp", str(PROMPT), "-ntg", str(STEPS), "-npl", "1,8"])
+    command += ["-c", str(max(BATCHES) * (PROMPT + STEPS))]
+    decoded = _output([*command, "-npp", str(PROMPT), "-ntg", str(STEPS), "-npl", _batches()])
     speeds = {f"decode {row['sequences']}": row["decode"] for row in batched_rows(decoded)}
     if not speeds:
         raise PeerFailed(reason_of(decoded))
     prompt = _output([*command, "-npp", "512", "-ntg", "1", "-npl", "1"])
     return speeds | {f"prefill {row['prompt']}": row["prefill"] for row in batched_rows(prompt)}
+
+
+def _batches() -> str:
+    return ",".join(map(str, BATCHES))
 
 
 def _output(command: list[str]) -> str:
@@ -214,7 +222,7 @@ def take_turn(engine: Engine, path: Path, packed: Path, work: Work, *, tries: in
 
 
 def _turn(engine: Engine, path: Path, packed: Path, work: Work) -> Turn:
-    isa, cores = _native.available_isas()[0], physical_cores()
+    isa, cores = engine.isa or _native.available_isas()[0], physical_cores()
     peak = max(_native.peak_operations("w8a8", isa=isa, num_threads=cores) for _ in range(5))
     doctor = bandwidth = measure_bandwidth()
     before, share = read_usage(os.getpgrp()), None

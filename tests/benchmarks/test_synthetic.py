@@ -64,7 +64,7 @@ def test_the_shapes_of_today_have_as_many_parameters_as_their_names_say():
     billions = {
         "llama-3.2-1b": 1.5, "llama-3.1-8b": 8.0, "qwen3-30b-a3b": 30.5, "mixtral-8x7b": 46.7, "qwen3.5-4b": 4.2,
         "qwen3.5-9b": 9.0, "qwen3.6-35b-a3b": 34.7, "gemma-4-e2b": 4.6, "gemma-4-26b-a4b": 25.2, "lfm2-1.2b": 1.17,
-        "granite-4-h-tiny": 6.9, "glm-4.7-flash": 29.9,
+        "granite-4-h-tiny": 6.9, "glm-4.7-flash": 29.9, "smollm2-135m": 0.163,
     }  # fmt: skip
     for name in LAYERS:
         total = sum(prod(tensor.dims) for tensor in tensors_of(gguf_shape(name)))
