@@ -196,6 +196,32 @@ bool ModelConfig::has_experts(int32_t layer) const {
   return num_experts > 0 && (expert_layers.empty() || expert_layers[layer]);
 }
 
+WeightKind parse_kind(const std::string& what, const std::string& name) {
+  static const char* const names[] = {"bf16", "w8", "w4", "w4_symmetric", "fp4", "ternary", "w2", "w3"};
+  const auto found = std::find(std::begin(names), std::end(names), name);
+  require(found != std::end(names),
+          what + " is " + name + "; expected bf16, w8, w4, w4_symmetric, fp4, ternary, w2 or w3");
+  return static_cast<WeightKind>(found - std::begin(names));
+}
+
+namespace {
+
+// Values of their own format follow whole panels of q and k, which read the same inputs.
+void check_values(const ModelConfig& config, int32_t layer) {
+  if (!config.has_own_values(layer)) return;
+  const std::string prefix = "layers." + std::to_string(layer) + ".";
+  const AttentionShape shape = config.attention(layer);
+  const int64_t before = int64_t{1} * (shape.num_heads + shape.num_kv_heads) * shape.head_dim;
+  require(config.mixer(layer) == Mixer::kAttention && config.mla.rank == 0 && config.owns_kv(layer) &&
+              !shape.keys_as_values && config.attention_gate.empty() && before % kPanel == 0,
+          prefix + "v cannot be apart from qkv in this network");
+  const WeightKind first = config.layer_kind(prefix + "qkv"), values = config.layer_kind(prefix + "v");
+  require(first != WeightKind::kW8 && values != WeightKind::kW8 && (has_low_bits(first) || !has_low_bits(values)),
+          prefix + "v cannot share the inputs of qkv");
+}
+
+}  // namespace
+
 void ModelConfig::check() const {
   main_kind();
   require(kv_dtype == "bf16" || kv_dtype == "int8", "kv_dtype is " + kv_dtype + "; expected bf16 or int8");
@@ -212,8 +238,8 @@ void ModelConfig::check() const {
           "layers with inputs or scales need RMS norms before and after their parts");
   require(num_positions >= 0 && num_positions <= (1 << 20), "num_positions must lie between 0 and 1048576");
   for (const auto& [slot, format] : layer_formats)
-    require(format == "w8" || format == "w4_symmetric" || format == "fp4",
-            slot + " is " + format + "; expected w8, w4_symmetric or fp4");
+    require(parse_kind(slot, format) != WeightKind::kBf16, slot + " is bf16; expected at most 8 bits");
+  for (int32_t i = 0; i < num_layers; i++) check_values(*this, i);
   require(parse_activation(activation) != Activation::kClampedSwiglu || (gated_mlp && swiglu_limit > 0),
           "clamped_swiglu needs a gate and a limit above 0");
   require(parse_activation(activation) != Activation::kXielu || (!gated_mlp && num_experts == 0),
@@ -238,8 +264,11 @@ int32_t ModelConfig::terms() const { return dtype == "w8a16" || dtype == "w4a16"
 WeightKind ModelConfig::layer_kind(const std::string& slot) const {
   const auto found = layer_formats.find(slot);
   if (main_kind() != WeightKind::kW4 || found == layer_formats.end()) return main_kind();
-  if (found->second == "w8") return WeightKind::kW8;
-  return found->second == "fp4" ? WeightKind::kFp4 : WeightKind::kW4Symmetric;
+  return parse_kind(slot, found->second);
+}
+
+bool ModelConfig::has_own_values(int32_t layer) const {
+  return main_kind() == WeightKind::kW4 && layer_formats.count("layers." + std::to_string(layer) + ".v") > 0;
 }
 
 WeightKind ModelConfig::embed_kind() const {

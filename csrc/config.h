@@ -73,7 +73,8 @@ struct ModelConfig {
   int32_t latent_size = 0;                // input and output of the routed experts; 0: the hidden size
   int32_t shared_size = 0;                // of the shared MLP beside experts with a latent input; 0: none
   std::vector<bool> expert_layers;        // per layer; empty: experts in all layers
-  // Slots of layers that w4a8 and w4a16 store as w8, w4_symmetric or fp4 instead of w4.
+  // Slots of layers that w4a8 and w4a16 store as w8, w4_symmetric, fp4, ternary, w2 or w3 instead of w4. If there is one
+  // for v of a layer, v is not a part of qkv.
   std::map<std::string, std::string> layer_formats;
   std::vector<std::vector<double>> rope_frequencies;  // of each rope: radians per position, half as many as a head has numbers
   std::vector<double> rope_factors;                   // of each rope: factor of the cosines and sines of pairs that turn
@@ -86,6 +87,7 @@ struct ModelConfig {
   WeightKind main_kind() const;  // of most matrices
   int32_t terms() const;         // of an activation
   WeightKind layer_kind(const std::string& slot) const;
+  bool has_own_values(int32_t layer) const;  // v is a matrix of its own
   WeightKind embed_kind() const;  // 4 bits cost too much quality in the embedding and the LM head
   KvKind kv_kind() const;
   AttentionShape attention(int32_t layer) const;
@@ -108,6 +110,7 @@ struct ModelConfig {
 // Throw std::invalid_argument for unknown names.
 ExpertChoice parse_choice(const ModelConfig& config);
 Activation parse_activation(const std::string& name);
+WeightKind parse_kind(const std::string& what, const std::string& name);
 
 // The fields of `RunnerLimits` (inference/runner/step.py) that determine memory.
 struct Limits {

@@ -15,6 +15,7 @@ namespace {
 #include HEADRACE_SIMD_HEADER
 // clang-format off: the order matters
 #include "kernels/gemm.inl"
+#include "kernels/low_bits.inl"
 #include "kernels/rowops.inl"
 #include "kernels/keys.inl"
 #include "kernels/attention.inl"

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "require.h"
 #include "states.h"
 
 namespace headrace {
@@ -19,6 +20,9 @@ class LayoutBuilder {
     if (config.norm_bias) add_vector(name + "_bias", size);
   }
   void add_matrix(const std::string& name, WeightKind kind, int32_t rows, int32_t columns) {
+    require(!has_low_bits(kind) || columns % low_block(kind) == 0,
+            name + " has " + std::to_string(columns) + " inputs; expected a multiple of " +
+                std::to_string(low_block(kind)));
     size_t num_panels = static_cast<size_t>(rows) / kPanel;
     add({name, false, kind, rows, columns, 0, num_panels * panel_bytes(kind, columns)});
   }
@@ -136,7 +140,9 @@ void add_layer(LayoutBuilder& builder, const ModelConfig& config, const Model& m
   const StateLayer state = state_sizes(config, index);
   if (mixer != Mixer::kNone) {
     if (config.has_attn_norm(index)) builder.add_norm(prefix + "attn_norm", config, hidden);
-    add_matrix(attends ? "qkv" : "mix_in", sizes.qkv_padded, hidden);
+    const int32_t own_values = config.has_own_values(index) ? padded(sizes.values, kPanel) : 0;
+    add_matrix(attends ? "qkv" : "mix_in", sizes.qkv_padded - own_values, hidden);
+    if (own_values > 0) add_matrix("v", own_values, hidden);
     if (attends) add_attention(builder, config, index, prefix);
     if (has_state) add_state_mixer(builder, model, state, prefix, config.conv_bias, config.ssd_norm);
     add_matrix("o", outputs, sizes.attention_padded);
@@ -163,6 +169,9 @@ size_t panel_bytes(WeightKind kind, int32_t k) {
     case WeightKind::kW4: return depth / kW4Group * (kPanel * kW4Group / 2 + kPanel * 4);
     case WeightKind::kW4Symmetric:
     case WeightKind::kFp4: return depth / kW4Group * (kPanel * kW4Group / 2 + kPanel * 2);
+    case WeightKind::kTernary:
+    case WeightKind::kW2:
+    case WeightKind::kW3: return depth / low_block(kind) * low_block_bytes(kind);
   }
   return 0;
 }

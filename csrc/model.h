@@ -12,6 +12,7 @@ namespace headrace {
 constexpr int kPanel = 32;         // outputs of a weight panel
 constexpr int kDepth = 64;         // K is padded to a multiple of this; also the group of W8 weights and their activations
 constexpr int kW4Group = 32;       // group of W4 weights and of their activation scales
+constexpr int kLowGroup = 16;      // inputs of weights of 2 and 3 bits that share an integer scale
 constexpr float kTermRatio = 254;  // steps of the second term of an activation in one of the first: half a step is 127
 constexpr int kBlockTokens = 32;   // tokens of a KV block
 constexpr int kChunkTokens = 256;  // attention processes a context in chunks of this, at absolute positions
@@ -46,9 +47,12 @@ constexpr int num_row_blocks(int num_tokens, int num_threads) {
   return num_threads * ((num_tokens + per_round - 1) / per_round);
 }
 
-enum class WeightKind : int32_t { kBf16 = 0, kW8 = 1, kW4 = 2, kW4Symmetric = 3, kFp4 = 4 };
+enum class WeightKind : int32_t { kBf16 = 0, kW8 = 1, kW4 = 2, kW4Symmetric = 3, kFp4 = 4, kTernary = 5, kW2 = 6, kW3 = 7 };
 constexpr bool has_nibbles(WeightKind kind) {
   return kind == WeightKind::kW4 || kind == WeightKind::kW4Symmetric || kind == WeightKind::kFp4;
+}
+constexpr bool has_low_bits(WeightKind kind) {
+  return kind == WeightKind::kTernary || kind == WeightKind::kW2 || kind == WeightKind::kW3;
 }
 // The 16 values of e2m1 in halves, from the least.
 constexpr uint8_t kFp4Middle = 12;
@@ -66,8 +70,24 @@ enum class NormKind : int32_t { kRms = 0, kLayer = 1 };
 //         then [32] f16 scales and [32] f16 minima: w = scale * nibble + minimum
 //   W4 symmetric: the same without minima: w = scale * (nibble - 8)
 //   FP4   likewise, with nibbles of e2m1: w = scale * (kFp4Steps[nibble] - kFp4Middle), half the scale of the number
+//   Ternary, W2, W3: blocks of 128 (ternary) or 256 inputs, which are slabs of 64 inputs and then [32] f16 d, of W2 also
+//         [32] f16 minus dmin. A slab has these parts:
+//         [4][32][4] bytes: bits 2j and 2j + 1 of a byte of row u are the low bits of an input from 16u + 4j on;
+//         W3: [2][32][4] bytes: bit j of a byte of row u is the third bit of an input from 32u + 4j on;
+//         W2, W3: [32][4] bytes: the scales of the groups 0, 2, 1 and 3 of 16 inputs, which W3 stores signed; a byte of W2
+//         has the scale in the low and the minimum in the high nibble.
+//         Ternary: w = d * (code - 1); W2: w = d * scale * code - dmin * minimum; W3: w = d * scale * (code - 4)
 constexpr size_t kW8Bytes = kPanel * kDepth;                // of a group of a panel, without its scales
 constexpr size_t kW8GroupBytes = kW8Bytes + kPanel * 2;
+constexpr size_t kLowRowBytes = kPanel * 4;  // of a part of a slab: 4 bytes of each output
+constexpr int low_block(WeightKind kind) { return kind == WeightKind::kTernary ? 128 : 256; }
+constexpr int low_scales_row(WeightKind kind) { return kind == WeightKind::kW3 ? 6 : 4; }
+constexpr size_t low_slab_bytes(WeightKind kind) {
+  return (low_scales_row(kind) + (kind == WeightKind::kTernary ? 0 : 1)) * kLowRowBytes;
+}
+constexpr size_t low_block_bytes(WeightKind kind) {
+  return low_block(kind) / kDepth * low_slab_bytes(kind) + kPanel * (kind == WeightKind::kW2 ? 4 : 2);
+}
 struct Matrix {
   WeightKind kind;
   int32_t num_panels;
@@ -232,6 +252,7 @@ struct Layer {
   const float* choice_bias;                     // [score_pitch], of the choice only; null: there is none
   // gate and up alternate every 16 outputs (without a gate: up alone); with a router: of all experts
   Matrix qkv, o, gate_up, down;
+  Matrix v;  // the last outputs of `qkv`, if they are stored in a format of their own; or without panels
   Matrix input_gate, input_out;                 // of the layer's own input; without panels if it has none
   Norm input_norm;
   float scale;                                  // of the output of the layer

@@ -6,8 +6,10 @@
 #include <vector>
 
 #include "half.h"
+#include "pack_low_bits.h"
 #include "pack_w4.h"
 #include "parallel.h"
+#include "require.h"
 
 namespace headrace {
 
@@ -125,10 +127,25 @@ void pack_fp4(const float* row, int32_t k, int lane, uint8_t* panel) {
 // Q4_0 and Q4_1 already have 4 bits with a scale (and a minimum) per 32, FP4 has a scale; Q4_1 has no form without minima.
 bool is_copied(WeightKind kind, Encoding encoding) {
   switch (kind) {
-    case WeightKind::kW4: return encoding == Encoding::kQ4_0 || encoding == Encoding::kQ4_1;
+    case WeightKind::kW4:
+      return encoding == Encoding::kQ4_0 || encoding == Encoding::kQ4_1 || encoding == Encoding::kTernary;
     case WeightKind::kW4Symmetric: return encoding == Encoding::kQ4_0;
     case WeightKind::kFp4: return encoding == Encoding::kFp4;
     default: return false;
+  }
+}
+
+// Ternary codes are steps of d from -d.
+void copy_ternary_as_w4(const uint8_t* row, int32_t num_columns, int lane, uint8_t* panel) {
+  const int32_t size = low_block(WeightKind::kTernary);
+  for (int32_t first = 0; first < num_columns; first += size, row += low_encoded_bytes(Encoding::kTernary)) {
+    LowBlock block;
+    read_low_block(Encoding::kTernary, row, block);
+    for (int32_t i = 0; i < size; i += kW4Group) {
+      uint8_t* group = panel + (first + i) / kW4Group * kW4GroupBytes;
+      write_w4_group(block.codes + i, block.d, lane, group);
+      write_minimum(block.d ^ 0x8000, lane, group);
+    }
   }
 }
 
@@ -156,7 +173,11 @@ void pack_one_row(const Slot& slot, const PackSource& source, int32_t r, uint8_t
   uint8_t* panel = panels + static_cast<size_t>(output / kPanel) * panel_bytes(slot.kind, slot.num_columns);
   const int lane = output % kPanel;
   const uint8_t* row = source.data + static_cast<size_t>(r) * encoded_row_bytes(source.encoding, source.num_columns);
+  if (has_low_bits(slot.kind)) {
+    return copy_low_bits(source.encoding, row, source.num_columns, lane, panel);
+  }
   if (is_copied(slot.kind, source.encoding)) {
+    if (source.encoding == Encoding::kTernary) return copy_ternary_as_w4(row, source.num_columns, lane, panel);
     return copy_w4(slot.kind, source.encoding, row, source.num_columns, lane, panel);
   }
   if (slot.kind == WeightKind::kW8 && source.encoding == Encoding::kI8) {
@@ -169,12 +190,15 @@ void pack_one_row(const Slot& slot, const PackSource& source, int32_t r, uint8_t
     case WeightKind::kW4: return pack_w4(decoded.data(), slot.num_columns, lane, panel);
     case WeightKind::kW4Symmetric: return pack_w4_symmetric(decoded.data(), slot.num_columns, lane, panel);
     case WeightKind::kFp4: return pack_fp4(decoded.data(), slot.num_columns, lane, panel);
+    default: return;
   }
 }
 
 }  // namespace
 
 void pack_rows(const Slot& slot, uint8_t* panels, const PackSource& source, int num_threads) {
+  require(!has_low_bits(slot.kind) || (is_low_bits(source.encoding) && kind_of(source.encoding) == slot.kind),
+          slot.name + " has 2 or 3 bits of another format");
   const size_t num_pieces = (static_cast<size_t>(source.num_rows) + kPanel - 1) / kPanel;
   parallel_for(num_pieces, num_threads, [&](size_t piece) {
     std::vector<float> decoded(static_cast<size_t>(slot.num_columns), 0.0f);

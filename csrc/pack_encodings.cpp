@@ -3,6 +3,7 @@
 
 #include "half.h"
 #include "pack.h"
+#include "pack_low_bits.h"
 
 namespace headrace {
 
@@ -42,7 +43,24 @@ Encoding parse_encoding(const std::string& name) {
   if (name == "q4_1") return Encoding::kQ4_1;
   if (name == "i8") return Encoding::kI8;
   if (name == "fp4") return Encoding::kFp4;
-  throw std::invalid_argument("encoding is " + name + "; expected f32, f16, bf16, q8_0, q4_0, q4_1, i8 or fp4");
+  if (name == "ternary") return Encoding::kTernary;
+  if (name == "q2_k") return Encoding::kQ2K;
+  if (name == "q3_k") return Encoding::kQ3K;
+  throw std::invalid_argument("encoding is " + name +
+                              "; expected f32, f16, bf16, q8_0, q4_0, q4_1, i8, fp4, ternary, q2_k or q3_k");
+}
+
+int32_t encoded_block(Encoding encoding) {
+  switch (encoding) {
+    case Encoding::kQ8_0:
+    case Encoding::kQ4_0:
+    case Encoding::kQ4_1:
+    case Encoding::kFp4: return kBlock;
+    case Encoding::kTernary:
+    case Encoding::kQ2K:
+    case Encoding::kQ3K: return low_block(kind_of(encoding));
+    default: return 1;
+  }
 }
 
 size_t encoded_row_bytes(Encoding encoding, int32_t num_columns) {
@@ -56,6 +74,9 @@ size_t encoded_row_bytes(Encoding encoding, int32_t num_columns) {
     case Encoding::kFp4: return columns / kBlock * kQ40Bytes;
     case Encoding::kQ4_1: return columns / kBlock * kQ41Bytes;
     case Encoding::kI8: return kI8ScaleBytes + columns;
+    case Encoding::kTernary:
+    case Encoding::kQ2K:
+    case Encoding::kQ3K: return columns / encoded_block(encoding) * low_encoded_bytes(encoding);
   }
   return 0;
 }
@@ -92,6 +113,9 @@ void decode_row(Encoding encoding, const uint8_t* row, int32_t num_columns, floa
     case Encoding::kFp4:
       for (int32_t b = 0; b < num_blocks; b++) decode_fp4(row + b * kQ40Bytes, out + b * kBlock);
       break;
+    case Encoding::kTernary:
+    case Encoding::kQ2K:
+    case Encoding::kQ3K: return decode_low_bits(encoding, row, num_columns, out);
     case Encoding::kI8: {
       float scale;
       std::memcpy(&scale, row, sizeof scale);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <iterator>
 #include <stdexcept>
 
 #include "isa.h"
@@ -170,20 +169,9 @@ void ProductTimer::multiply(const Matrix& matrix, int first_row, int num_rows, i
                     out_ + static_cast<size_t>(first_row) * out_pitch_, out_pitch_});
 }
 
-namespace {
-
-WeightKind matrix_kind(const std::string& name) {
-  static const char* const names[] = {"bf16", "w8", "w4", "w4_symmetric", "fp4"};
-  const auto found = std::find(std::begin(names), std::end(names), name);
-  require(found != std::end(names), "kind is " + name + "; expected bf16, w8, w4, w4_symmetric or fp4");
-  return static_cast<WeightKind>(found - std::begin(names));
-}
-
-}  // namespace
-
 std::vector<float> multiply(const ProductInputs& x, const std::string& isa) {
   const Probes& probes = *select_kernels(isa).probes;
-  const WeightKind kind = matrix_kind(x.kind);
+  const WeightKind kind = parse_kind("kind", x.kind);
   require(x.num_rows > 0 && x.num_inputs > 0 && x.num_inputs % kDepth == 0, "expected rows of inputs in groups of 64");
   require(x.terms == 1 || (x.terms == 2 && kind != WeightKind::kBf16), "terms must be 1 or 2, of bf16 1");
   const size_t bytes = panel_bytes(kind, x.num_inputs), num_panels = x.panels_bytes / bytes;

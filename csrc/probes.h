@@ -39,7 +39,7 @@ class ProductTimer {
   int num_rows_ = 0, num_products_ = 0, next_copy_ = 0;
 };
 
-// Rows to multiply with the panels of a matrix of `kind`: bf16, w8, w4, w4_symmetric or fp4.
+// Rows to multiply with the panels of a matrix of `kind` (`parse_kind`).
 struct ProductInputs {
   std::string kind;
   const uint8_t* panels;

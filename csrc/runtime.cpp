@@ -159,6 +159,7 @@ void Runtime::connect_layer(const Layout& layout, int index) {
   layer.choice_bias = vector("choice_bias", routed && config_.choice_bias);
   if (mixes) {
     layer.qkv = matrix(attends ? "qkv" : "mix_in");
+    if (config_.has_own_values(index)) layer.v = matrix("v");
     if (attends && has_state) layer.mix_out = matrix("mix_out");
     layer.o = matrix("o");
   }

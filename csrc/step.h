@@ -18,7 +18,7 @@ namespace headrace {
 struct Activations {
   int8_t* values;
   float* scales;
-  int32_t* biases;  // W8: kW8Bias * sum of the bytes of the group
+  int32_t* biases;  // W8: kW8Bias * sum of the bytes of the group; 2 and 3 bits: the sums of both halves, as int16
   float* sums;      // W4: sum of the inputs of the group, as quantized
   size_t num_rows;  // pitch
   int32_t groups_pitch, terms;

@@ -28,10 +28,8 @@ INLINE void copy_row(WeightKind kind, int num_inputs, const Activations& from, i
   const size_t from_groups = static_cast<size_t>(from_row) * from.groups_pitch;
   const size_t to_groups = static_cast<size_t>(to_row) * to.groups_pitch;
   __builtin_memcpy(to.scales + to_groups, from.scales + from_groups, bytes);
-  if (has_nibbles(kind)) {
-    __builtin_memcpy(to.sums + to_groups, from.sums + from_groups, bytes);
-    return;
-  }
+  if (kind != WeightKind::kW8) __builtin_memcpy(to.sums + to_groups, from.sums + from_groups, bytes);
+  if (has_nibbles(kind)) return;
   for (int term = 0; term < from.terms; term++) {
     __builtin_memcpy(to.biases + to_groups * to.terms + static_cast<size_t>(term) * to.groups_pitch,
                      from.biases + from_groups * from.terms + static_cast<size_t>(term) * from.groups_pitch, bytes);

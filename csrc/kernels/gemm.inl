@@ -205,10 +205,13 @@ NOINLINE void tile_bf16(const Tile& t) {
   }
 }
 
+template <WeightKind KIND, int ROWS, int TERMS>
+NOINLINE void tile_low_bits(const Tile& t);  // low_bits.inl
+
 // The largest number of rows of a tile.
 constexpr int tile_rows(WeightKind kind, int terms) {
   if (kind == WeightKind::kBf16) return kRowsBf16;
-  return terms == 2 ? kRowsTwoTerms : has_nibbles(kind) ? kRowsNibbles : kRowsInt;
+  return terms == 2 ? kRowsTwoTerms : kind == WeightKind::kW8 ? kRowsInt : kRowsNibbles;
 }
 
 template <WeightKind KIND, int TERMS, int ROWS>
@@ -217,6 +220,7 @@ INLINE void run_tile(const Tile& tile, int rows) {
     if (rows < ROWS) return run_tile<KIND, TERMS, ROWS - 1>(tile, rows);
     if constexpr (KIND == WeightKind::kW8) tile_w8<ROWS, TERMS>(tile);
     else if constexpr (has_nibbles(KIND)) tile_w4<KIND, ROWS, TERMS>(tile);
+    else if constexpr (has_low_bits(KIND)) tile_low_bits<KIND, ROWS, TERMS>(tile);
     else tile_bf16<ROWS>(tile);
   }
 }
@@ -232,6 +236,9 @@ NOINLINE void run_tile(WeightKind kind, int terms, const Tile& tile, int rows) {
     case WeightKind::kW4: return run_int_tile<WeightKind::kW4>(tile, terms, rows);
     case WeightKind::kW4Symmetric: return run_int_tile<WeightKind::kW4Symmetric>(tile, terms, rows);
     case WeightKind::kFp4: return run_int_tile<WeightKind::kFp4>(tile, terms, rows);
+    case WeightKind::kTernary: return run_int_tile<WeightKind::kTernary>(tile, terms, rows);
+    case WeightKind::kW2: return run_int_tile<WeightKind::kW2>(tile, terms, rows);
+    case WeightKind::kW3: return run_int_tile<WeightKind::kW3>(tile, terms, rows);
     case WeightKind::kBf16: return run_tile<WeightKind::kBf16, 1, kRowsBf16>(tile, rows);
   }
 }

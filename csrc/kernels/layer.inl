@@ -291,7 +291,8 @@ class StepRun {
   void store_shared_inputs(const Layer& layer) const;
   void norm_ssd(const Ssd& ssd, float* row) const;
 
-  void project_qkv(const Layer& layer, Rows rows, Share panels) const;
+  // Computes outputs of qkv, of which `matrix` gives those from `first_column` on.
+  void project_qkv(const Layer& layer, const Matrix& matrix, int first_column, Rows rows, Share panels) const;
   void project_gate_up(const GateUp& product, Share groups) const;
   GateUp gate_up_of(const Layer& layer, Rows rows) const {
     return {&layer.gate_up,     layer.down.kind, layer.gate_up_bias, &work.inputs,

@@ -52,7 +52,7 @@ int64_t probe_compute(WeightKind kind, int64_t num_rounds) {
     return probe_dots(num_rounds, zero_i(), 8, [&](vi sum, vi b) { return dot_w8(sum, w, b); });
   }
   const vi w = load_i(numbers);
-  if (has_nibbles(kind)) {
+  if (kind != WeightKind::kBf16) {
     return probe_dots(num_rounds, zero_i(), 8, [&](vi sum, vi b) { return dot_w4(sum, w, b); });
   }
   return probe_dots(num_rounds, zero_f(), 4 / kBf16Parts, [&](vf sum, vi b) { return dot_bf16(sum, w, b); });

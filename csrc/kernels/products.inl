@@ -1,9 +1,10 @@
 // The products of a layer, with the operations that are fused with them.
 
-void StepRun::project_qkv(const Layer& layer, Rows rows, Share panels) const {
+void StepRun::project_qkv(const Layer& layer, const Matrix& matrix, int first_column, Rows rows, Share panels) const {
   const Adapted adapted = adapted_of(layer, kAdaptedQkv, rows);
-  gemm(layer.qkv, work.inputs, rows.input, rows.count, panels.begin, panels.end,
+  gemm(matrix, work.inputs, rows.input, rows.count, panels.begin, panels.end,
        [&](int row, int count, int column, float* tile) {
+         column += first_column;
          if (adapted.any) expand_rows(adapted, row, count, column, tile);
          for (int r = 0; r < count; r++) {
            float* out = qkv(rows.token + row + r) + column;

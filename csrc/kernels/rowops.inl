@@ -194,6 +194,13 @@ INLINE float quantize_s8(const float* x, int count, int8_t* out, int32_t* total)
 // Number of inputs that share a scale (bf16: that are stored together).
 INLINE int group_of(WeightKind kind) { return kind == WeightKind::kW8 ? kDepth : kW4Group; }
 
+// The sums of both halves of a group of kW4Group bytes, given that of all: two numbers of 16 bits.
+INLINE int32_t sums_of_halves(const int8_t* values, int32_t total) {
+  int32_t first = 0;
+  for (int i = 0; i < kLowGroup; i++) first += values[i];
+  return static_cast<int32_t>((static_cast<uint32_t>(first) & 0xffff) | static_cast<uint32_t>(total - first) << 16);
+}
+
 template <int TERMS>
 INLINE void quantize_groups(WeightKind kind, const float* x, int count, const Activations& inputs, int row, int first) {
   const size_t slab = slab_bytes(inputs), groups = static_cast<size_t>(row) * inputs.groups_pitch;
@@ -209,11 +216,15 @@ INLINE void quantize_groups(WeightKind kind, const float* x, int count, const Ac
     return;
   }
   for (int g = first / kW4Group; g < (first + count) / kW4Group; g++, x += kW4Group) {
-    const float scale = quantize_terms<TERMS>(x, kW4Group, out + g / 2 * slab + g % 2 * kW4Group, totals);
+    int8_t* values = out + g / 2 * slab + g % 2 * kW4Group;
+    const float scale = quantize_terms<TERMS>(x, kW4Group, values, totals);
     float sum = static_cast<float>(totals[0]);
     if constexpr (TERMS == 2) sum += static_cast<float>(totals[1]) / kTermRatio;
     inputs.scales[groups + g] = scale;
     inputs.sums[groups + g] = scale * sum;
+    for (int term = 0; has_low_bits(kind) && term < TERMS; term++) {
+      inputs.biases[groups * TERMS + term * inputs.groups_pitch + g] = sums_of_halves(values + term * kDepth, totals[term]);
+    }
   }
 }
 

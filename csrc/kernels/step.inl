@@ -50,7 +50,8 @@ void StepRun::run_columns() {
       keep_normed(layer, normed);
       norm(layer.attn_norm, layer.qkv);
       shrink(layer, kAdaptedQkv, layer.qkv, work.inputs, every.input, Phase::kQkv);
-      project_qkv(layer, every, panels(layer.qkv));
+      project_qkv(layer, layer.qkv, 0, every, panels(layer.qkv));
+      project_qkv(layer, layer.v, layer.qkv.num_panels * kPanel, every, panels(layer.v));
       project_gates(layer, every, share_of(layer.state.num_gates, thread, num_threads));
       barrier_after(Phase::kQkv);
       if (!layer.attends) mix_columns(layer, split);
@@ -194,7 +195,8 @@ void StepRun::begin_layer(int index, Rows rows) const {
   norm_inputs(layer.attn_norm, layer.qkv.kind, rows);
   watch.end(Phase::kNorm);
   shrink_block_rows(layer, kAdaptedQkv, layer.qkv, work.inputs, rows.input, rows);
-  project_qkv(layer, rows, all(layer.qkv));
+  project_qkv(layer, layer.qkv, 0, rows, all(layer.qkv));
+  project_qkv(layer, layer.v, layer.qkv.num_panels * kPanel, rows, all(layer.v));
   project_gates(layer, rows, {0, layer.state.num_gates});
   watch.end(Phase::kQkv);
   if (finishes_qkv(layer)) finish_qkv(layer, rows);

@@ -129,6 +129,11 @@ INLINE vi look_up(vi nibbles, const uint8_t* table) {
   return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(half), nibbles);
 }
 INLINE vi dot_s16(vi acc, vi w, vi b) { return add_s32(acc, _mm256_madd_epi16(w, b)); }
+INLINE vi sum_factor(vi pairs, int half) {
+  const __m128i first = _mm_setr_epi8(0, 1, 0, 1, 4, 5, 4, 5, 8, 9, 8, 9, 12, 13, 12, 13);
+  const __m128i places = half ? _mm_add_epi8(first, _mm_set1_epi8(2)) : first;
+  return _mm256_shuffle_epi8(pairs, _mm256_broadcastsi128_si256(places));
+}
 
 INLINE vi bf16_part(vi pairs, int part) {
   return part == 0 ? _mm256_slli_epi32(pairs, 16) : _mm256_and_si256(pairs, _mm256_set1_epi32(static_cast<int32_t>(0xffff0000u)));

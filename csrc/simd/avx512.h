@@ -118,6 +118,11 @@ INLINE vi dot_s16(vi acc, vi w, vi b) {
   return acc;
 }
 
+// The factor of dot_s16 that multiplies sums of dot_w4 by a number of 16 bits: the first or second of a pair.
+INLINE vi sum_factor(vi pairs, int half) {
+  return half ? _mm512_srli_epi32(pairs, 16) : _mm512_and_si512(pairs, _mm512_set1_epi32(0xffff));
+}
+
 #if HEADRACE_NATIVE_BF16
 // The factor of dot_bf16 in a vector of pairs: all of it, or its first or second numbers.
 INLINE vi bf16_part(vi pairs, int) { return pairs; }

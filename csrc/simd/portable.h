@@ -154,6 +154,7 @@ INLINE vi look_up(vi nibbles, const uint8_t* table) {
 INLINE vi dot_s16(vi acc, vi w, vi b) {
   return acc + ((w << 16) >> 16) * ((b << 16) >> 16) + (w >> 16) * (b >> 16);
 }
+INLINE vi sum_factor(vi pairs, int half) { return half ? (vi)((vu)pairs >> 16) : pairs & 0xffff; }
 INLINE vi bf16_part(vi pairs, int part) { return part == 0 ? pairs << 16 : pairs & static_cast<int32_t>(0xffff0000u); }
 INLINE vf dot_bf16(vf acc, vi w, vi b) { return acc + (vf)w * (vf)b; }
 // Rounded to bf16 in the upper halves; the lower ones are arbitrary.

@@ -1,4 +1,4 @@
-"""Every quantized type of GGUF has the values that gguf-py gives it; ternary types become Q4_1 without a loss."""
+"""Every quantized type of GGUF has the values that gguf-py gives it; ternary types keep their numbers."""
 
 import numpy as np
 import pytest
@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 from headrace.core.errors import UnsupportedModel
 from headrace.inference.models import gguf_dequantize
 from headrace.inference.models.decoding import decode
-from headrace.inference.models.gguf_dequantize import TERNARY, dequantize, mxfp4_as_fp4, ternary_as_q4_1
+from headrace.inference.models.gguf_dequantize import dequantize, mxfp4_as_fp4
 from headrace.inference.models.gguf_file import BLOCKS, open_gguf
 from headrace.inference.models.gguf_reader import RAW_TYPES, GgufWeights, read_gguf_spec
 from headrace.inference.models.places import gguf_name
 from headrace.inference.models.shapes import expected_shapes
+from headrace.inference.models.ternary import GGUF_TYPES as TERNARY
+from headrace.inference.models.ternary import ternary_as_q4_1, ternary_rows, ternary_values
 from headrace.inference.models.weights import Encoding, RawTensor
 from tests.inference.models.model_files import gguf_metadata, random_weights, write_gguf
 from tests.inference.models.test_gguf_kquants import SPEC
@@ -57,22 +59,23 @@ def test_a_tensor_of_several_chunks_is_put_together_in_order(kind, monkeypatch):
 
 def test_bits_of_q1_0_are_signs_from_the_lowest_up():
     block = np.frombuffer(np.float16(0.5).tobytes() + bytes([0b00000101] + [0] * 14 + [0x80]), np.uint8)
-    values = dequantize(block[np.newaxis], Type.Q1_0)[0]
+    values = ternary_values(ternary_rows(block[np.newaxis], Type.Q1_0))[0]
     assert values[:4].tolist() == [0.5, -0.5, 0.5, -0.5]
     assert (values[4:-1] == -0.5).all()
     assert values[-1] == 0.5
 
 
-@given(seed=st.integers(0, 2**32 - 1), scale=st.floats(2.0**-14, 60000, width=16))
-def test_ternary_numbers_are_the_same_in_q4_1(seed, scale):
-    values = np.random.default_rng(seed).integers(-1, 2, (3, 256)).astype(np.float32) * np.float32(scale)
-    np.testing.assert_array_equal(quants.dequantize(ternary_as_q4_1(values), Type.Q4_1), values)
-
-
-def test_a_group_with_a_third_size_is_not_ternary():
-    values = np.zeros((1, 64), np.float32)
-    values[0, 40:42] = 1, 2
-    assert ternary_as_q4_1(values) is None
+@pytest.mark.parametrize("kind", [Type.TQ1_0, Type.TQ2_0])
+def test_ternary_types_keep_their_numbers_also_in_q4_1(kind):
+    blocks = random_blocks(kind, 6, 512, seed=0)
+    blocks.reshape(-1, GGML_QUANT_SIZES[kind][1])[:, -2:] = (
+        np.float16(0.37).tobytes()[0],
+        np.float16(-0.37).tobytes()[1],
+    )
+    rows = ternary_rows(blocks, kind)
+    expected = quants.dequantize(blocks, kind)
+    np.testing.assert_array_equal(ternary_values(rows), expected)
+    np.testing.assert_array_equal(decode(ternary_as_q4_1(RawTensor(Encoding.TERNARY, 6, 512, rows))), expected)
 
 
 @pytest.mark.parametrize("kind", sorted(BITS))
@@ -89,7 +92,12 @@ def test_a_file_of_each_type_is_read_near_its_size(kind, tmp_path):
     weights = GgufWeights(file, *read_gguf_spec(file))
 
     raw = weights.load("layers.0.down")
-    encodings = dict.fromkeys([*TERNARY, Type.Q4_K], Encoding.Q4_1) | {Type.MXFP4: Encoding.FP4}
+    encodings = dict.fromkeys(TERNARY, Encoding.TERNARY) | {
+        Type.Q4_K: Encoding.Q4_1,
+        Type.MXFP4: Encoding.FP4,
+        Type.Q2_K: Encoding.Q2_K,
+        Type.Q3_K: Encoding.Q3_K,
+    }
     assert weights.stored_bits("layers.0.down") == BITS[kind]
     assert weights.dominant_encoding is raw.encoding is encodings.get(kind, Encoding.F32)
     assert (raw.num_rows, raw.num_columns) == expected_shapes(SPEC)["layers.0.down"]

@@ -13,7 +13,7 @@ from headrace.inference.models.experts import MoeSpec
 from headrace.inference.models.latent import MlaSpec
 from headrace.inference.models.mixers import ConvSpec, DeltaSpec, SsdSpec
 from headrace.inference.models.spec import ModelSpec, RopeSpec
-from headrace.inference.models.weights import STORED_BITS, Encoding, RawTensor, WeightSource
+from headrace.inference.models.weights import BLOCKS, STORED_BITS, Encoding, RawTensor, WeightSource
 from headrace.inference.runner.memory import MemoryBudget
 from headrace.inference.runner.native import NativeRunner, load_native_runner
 from headrace.inference.runner.packing import layer_formats_of
@@ -28,6 +28,7 @@ FORMATS += [("w8a16", "bf16"), ("w4a16", "bf16")]
 
 
 Format = TypeVar("Format")
+NO_OTHERS: Mapping[str, Encoding] = {}
 
 
 def spread(formats: Mapping[str, Sequence[Format]]) -> list[tuple[str, Format, str]]:
@@ -406,15 +407,24 @@ STATE_SPECS: Mapping[str, ModelSpec] = {
 STATE_LIMITS = replace(LIMITS, num_state_slots=9, max_draft_tokens=4)
 
 
-class BlockWeights(ArrayWeights):
-    """A `WeightSource` with random layer matrices in Q4_0, Q4_1, FP4, Q8_0 or I8, and everything else in float32."""
+WIDE = small_spec(hidden_size=256, num_heads=8, intermediate_size=512)
+"""A network with whole blocks of 256 inputs, as weights of 2 and 3 bits need."""
 
-    def __init__(self, arrays, encoding: Encoding) -> None:
+
+class BlockWeights(ArrayWeights):
+    """
+    A `WeightSource` with random layer matrices in blocks or I8, and everything else in float32.
+
+    `others` has the encodings of some matrices by the last part of their name.
+    """
+
+    def __init__(self, arrays, encoding: Encoding, others: Mapping[str, Encoding] = NO_OTHERS) -> None:
         super().__init__(arrays)
-        self._encoding = encoding
+        self._encoding, self._others = encoding, others
 
     def encoding(self, name: str) -> Encoding:
-        return self._encoding if self._has_blocks(name) else Encoding.F32
+        own = self._others.get(name.rpartition(".")[2], self._encoding)
+        return own if self._has_blocks(name) else Encoding.F32
 
     def stored_bits(self, name: str) -> int:
         return STORED_BITS[self.encoding(name)]
@@ -427,9 +437,14 @@ class BlockWeights(ArrayWeights):
         if not self._has_blocks(name):
             return tensor
         rng = np.random.default_rng(len(name) + tensor.num_rows)
-        num_blocks = tensor.num_columns // 32
+        encoding = self.encoding(name)
+        num_blocks = tensor.num_columns // max(32, BLOCKS[encoding][0])
         scales = (rng.uniform(0.5, 1.5, (tensor.num_rows, num_blocks, 1)) * tensor.num_columns**-0.5 / 8).astype("<f2")
+        codes = rng.integers(0, 256, (tensor.num_rows, num_blocks, 108), np.uint8)
         parts = {
+            Encoding.TERNARY: [codes[..., :32], scales * 5],
+            Encoding.Q2_K: [codes[..., :80], scales / 3, scales / 2],
+            Encoding.Q3_K: [codes, scales / 8],
             Encoding.Q4_0: [scales, rng.integers(0, 256, (tensor.num_rows, num_blocks, 16), np.uint8)],
             Encoding.FP4: [scales * 2, rng.integers(0, 256, (tensor.num_rows, num_blocks, 16), np.uint8)],
             Encoding.Q4_1: [scales, -8 * scales, rng.integers(0, 256, (tensor.num_rows, num_blocks, 16), np.uint8)],
@@ -438,10 +453,10 @@ class BlockWeights(ArrayWeights):
                 (scales[:, :1] / 16).astype("<f4"),
                 rng.integers(-127, 128, (tensor.num_rows, 1, tensor.num_columns), np.int8),
             ],
-        }[self._encoding]
+        }[encoding]
         data = np.concatenate([part.astype(part.dtype).view(np.uint8) for part in parts], axis=-1)
         return RawTensor(
-            self._encoding, tensor.num_rows, tensor.num_columns, np.ascontiguousarray(data.reshape(tensor.num_rows, -1))
+            encoding, tensor.num_rows, tensor.num_columns, np.ascontiguousarray(data.reshape(tensor.num_rows, -1))
         )
 
 

@@ -20,6 +20,7 @@ from tests.inference.runner.native_models import (
     ISAS,
     LIMITS,
     SPECS,
+    WIDE,
     BlockWeights,
     GuidedReference,
     load,
@@ -76,13 +77,19 @@ def expected_logits(name):
     return ReferenceRunner(spec, random_weights(spec), LIMITS).logits(two_prompts(spec))
 
 
+LOW_BITS = (Encoding.TERNARY, Encoding.Q2_K, Encoding.Q3_K)
+
+
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize(
     ("encoding", "dtype"),
-    [(Encoding.Q4_0, "w4a8"), (Encoding.FP4, "w4a8"), (Encoding.Q4_1, "w4a8"), (Encoding.Q8_0, "w8a8")],
+    [
+        *((encoding, "w4a8") for encoding in (Encoding.Q4_0, Encoding.FP4, Encoding.Q4_1, *LOW_BITS)),
+        (Encoding.Q8_0, "w8a8"),
+    ],
 )
 def test_quantized_checkpoints_lose_precision_only_in_activations(encoding, dtype, isa, tmp_path):
-    spec = small_spec(intermediate_size=192)
+    spec = WIDE if encoding in LOW_BITS else small_spec(intermediate_size=192)
     plain = random_weights(spec)
     weights = BlockWeights({name: plain.arrays[name] for name in plain.names()}, encoding)
     runner = load(spec, weights, tmp_path, dtype=dtype, isa=isa)
@@ -93,11 +100,14 @@ def test_quantized_checkpoints_lose_precision_only_in_activations(encoding, dtyp
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize(
     ("encoding", "dtype"),
-    [(Encoding.Q4_0, "w4a16"), (Encoding.FP4, "w4a16"), (Encoding.Q4_1, "w4a16"), (Encoding.I8, "w8a16")],
+    [
+        *((encoding, "w4a16") for encoding in (Encoding.Q4_0, Encoding.FP4, Encoding.Q4_1, *LOW_BITS)),
+        (Encoding.I8, "w8a16"),
+    ],
 )
 def test_two_bytes_for_each_activation_lose_less_than_a_bf16_cache(encoding, dtype, isa, tmp_path):
     """All matrices can be packed exactly, so the only other rounding is that of keys and values."""
-    spec = small_spec(intermediate_size=192)
+    spec = WIDE if encoding in LOW_BITS else small_spec(intermediate_size=192)
     arrays = dict(random_weights(spec).arrays)
     arrays["embed"] = round_to_w8(arrays["embed"])
     weights = BlockWeights(arrays, encoding)

@@ -14,8 +14,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from headrace.inference.models.experts import MoeSpec
 from headrace.inference.models.weights import Encoding
-from tests.inference.runner.native_models import FORMATS, ISAS, LIMITS, SPECS, BlockWeights, load, small_spec, spread
+from tests.inference.runner.native_models import (
+    FORMATS,
+    ISAS,
+    LIMITS,
+    NO_OTHERS,
+    SPECS,
+    WIDE,
+    BlockWeights,
+    load,
+    small_spec,
+    spread,
+)
 from tests.inference.runner.steps import make_step, with_random_rows
 from tests.inference.runner.weights import ArrayWeights, random_weights
 
@@ -66,11 +78,11 @@ def random_tables(rng):
     return [blocks.tolist() for blocks in np.split(order[: sum(counts)], np.cumsum(counts)[:-1])]
 
 
-def check(spec, tmp_path, *, dtype, kv_dtype, isa, seed, rounds=2, encoding=None):
+def check(spec, tmp_path, *, dtype, kv_dtype, isa, seed, rounds=2, encoding=None, others=NO_OTHERS):
     rng = np.random.default_rng(seed)
     weights = random_weights(spec)
     if encoding is not None:
-        weights = BlockWeights(weights.arrays, encoding)
+        weights = BlockWeights(weights.arrays, encoding, others)
     prompts = [rng.integers(0, spec.vocab_size, length).tolist() for length in LENGTHS]
     options = {"dtype": dtype, "kv_dtype": kv_dtype, "isa": isa}
     expected = alone(load(spec, weights, tmp_path, threads=1, **options), prompts, random_tables(rng))
@@ -93,6 +105,16 @@ def test_logits_do_not_depend_on_the_batch_the_chunks_or_the_threads(dtype, kv_d
 def test_nor_do_they_with_blocks_of_4_bits_that_have_no_minima(dtype, encoding, isa, tmp_path):
     spec = small_spec(intermediate_size=192)
     check(spec, tmp_path, dtype=dtype, kv_dtype="int8", isa=isa, seed=1, rounds=1, encoding=encoding)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(
+    ("dtype", "encoding"), [("w4a8", Encoding.TERNARY), ("w4a16", Encoding.Q2_K), ("w4a8", Encoding.Q3_K)]
+)
+def test_nor_do_they_with_weights_of_2_and_3_bits_also_of_experts(dtype, encoding, isa, tmp_path):
+    moe = MoeSpec(num_experts=5, top_k=2, expert_size=256, layers=(False, True))
+    options = {"encoding": encoding, "others": {"v": Encoding.Q4_1}}
+    check(replace(WIDE, moe=moe), tmp_path, dtype=dtype, kv_dtype="int8", isa=isa, seed=1, rounds=1, **options)
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,20 @@
 
 import numpy as np
 import pytest
+from gguf import GGMLQuantizationType as Type
+from gguf import quants
 
 from headrace import _native
 from headrace.core.errors import BrokenModel, SettingsError
 from headrace.inference.models.decoding import decode
+from headrace.inference.models.ternary import pack_ternary, ternary_rows
 from headrace.inference.models.weights import Encoding, RawTensor
 from headrace.inference.runner.native_config import native_config
 from headrace.inference.runner.packed_parts import MATRICES
 from headrace.inference.runner.packing import layer_formats_of, load_packed, packing_key
-from tests.inference.runner.native_models import BlockWeights, relative_error, small_spec
+from headrace.inference.runner.reference import ReferenceRunner
+from tests.inference.models.test_gguf_dequantize import random_blocks
+from tests.inference.runner.native_models import ISAS, LIMITS, WIDE, BlockWeights, relative_error, small_spec
 from tests.inference.runner.native_models import load as load_runner
 from tests.inference.runner.steps import make_step
 from tests.inference.runner.weights import ArrayWeights, random_weights, round_to_w8
@@ -299,6 +304,83 @@ def test_matrices_of_symmetric_blocks_are_packed_without_minima(encoding, bits):
         assert slot.num_bytes * 8 == slot.num_rows * slot.num_columns * bits
 
 
+@pytest.mark.parametrize(
+    ("kind", "encoding", "bits"),
+    [
+        (Type.TQ1_0, "ternary", 2.125),
+        (Type.TQ2_0, "ternary", 2.125),
+        (Type.Q2_K, "q2_k", 2.625),
+        (Type.Q3_K, "q3_k", 3.5625),
+    ],
+)
+def test_weights_of_2_and_3_bits_are_those_of_the_file(kind, encoding, bits):
+    """Each input alone is multiplied by 127 steps of 1, so that a product is 127 weights, rounded once or twice."""
+    num_rows, width = 64, 512
+    blocks = random_blocks(kind, num_rows, width, seed=1).reshape(num_rows, 2, -1)
+    at = {Type.Q2_K: slice(80, 84)}.get(kind, slice(-2, None))
+    blocks[..., at] = (
+        np.random.default_rng(0)
+        .uniform(-1, 1, (*blocks.shape[:2], 2))
+        .astype("<f2")
+        .view(np.uint8)[..., : len(range(*at.indices(blocks.shape[-1])))]
+    )
+    rows = blocks.reshape(num_rows, -1)
+    exact = quants.dequantize(rows, kind)
+    data = ternary_rows(rows, kind) if encoding == "ternary" else rows
+    np.testing.assert_array_equal(decode(RawTensor(Encoding(encoding), num_rows, width, data)), exact)
+
+    slot, arena = slot_of(encoding, num_rows, width)
+    assert slot.num_bytes * 8 == num_rows * width * bits
+    options = {"first_row": 0, "interleaved": False, "num_threads": 2}
+    _native.pack_tensor(arena, slot, encoding, np.ascontiguousarray(data), num_rows, width, **options)
+    panels = arena.view()[slot.offset : slot.offset + slot.num_bytes]
+    inputs = np.eye(width, dtype=np.float32) * 127
+    products = _native.multiply(FORMAT_OF[encoding], panels, inputs, terms=1, isa=ISAS[0])
+    np.testing.assert_allclose(products.T, exact * 127, rtol=3e-7, atol=3e-7 * 127 * np.abs(exact).max())
+
+
+FORMAT_OF = {"ternary": "ternary", "q2_k": "w2", "q3_k": "w3"}
+
+
+def slot_of(encoding, num_rows, width):
+    """Return the slot of a matrix in the format that keeps an encoding, and its arena."""
+    spec = small_spec(num_layers=1, hidden_size=num_rows, num_heads=1, num_kv_heads=1, head_dim=width)
+    formats = {"layers.0.o": FORMAT_OF[encoding]}
+    config = native_config(spec, dtype="w4a8", kv_dtype="int8", max_context_tokens=64, layer_formats=formats)
+    slot = next(slot for slot in _native.layout(config) if slot.name == "layers.0.o")
+    return slot, _native.Arena(_native.layout_bytes(config))
+
+
+def test_v_of_another_format_is_a_matrix_of_its_own(tmp_path):
+    weights = BlockWeights(random_weights(WIDE).arrays, Encoding.Q2_K, {"v": Encoding.Q3_K, "o": Encoding.Q4_1})
+    formats = layer_formats_of(WIDE, weights)
+    assert {name: formats.get(f"layers.0.{name}") for name in (*MATRICES, "v")} == {
+        **dict.fromkeys(("qkv", "gate_up", "down"), "w2"),
+        "o": None,
+        "v": "w3",
+    }
+    slots = slots_of(WIDE, weights)
+    assert [slots[f"layers.0.{name}"].num_rows for name in ("qkv", "v")] == [320, 64]
+    step = make_step((np.arange(20), 0, [1, 2]), all_rows=True)
+    expected = ReferenceRunner(WIDE, weights, LIMITS).logits(step)
+    for dtype, tolerance in (("w4a8", 0.04), ("w4a16", 0.02)):
+        assert relative_error(load_runner(WIDE, weights, tmp_path, dtype=dtype).logits(step), expected) < tolerance
+
+
+def test_ternary_weights_beside_others_are_the_same_in_4_bits():
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, 3, (96, 128), np.uint8)
+    scales = rng.uniform(-1, 1, (96, 1)).astype(np.float16)
+    config = config_of(small_spec(hidden_size=96, intermediate_size=128), "w4a8")
+    slot = next(slot for slot in _native.layout(config) if slot.name == "layers.0.down")
+    arena = _native.Arena(_native.layout_bytes(config))
+    options = {"first_row": 0, "interleaved": False, "num_threads": 1}
+    _native.pack_tensor(arena, slot, "ternary", pack_ternary(codes, scales), 96, 128, **options)
+    panels = arena.view()[slot.offset : slot.offset + slot.num_bytes]
+    products = _native.multiply("w4", panels, np.eye(128, dtype=np.float32) * 127, terms=1, isa=ISAS[0])
+    np.testing.assert_array_equal(products.T, 127 * (codes.astype(np.float32) - 1) * scales.astype(np.float32))
+
+
 def test_a_matrix_with_one_tensor_of_another_encoding_keeps_its_minima():
     class Mixed(BlockWeights):
         def encoding(self, name):
@@ -329,7 +411,7 @@ def test_floats_where_blocks_without_minima_were_declared_are_rounded_to_them(en
 
 def test_an_unknown_format_of_a_matrix_is_refused():
     config = native_config(
-        small_spec(), dtype="w4a8", kv_dtype="int8", max_context_tokens=64, layer_formats={"layers.0.o": "w3"}
+        small_spec(), dtype="w4a8", kv_dtype="int8", max_context_tokens=64, layer_formats={"layers.0.o": "w5"}
     )
-    with pytest.raises(ValueError, match=r"layers\.0\.o is w3; expected w8, w4_symmetric or fp4"):
+    with pytest.raises(ValueError, match=r"layers\.0\.o is w5; expected .*, ternary, w2 or w3"):
         _native.layout(config)

@@ -16,6 +16,9 @@ KINDS = [("bf16", 1), *((kind, terms) for kind in ("w8", "w4", "w4_symmetric", "
 FP4_STEPS = np.array([12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0])
 MIDDLES = {"w8": 128, "w4": 0, "w4_symmetric": 8, "fp4": 12}
 TERM_RATIO = np.float32(254)
+LOW_WIDTH = 768
+LOW_KINDS = {"ternary": (1, 128, 4), "w2": (0, 256, 4), "w3": (4, 256, 8)}
+"""Middle code, inputs of a block and number of codes."""
 
 
 def fused(a, b, c):
@@ -104,9 +107,9 @@ def rounded(values):
     return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
 
 
-def rows_of(rng, fill):
+def rows_of(rng, fill, width=WIDTH):
     """Return inputs; of `halves` the second term is as large as it can be."""
-    noise = rng.standard_normal((MAX_ROWS, WIDTH)).astype(np.float32)
+    noise = rng.standard_normal((MAX_ROWS, width)).astype(np.float32)
     noise[:, 64:128] = 0
     halves = np.full_like(noise, 126.5)
     halves[:, ::32] = 127
@@ -131,6 +134,77 @@ def test_products_of_integers_are_exact(kind, terms, isa):
         for fill in ("noise", "largest", "least", "signs", "halves"):
             inputs = rows_of(rng, fill)
             check(kind, terms, panels, inputs, expected(kind, terms, matrix, inputs, fma), isa)
+
+
+def random_low_matrix(rng, kind, fill):
+    """Return the codes, integer scales and minima by 16 inputs, and d and dmin by block, of two panels."""
+    _, block, num_codes = LOW_KINDS[kind]
+    codes = rng.integers(0, num_codes, (2 * PANEL, LOW_WIDTH), np.uint8)
+    low, high = {"ternary": (1, 2), "w2": (0, 16), "w3": (-32, 32)}[kind]
+    scales, minima = (rng.integers(low, high, (2 * PANEL, LOW_WIDTH // 16)) for _ in range(2))
+    minima = minima * (kind == "w2")
+    if fill != "any":
+        codes[:] = num_codes - 1 if fill == "largest" else 0
+        scales[:] = low if kind == "w3" else high - 1
+    d, dmin = (rng.uniform(-1, 1, (2 * PANEL, LOW_WIDTH // block)).astype(np.float16) for _ in range(2))
+    return codes, scales, minima, d, dmin
+
+
+def packed_low(kind, codes, scales, minima, d, dmin):
+    """Return the bytes of the panels of a matrix of 2 or 3 bits, as `Matrix` of csrc/model.h describes them."""
+    panels, shifts = [], np.arange(8, dtype=np.uint8)
+    for panel in range(0, len(codes), PANEL):
+        own = slice(panel, panel + PANEL)
+        low, high = (codes[own] & 3).reshape(PANEL, -1, 4, 4, 4), (codes[own] >> 2).reshape(PANEL, -1, 2, 8, 4)
+        parts = [(low << 2 * shifts[:4, None]).sum(axis=3).transpose(1, 2, 0, 3)]
+        if kind == "w3":
+            parts.append((high << shifts[:, None]).sum(axis=3).transpose(1, 2, 0, 3))
+        if kind != "ternary":
+            both = (scales[own] & 255 | minima[own] << 4).reshape(PANEL, -1, 4)[..., [0, 2, 1, 3]]
+            parts.append(both.transpose(1, 0, 2))
+        slabs = np.concatenate([part.reshape(LOW_WIDTH // 64, -1).astype(np.uint8) for part in parts], axis=1)
+        halves = [d[own].T, -dmin[own].T] if kind == "w2" else [d[own].T]
+        blocks = [slabs.reshape(d.shape[1], -1), *(np.ascontiguousarray(half).view(np.uint8) for half in halves)]
+        panels.append(np.concatenate(blocks, axis=1).tobytes())
+    return np.frombuffer(b"".join(panels), np.uint8)
+
+
+def expected_low(kind, terms, matrix, inputs, fma):
+    codes, scales, minima, d, dmin = matrix
+    middle, block, _ = LOW_KINDS[kind]
+    values, input_scales, _ = quantized(inputs, 32, terms)
+
+    def products(steps):
+        sums = np.einsum("trgi,ngi->trgn", values, steps.reshape(len(steps), *values.shape[2:])).astype(np.float32)
+        return sums[0] if terms == 1 else fma(sums[1], 1 / TERM_RATIO, sums[0])
+
+    parts = products(np.repeat(scales, 16, axis=1) * (codes.astype(np.int64) - middle))
+    lows = products(np.repeat(minima, 16, axis=1))
+    total = np.zeros((len(inputs), len(codes)), np.float32)
+    for start in range(0, values.shape[2], block // 32):
+        part = low = np.zeros_like(total)
+        for group in range(start, start + block // 32):
+            scale = input_scales[:, group, None]
+            part, low = fma(parts[:, group], scale, part), fma(lows[:, group], scale, low)
+        at = start * 32 // block
+        total = fma(part, d[:, at].astype(np.float32)[None], total)
+        if kind == "w2":
+            total = fma(low, -dmin[:, at].astype(np.float32)[None], total)
+    return total
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("terms", [1, 2])
+@pytest.mark.parametrize("kind", LOW_KINDS)
+def test_products_of_2_and_3_bits_are_exact(kind, terms, isa):
+    rng = np.random.default_rng(7)
+    fma = separate if isa == "portable" else fused
+    for weights in ("any", "largest", "least"):
+        matrix = random_low_matrix(rng, kind, weights)
+        panels = packed_low(kind, *matrix)
+        for fill in ("noise", "largest", "least", "signs", "halves"):
+            inputs = rows_of(rng, fill, LOW_WIDTH)
+            check(kind, terms, panels, inputs, expected_low(kind, terms, matrix, inputs, fma), isa)
 
 
 @pytest.mark.parametrize("isa", ISAS)

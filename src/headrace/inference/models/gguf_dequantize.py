@@ -7,7 +7,7 @@ gguf-py decodes all of them too, at a third of this speed or less, which matters
 
 Q4_K becomes Q4_1: both are nibbles with a scale and a minimum for every 32 numbers. The nibbles are unchanged. A scale
 (minimum) of Q4_K is the product of the super-block's half and 6 bits; it is rounded once, to the half of Q4_1:
-a relative error of at most 2^-11, a 140th of the step between two nibbles. Types of two or three values become it too.
+a relative error of at most 2^-11, a 140th of the step between two nibbles.
 Source: ggml `ggml-common.h` (`block_q4_K`, `block_iq2_xxs` and others), gguf-py `quants.py`.
 """
 
@@ -24,8 +24,6 @@ from headrace.core.threads import usable_cpus
 from headrace.inference.models.float8 import e8m0_halves
 from headrace.inference.models.gguf_file import BLOCKS
 
-TERNARY: Final = frozenset({34, 35, 41})
-"""TQ1_0, TQ2_0 and Q1_0: every number is -d, 0 or d."""
 BLOCK_BYTES: Final = 144
 """Bytes of a block of Q4_K: two halves, 12 bytes of 6-bit scales and minima, 256 nibbles."""
 _CHUNK_NUMBERS: Final = 1 << 17
@@ -73,26 +71,6 @@ def dequantize(rows: npt.NDArray[np.uint8], type_id: int) -> Values:
             for _ in pool.map(decode_chunk, range(0, len(blocks), step)):
                 pass
     return values.reshape(len(rows), -1)
-
-
-def ternary_as_q4_1(values: Values) -> npt.NDArray[np.uint8] | None:
-    """Return rows whose groups of 32 hold only -d, 0 and d as rows of Q4_1 blocks; None if some hold other numbers."""
-    groups = values.reshape(-1, _GROUP)
-    sizes = np.abs(groups)
-    largest = sizes.max(axis=1, keepdims=True)
-    if not ((sizes == largest) | (sizes == 0)).all():
-        return None
-    codes = np.where(groups == 0, 1, np.where(groups > 0, 2, 0)).astype(np.uint8)
-    head = np.concatenate([largest, -largest], axis=1).astype("<f2").view(np.uint8)
-    packed = codes[:, : _GROUP // 2] | codes[:, _GROUP // 2 :] << 4
-    return np.concatenate([head, packed], axis=1).reshape(len(values), -1)
-
-
-def _decode_q1_0(blocks: Blocks) -> Values:
-    """Decode blocks of a half and 128 bits, which are the signs from the lowest up: 0 is negative."""
-    halves = np.ascontiguousarray(blocks[:, :2]).view("<f2").astype(np.float32)
-    signs = np.unpackbits(blocks[:, 2:], axis=1, bitorder="little").astype(np.float32) * 2 - 1
-    return halves * signs
 
 
 def _decode_by_gguf(type_id: int, blocks: Blocks) -> Values:
@@ -344,6 +322,5 @@ _DECODERS: Final[Mapping[int, Callable[[Blocks], Values]]] = MappingProxyType(
         23: _decode_iq4_xs,
         29: _decode_iq1_m,
         39: _decode_mxfp4,
-        41: _decode_q1_0,
     }
 )

@@ -1,8 +1,8 @@
 """
 Read a whole checkpoint from a GGUF file, or from the parts of one: spec, weights by canonical name, and text.
 
-Formats of weights that runners support are returned unchanged, Q4_K and ternary types as Q4_1, MXFP4 with halves as
-scales; others are dequantized to F32.
+Formats of weights that runners support are returned unchanged, Q4_K as Q4_1, ternary types with a scale for each 128,
+MXFP4 with halves as scales; others are dequantized to F32.
 """
 
 import re
@@ -23,7 +23,7 @@ from headrace.inference.models.families.registry import from_gguf
 from headrace.inference.models.families.rope_config import ROPE_TENSORS
 from headrace.inference.models.fields import Fields
 from headrace.inference.models.generation_config import gguf_card_name, read_sampling
-from headrace.inference.models.gguf_dequantize import TERNARY, dequantize, mxfp4_as_fp4, q4_k_as_q4_1, ternary_as_q4_1
+from headrace.inference.models.gguf_dequantize import dequantize, mxfp4_as_fp4, q4_k_as_q4_1
 from headrace.inference.models.gguf_file import GgufFile, GgufTensor, open_all_parts
 from headrace.inference.models.gguf_tokenizer import read_gguf_tokenizer
 from headrace.inference.models.model import Checkpoint, CheckpointText, GenerationDefaults
@@ -31,6 +31,8 @@ from headrace.inference.models.places import Place, gguf_places
 from headrace.inference.models.pooling import Pooler
 from headrace.inference.models.shapes import expected_shapes
 from headrace.inference.models.spec import ModelSpec
+from headrace.inference.models.ternary import GGUF_TYPES as TERNARY_TYPES
+from headrace.inference.models.ternary import ternary_rows
 from headrace.inference.models.weights import STORED_BITS, Encoding, RawTensor, dominant
 
 RAW_TYPES: Final = {
@@ -39,6 +41,8 @@ RAW_TYPES: Final = {
     2: Encoding.Q4_0,
     3: Encoding.Q4_1,
     8: Encoding.Q8_0,
+    10: Encoding.Q2_K,
+    11: Encoding.Q3_K,
     30: Encoding.BF16,
 }
 _F32: Final = 0
@@ -48,7 +52,7 @@ _MXFP4_BYTES: Final = 17
 """Bytes of a block of 32 numbers."""
 _NVFP4: Final = 40
 _BITS: Final = {
-    6: 5, 7: 5, 9: 8, 10: 2, 11: 3, 12: 4, 13: 5, 14: 6, 15: 8, 16: 2, 17: 2, 18: 3, 19: 1, 20: 4, 21: 3, 22: 2, 23: 4,
+    6: 5, 7: 5, 9: 8, 12: 4, 13: 5, 14: 6, 15: 8, 16: 2, 17: 2, 18: 3, 19: 1, 20: 4, 21: 3, 22: 2, 23: 4,
     29: 1, 34: 1, 35: 2, 39: 4, 40: 4, 41: 1,
 }  # fmt: skip
 """Bits per number of the quantized types that are not in `RAW_TYPES`; all other types count as floats."""
@@ -56,7 +60,7 @@ _NAMES: Final = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 9: "Q8_1", 10: "Q2_K", 11: "Q3_K",
     12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S",
     20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS", 29: "IQ1_M", 30: "BF16", 34: "TQ1_0", 35: "TQ2_0",
-    39: "MXFP4", 40: "NVFP4",
+    39: "MXFP4", 40: "NVFP4", 41: "Q1_0",
 }  # fmt: skip
 """Source: ggml.h, ggml_type."""
 _LAYER_KEY: Final = re.compile(r"blk\.(\d{1,5})\.(xielu\.\w+)")
@@ -189,7 +193,9 @@ def _number_of_layer(file: GgufFile, name: str) -> GgufTensor | None:
 def _handed_out(type_id: int) -> Encoding:
     if type_id == _MXFP4:
         return Encoding.FP4
-    return Encoding.Q4_1 if type_id == _Q4_K or type_id in TERNARY else RAW_TYPES.get(type_id, Encoding.F32)
+    if type_id in TERNARY_TYPES:
+        return Encoding.TERNARY
+    return Encoding.Q4_1 if type_id == _Q4_K else RAW_TYPES.get(type_id, Encoding.F32)
 
 
 def _converted(
@@ -200,18 +206,18 @@ def _converted(
         return RAW_TYPES[tensor.type_id], data
     if tensor.type_id == _Q4_K:
         return Encoding.Q4_1, q4_k_as_q4_1(data)
+    if tensor.type_id in TERNARY_TYPES:
+        return Encoding.TERNARY, ternary_rows(data, tensor.type_id)
     if tensor.type_id == _MXFP4 and (fp4 := mxfp4_as_fp4(data.reshape(-1, _MXFP4_BYTES))) is not None:
         return Encoding.FP4, fp4.reshape(len(data), -1)
     try:
-        values = dequantize(data, tensor.type_id)
+        return Encoding.F32, dequantize(data, tensor.type_id).view(np.uint8)
     except (NotImplementedError, ValueError) as exc:
         raise UnsupportedModel(
             f"{file.path}: tensor {tensor.name} has type {tensor.type_id}, which is not supported. "
             "Expected F32, F16, BF16, Q4_0 to Q8_0, K-quants, IQ types, TQ types, Q1_0, MXFP4 or NVFP4.",
             tensor=tensor.name,
         ) from exc
-    blocks = ternary_as_q4_1(values) if tensor.type_id in TERNARY else None
-    return (Encoding.F32, values.view(np.uint8)) if blocks is None else (Encoding.Q4_1, blocks)
 
 
 def _rope_tensors(file: GgufFile) -> dict[str, tuple[float, ...]]:

@@ -20,7 +20,7 @@ _Key = TypeVar("_Key")
 
 
 class Encoding(StrEnum):
-    """The storage format of a tensor. Names with a `q` are blocks of 32 along a row, as in GGUF."""
+    """The storage format of a tensor. Names with a `q` are blocks along a row, of 32 unless stated, as in GGUF."""
 
     F32 = "f32"
     F16 = "f16"
@@ -32,6 +32,11 @@ class Encoding(StrEnum):
     """Rows of a scale (f32) followed by signed bytes: the int8 of compressed-tensors."""
     FP4 = "fp4"
     """Blocks of a scale (f16) and 32 numbers of e2m1 in the order of Q4_0's nibbles: MXFP4."""
+    TERNARY = "ternary"
+    """Blocks of 128 codes of 2 bits in the order of TQ2_0, and a scale (f16), which multiplies code - 1."""
+    Q2_K = "q2_k"
+    Q3_K = "q3_k"
+    """Blocks of 256 numbers, as in GGUF."""
 
 
 STORED_BITS: Final = {
@@ -39,6 +44,8 @@ STORED_BITS: Final = {
     **dict.fromkeys((Encoding.F16, Encoding.BF16), 16),
     **dict.fromkeys((Encoding.Q8_0, Encoding.I8), 8),
     **dict.fromkeys((Encoding.Q4_0, Encoding.Q4_1, Encoding.FP4), 4),
+    Encoding.Q3_K: 3,
+    **dict.fromkeys((Encoding.Q2_K, Encoding.TERNARY), 2),
 }
 
 
@@ -53,7 +60,7 @@ class RawTensor:
     """(num_rows, bytes per row), C-contiguous."""
 
 
-_BLOCKS: Final = {
+BLOCKS: Final = {
     Encoding.F32: (1, 4),
     Encoding.F16: (1, 2),
     Encoding.BF16: (1, 2),
@@ -62,6 +69,9 @@ _BLOCKS: Final = {
     Encoding.Q4_1: (32, 20),
     Encoding.I8: (1, 1),
     Encoding.FP4: (32, 18),
+    Encoding.TERNARY: (128, 34),
+    Encoding.Q2_K: (256, 84),
+    Encoding.Q3_K: (256, 110),
 }
 """Numbers and bytes of a block."""
 _I8_SCALE_BYTES: Final = 4
@@ -77,7 +87,7 @@ def cut_tensor(tensor: RawTensor, rows: range | None, columns: range | None) -> 
     if columns is None:
         return RawTensor(tensor.encoding, len(data), tensor.num_columns, data)
     first, stop = columns.start, columns.stop
-    block, block_bytes = _BLOCKS[tensor.encoding]
+    block, block_bytes = BLOCKS[tensor.encoding]
     if first % block or stop % block:
         raise BrokenModel(
             f"Columns {first} to {stop} of a matrix in {tensor.encoding} are needed; expected multiples of {block}."

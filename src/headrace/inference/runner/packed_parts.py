@@ -11,7 +11,7 @@ from headrace.inference.models.spec import ModelSpec
 
 _DEPTH: Final = 64
 """Inputs of a matrix are padded to a multiple of this."""
-_PANEL: Final = 32
+PANEL: Final = 32
 """Rows of a packed matrix that lie together."""
 MATRICES: Final = ("qkv", "o", "gate_up", "down")
 """The packed matrices of a layer that adapters may change."""
@@ -76,7 +76,7 @@ def _attention_parts(spec: ModelSpec, layer: int, prefix: str, suffix: str) -> I
     if spec.attention_gate is not None and not suffix:
         yield Part(f"{prefix}attn_gate", first_row=first_row)
     if spec.attention_beside and not suffix:
-        yield Part(f"{prefix}mix_in", first_row=-(-first_row // _PANEL) * _PANEL)
+        yield Part(f"{prefix}mix_in", first_row=-(-first_row // PANEL) * PANEL)
 
 
 def _short_conv_parts(tensor: str, size: int) -> Iterator[Part]:
@@ -99,7 +99,7 @@ def _latent_parts(spec: ModelSpec, mla: MlaSpec, prefix: str, name: str) -> Iter
     """Yield the parts of latent attention: the two products with the hidden state, or the matrices of the heads."""
     if name in {"k_b", "v_b"}:
         size = mla.kv_rank if name == "k_b" else mla.value_dim
-        heads = range(spec.num_heads) if size % _PANEL else ()
+        heads = range(spec.num_heads) if size % PANEL else ()
         for head in heads:  # each begins a panel
             yield Part(f"{prefix}{name}", expert=head, rows=range(head * size, (head + 1) * size))
         if not heads:

@@ -16,7 +16,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -30,12 +30,12 @@ from headrace import _native
 from headrace.core.errors import BrokenModel, SettingsError
 from headrace.core.progress import Progress, no_progress
 from headrace.core.sizes import format_size
-from headrace.inference.models.decoding import decode
+from headrace.inference.models.decoding import cut_numbers, decode
 from headrace.inference.models.spec import ModelSpec
-from headrace.inference.models.weights import Encoding, WeightSource, cut_tensor
-from headrace.inference.runner.packed_parts import matrices_of, parts_of
+from headrace.inference.models.weights import Encoding, WeightSource
+from headrace.inference.runner.packed_parts import PANEL, Part, matrices_of, parts_of
 
-PACKING_VERSION: Final = 5
+PACKING_VERSION: Final = 6
 """Increased when the layout of packed weights or their quantization changes."""
 Mapping = Literal["none", "preferred", "required"]
 """Weights are copied into memory, mapped from their file if it can be written, or mapped in any case."""
@@ -44,8 +44,16 @@ _HEADER_BYTES: Final = 4096
 _SAMPLED_PAGES: Final = 64
 _PAGE_BYTES: Final = 4096
 _W4_BITS: Final = 4
-_UNIFORM: Final = {Encoding.Q4_0: "w4_symmetric", Encoding.FP4: "fp4"}
+_UNIFORM: Final = {
+    Encoding.Q4_0: "w4_symmetric",
+    Encoding.FP4: "fp4",
+    Encoding.TERNARY: "ternary",
+    Encoding.Q2_K: "w2",
+    Encoding.Q3_K: "w3",
+}
 """The formats of matrices that consist of one encoding."""
+LOW_BITS: Final = frozenset({"ternary", "w2", "w3"})
+"""Formats of matrices of less than 4 bits."""
 _TURNED: Final = (".mix_conv", ".mix_dt_b", ".mix_z_b")
 """Vectors with a matrix, or one for each head, whose rows and columns are exchanged."""
 _TASK: Final = "Packing weights"
@@ -142,19 +150,40 @@ def layer_formats_of(spec: ModelSpec, weights: WeightSource) -> dict[str, str]:
 
     "w8" are those that a mixed file stores with more than 4 bits; if a file stores no matrix in 4 bits, these formats
     mean 4 bits for all of them. "w4_symmetric" are those of which all tensors are Q4_0: without minima a layer takes
-    4.5 bits a weight instead of 5. "fp4" are those in MXFP4, whose numbers are not evenly spaced.
+    4.5 bits a weight instead of 5. "fp4" are those in MXFP4, whose numbers are not evenly spaced. "ternary", "w2" and
+    "w3" keep the numbers of ternary weights, Q2_K and Q3_K. Beside q and k in these, v has a matrix of its own.
     """
     matrices = [f"layers.{layer}.{name}" for layer in range(spec.num_layers) for name in matrices_of(spec, layer)]
-    tensors = {matrix: [part.name for part in parts_of(spec, matrix)] for matrix in matrices}
-    bits = {matrix: max(map(weights.stored_bits, names)) for matrix, names in tensors.items()}
+    tensors = {matrix: list(parts_of(spec, matrix)) for matrix in matrices}
+    bits = {matrix: max(weights.stored_bits(part.name) for part in parts) for matrix, parts in tensors.items()}
     if min(bits.values()) > _W4_BITS:
         return {}
     formats = {matrix: "w8" for matrix in matrices if bits[matrix] > _W4_BITS}
-    for matrix, names in tensors.items():
-        encodings = set(map(weights.encoding, names))
-        if len(encodings) == 1 and (format_ := _UNIFORM.get(encodings.pop())):
+    for matrix, parts in tensors.items():
+        if format_ := _format_of(weights, parts):
             formats[matrix] = format_
+        elif matrix.endswith(".qkv") and bits[matrix] <= _W4_BITS:
+            formats |= _formats_apart(spec, weights, matrix, parts)
     return formats
+
+
+def _format_of(weights: WeightSource, parts: Sequence[Part]) -> str | None:
+    """Return the format that keeps the numbers of a matrix of one encoding, None for w4."""
+    encodings = {weights.encoding(part.name) for part in parts}
+    format_ = _UNIFORM.get(encodings.pop()) if len(encodings) == 1 else None
+    is_cut = any(part.columns is not None for part in parts)  # perhaps inside a block of 128 or 256 inputs
+    return None if is_cut and format_ in LOW_BITS else format_
+
+
+def _formats_apart(spec: ModelSpec, weights: WeightSource, matrix: str, parts: Sequence[Part]) -> dict[str, str]:
+    """Return the formats of q with k and of v, if those of q and k have less than 4 bits and v does not share them."""
+    names = [part.name.rpartition(".")[2] for part in parts]
+    if names != ["q", "k", "v"] or spec.mla is not None or parts[2].first_row % PANEL:
+        return {}
+    first = _format_of(weights, parts[:2])
+    if first not in LOW_BITS:
+        return {}
+    return {matrix: first, parts[2].name: _format_of(weights, parts[2:]) or "w4"}
 
 
 def read_packed(path: Path, key: str, num_bytes: int, *, threads: int) -> _native.Arena | None:
@@ -238,10 +267,10 @@ def write_packed(path: Path, key: str, arena: _native.Arena, *, threads: int) ->
 def _pack_matrix(
     spec: ModelSpec, weights: WeightSource, arena: _native.Arena, slot: _native.Slot, threads: int
 ) -> None:
-    parts = list(parts_of(spec, slot.name))
+    parts = [part for part in parts_of(spec, slot.name) if part.first_row < slot.num_rows]
     rows_per_expert = slot.num_rows // (parts[-1].expert + 1)
     for part in parts:
-        tensor = cut_tensor(weights.load(part.name), part.rows, part.columns)
+        tensor = cut_numbers(weights.load(part.name), part.rows, part.columns)
         try:
             _native.pack_tensor(
                 arena,

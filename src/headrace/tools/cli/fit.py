@@ -90,6 +90,7 @@ def _make_report(
 ) -> Report:
     from headrace.inference.runner.cpu import has_native_bf16, is_fastest_in_w4a8
     from headrace.inference.runner.decode_speed import decode_bytes
+    from headrace.inference.runner.packing import LOW_BITS
     from headrace.inference.runner.plan import plan_runner
 
     served = resolve_limits(engine_config(settings), facts.spec, max_model_len=settings.max_model_len)
@@ -113,6 +114,7 @@ def _make_report(
         num_parameters=facts.spec.num_parameters,
         stored_bits=facts.stored_bits,
         is_mixed="w8" in facts.layer_formats.values(),
+        keeps_low_bits=not LOW_BITS.isdisjoint(facts.layer_formats.values()),
         machine=Machine(
             available_bytes=available, has_native_bf16=has_native_bf16(), is_fastest_in_w4a8=is_fastest_in_w4a8()
         ),

@@ -57,6 +57,14 @@ def test_a_mixed_file_keeps_its_4_bit_matrices_in_4_bits(num_parameters: int, dt
     assert floats.dtype == "bf16"
 
 
+@pytest.mark.parametrize("is_mixed", [False, True])
+def test_weights_of_less_than_4_bits_are_kept(is_mixed: bool) -> None:
+    formats = choose_formats(
+        "auto", "auto", num_parameters=LARGE, stored_bits=3, machine=ROOMY, is_mixed=is_mixed, keeps_low_bits=True
+    )
+    assert (formats.dtype, formats.reason) == ("w4a8", "w4a8 keeps the file's weights of 3 and other bits")
+
+
 @pytest.mark.parametrize(
     ("stored_bits", "choice"),
     [(4, "w4a16 matches the file's 4-bit weights"), (6, "w8a16 is closest to the file's 6-bit weights")],

@@ -68,6 +68,8 @@ CASES = {
     "int4 of torchao": (writers.torchao_int4(32), Encoding.Q4_1, 4),
     "int4 of torchao in groups of 64": (writers.torchao_int4(64), Encoding.Q4_1, 4),
     "int4 of torchao, tiled": (writers.torchao_int4(128, tiled=True), Encoding.Q4_1, 4),
+    "BitNet": (writers.bitnet(), Encoding.Q4_1, 2),
+    "BitNet, another class": (writers.bitnet(auto=True), Encoding.Q4_1, 2),
     "HQQ": (writers.hqq(), Encoding.Q4_1, 4),
     "HQQ in groups of 16": (writers.hqq(group=16), Encoding.F32, 4),
     "HQQ, 8 bits": (writers.hqq(bits=8), Encoding.F32, 8),
@@ -103,7 +105,11 @@ def test_a_matrix_has_the_values_of_its_format(tmp_path, case):
     assert weights.dominant_encoding is encoding
     for name, values in expected.items():
         raw = weights.load(name)
-        assert (raw.encoding, weights.stored_bits(name)) == (encoding, bits)
+        if case.startswith("BitNet") and values.shape[1] % 128 == 0:
+            assert raw.encoding is Encoding.TERNARY
+        else:
+            assert raw.encoding is encoding
+        assert weights.stored_bits(name) == bits
         # A Q4_1 minimum is at most 15 scales and is rounded to a half.
         tolerance = 15 * 0.02 * 2.0**-11 if encoding is Encoding.Q4_1 else 1e-6 * np.abs(values).max()
         np.testing.assert_allclose(decode(raw), values, rtol=0, atol=tolerance)
@@ -214,6 +220,8 @@ def test_the_config_of_older_writers_is_read_from_its_own_file(tmp_path, file, m
         ({"quant_method": "gptq", "is_marlin_format": True}, "is_marlin_format"),
         ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, "W4A8_AWQ"),
         ({"quant_method": "aqlm"}, "quantized with aqlm"),
+        ({"quant_method": "bitnet", "use_rms_norm": True}, "norm inside BitNet"),
+        ({"quant_method": "bitnet", "quantization_mode": "online"}, "quantization_mode = 'online'"),
         (writers.hqq(axis=0)(np.random.default_rng(0), 64, 64).config, "axis = 0"),
         (writers.hqq(nbits=3)(np.random.default_rng(0), 64, 64).config, "nbits = 3"),
         ({"quant_method": "hqq", "quant_config": {"mlp": {"weight_quant_params": {"axis": 0}}}}, "axis = 0"),

@@ -301,6 +301,23 @@ def hqq(bits=4, group=64, **changes) -> Writer:
     return write
 
 
+def bitnet(*, auto=False) -> Writer:
+    """Codes of four quarters of the rows in a byte, from the lowest bits up."""
+
+    def write(rng, num_rows, num_columns):
+        codes = rng.integers(0, 3, (num_rows, num_columns)).astype(np.uint8)
+        scale = torch.tensor([rng.uniform(20, 60)], dtype=torch.bfloat16)
+        factor = scale / 4096 if auto else 1 / scale.float()
+        quarters = codes.reshape(4, num_rows // 4, num_columns)
+        packed = quarters[0] | quarters[1] << 2 | quarters[2] << 4 | quarters[3] << 6
+        tensors = {"weight": torch.from_numpy(packed), "weight_scale": factor if auto else scale}
+        config = {"quant_method": "bitnet", "modules_to_not_convert": ["lm_head"]}
+        config |= {"linear_class": "autobitlinear"} if auto else {}
+        return Written(tensors, (codes.astype(np.float32) - 1) * factor.float().numpy(), config)
+
+    return write
+
+
 FP4 = [0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6]
 
 

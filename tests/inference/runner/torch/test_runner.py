@@ -13,7 +13,15 @@ from headrace.inference.runner.reference import ReferenceRunner
 from headrace.inference.runner.torch.rank import estimate_sizes
 from headrace.inference.runner.torch.runner import load_torch_runner
 from tests.inference.runner.adapters import random_adapter
-from tests.inference.runner.native_models import LIMITS, SPECS, WITHOUT_TORCH, BlockWeights, relative_error, small_spec
+from tests.inference.runner.native_models import (
+    LIMITS,
+    SPECS,
+    WIDE,
+    WITHOUT_TORCH,
+    BlockWeights,
+    relative_error,
+    small_spec,
+)
 from tests.inference.runner.steps import make_step
 from tests.inference.runner.test_hidden_rows import ENCODERS, pooled_step
 from tests.inference.runner.torch.runners import load, plan_of
@@ -52,16 +60,16 @@ def test_every_format_stays_close_to_the_reference(dtype):
     assert max(errors(load(spec, weights, dtype), ReferenceRunner(spec, weights, LIMITS), spec)) < TOLERANCES[dtype]
 
 
-@pytest.mark.parametrize("encoding", [Encoding.Q4_0, Encoding.Q4_1])
+@pytest.mark.parametrize("encoding", [Encoding.Q4_0, Encoding.Q4_1, Encoding.TERNARY])
 def test_int4_weights_of_a_file_are_not_rounded_again(encoding):
-    spec = small_spec(tie_embeddings=False)
+    spec = replace(WIDE if encoding is Encoding.TERNARY else small_spec(), tie_embeddings=False)
     weights = BlockWeights(random_weights(spec).arrays, encoding)
     assert max(errors(load(spec, weights, "w4a16"), ReferenceRunner(spec, weights, LIMITS), spec)) < 0.02
 
 
-@pytest.mark.parametrize("encoding", [Encoding.Q8_0, Encoding.FP4, Encoding.I8])
+@pytest.mark.parametrize("encoding", [Encoding.Q8_0, Encoding.FP4, Encoding.I8, Encoding.Q3_K])
 def test_blocks_of_other_formats_are_decoded(encoding):
-    spec = small_spec()
+    spec = WIDE if encoding is Encoding.Q3_K else small_spec()
     weights = BlockWeights(random_weights(spec).arrays, encoding)
     reference = ReferenceRunner(spec, weights, LIMITS)
     assert max(errors(load(spec, weights), reference, spec)) < TOLERANCES["fp32"]

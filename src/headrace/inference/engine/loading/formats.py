@@ -54,6 +54,7 @@ def choose_formats(
     stored_bits: int,
     machine: Machine,
     is_mixed: bool = False,
+    keeps_low_bits: bool = False,
 ) -> Formats:
     """
     Return the formats to serve a model in.
@@ -65,6 +66,7 @@ def choose_formats(
         stored_bits: Bits per weight in the file, for most weights of the layers.
         machine: The machine to run on.
         is_mixed: Some matrices are stored in 4 bits and others in more, which keep 8 bits in w4a8 and w4a16.
+        keeps_low_bits: Some matrices are stored in 2 or 3 bits, which w4a8 and w4a16 keep.
 
     Raises:
         SettingsError: A format is unknown.
@@ -73,7 +75,7 @@ def choose_formats(
     _check("kv_dtype", kv_dtype, KV_DTYPES)
     is_smoothed = dtype == SMOOTHQUANT
     if dtype == "auto":
-        dtype, reason = _choose_dtype(num_parameters, stored_bits, is_mixed, machine)
+        dtype, reason = _choose_dtype(num_parameters, stored_bits, is_mixed, machine, keeps_low_bits=keeps_low_bits)
     elif is_smoothed:
         dtype, reason = "w8a8", "w8a8 as requested, smoothed"
     else:
@@ -88,13 +90,17 @@ def weight_format(dtype: str) -> str:
     return dtype.partition("a")[0]
 
 
-def _choose_dtype(num_parameters: int, stored_bits: int, is_mixed: bool, machine: Machine) -> tuple[str, str]:
+def _choose_dtype(
+    num_parameters: int, stored_bits: int, is_mixed: bool, machine: Machine, *, keeps_low_bits: bool
+) -> tuple[str, str]:
     is_small = num_parameters < SMALL_MODEL_PARAMETERS
     inputs = "a16" if is_small else "a8"
     weights = "w4" if stored_bits <= _W4_BITS or (is_mixed and stored_bits <= _W8_BITS) else "w8"
     preferred = "bf16" if stored_bits > _W8_BITS else weights + inputs
     relation = "matches" if stored_bits in {4, 8, 16} and not is_mixed else "is closest to"
     stored = "weights of 4 and more bits" if is_mixed else f"{stored_bits}-bit weights"
+    if keeps_low_bits and weights == "w4":
+        relation, stored = "keeps", f"weights of {stored_bits} and other bits"
     reason = f"{preferred} {relation} the file's {stored}"
     if preferred.endswith("a16"):
         reason += "; under 1 B parameters 8-bit activations cost too much quality"

@@ -57,7 +57,7 @@ def plan_engine(config: EngineConfig, model: Model, *, max_model_len: int | None
     """
     # The native module is not needed for the pure part of this file.
     from headrace.inference.runner.cpu import has_native_bf16, is_fastest_in_w4a8
-    from headrace.inference.runner.packing import layer_formats_of
+    from headrace.inference.runner.packing import LOW_BITS, layer_formats_of
     from headrace.inference.runner.plan import plan_runner
 
     check_threads(config.threads, len(usable_cpus()))
@@ -75,6 +75,7 @@ def plan_engine(config: EngineConfig, model: Model, *, max_model_len: int | None
             is_fastest_in_w4a8=is_fastest_in_w4a8(config.isa),
         ),
         is_mixed="w8" in layer_formats.values(),
+        keeps_low_bits=not LOW_BITS.isdisjoint(layer_formats.values()),
     )
     runner = plan_runner(
         model.spec,

@@ -15,6 +15,7 @@ import numpy as np
 from headrace.core.errors import UnsupportedModel
 from headrace.inference.models.fields import Fields
 from headrace.inference.models.quantized.awq import check_awq, read_awq
+from headrace.inference.models.quantized.bitnet import check_bitnet, read_bitnet
 from headrace.inference.models.quantized.bitsandbytes import read_four_bits, read_llm_int8
 from headrace.inference.models.quantized.compressed_tensors import check_compressed_tensors, read_int8, read_packed
 from headrace.inference.models.quantized.fp4 import read_fp4
@@ -68,12 +69,14 @@ FORMATS: Final = (
     Format(name="int8 and int4 of torchao", tensor=CODES, dtype="I8", companion=SCALES, read=read_torchao_integers),
     Format(name="tiled int4 of torchao", tensor=CODES, dtype="I32", companion=PAIRS, read=read_torchao_tiles),
     Format(name="FP8 of torchao", tensor=CODES, dtype="F8_E4M3", companion=SCALES, read=read_torchao_fp8),
+    Format(name="BitNet", method="bitnet", tensor="weight", dtype="U8", companion="weight_scale", read=read_bitnet),
     Format(name="HQQ", method="hqq", tensor="W_q", dtype="U8", companion="scale", read=read_hqq),
 )
 
 METHODS: Final[Mapping[str, Callable[[Fields], None]]] = MappingProxyType(
     {
         "awq": check_awq,
+        "bitnet": check_bitnet,
         "bitsandbytes": lambda _: None,
         "compressed-tensors": check_compressed_tensors,
         "fbgemm_fp8": lambda _: None,
@@ -86,7 +89,7 @@ METHODS: Final[Mapping[str, Callable[[Fields], None]]] = MappingProxyType(
     }
 )
 """Every supported `quant_method`, with the check of its `quantization_config`."""
-_METHOD_BITS: Final = {"fp8": 8, "fbgemm_fp8": 8, "mxfp4": 4}
+_METHOD_BITS: Final = {"fp8": 8, "fbgemm_fp8": 8, "mxfp4": 4, "bitnet": 2}
 _FLOATS: Final = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 _FLOAT_BYTES: Final = {Encoding.F32: slice(None), Encoding.I8: slice(4)}
 """Bytes of a row that are float32 by encoding; the halves of others are checked where they are made."""

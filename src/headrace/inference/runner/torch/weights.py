@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from headrace.core.progress import Progress, no_progress
-from headrace.inference.models.decoding import decode
+from headrace.inference.models.decoding import cut_numbers, decode
 from headrace.inference.models.shapes import expected_shapes
 from headrace.inference.models.spec import ModelSpec
-from headrace.inference.models.weights import Encoding, RawTensor, WeightSource, cut_tensor
+from headrace.inference.models.ternary import ternary_as_q4_1
+from headrace.inference.models.weights import Encoding, RawTensor, WeightSource
 from headrace.inference.runner.torch.layers import ExpertLinear, Head, Linear
 from headrace.inference.runner.torch.matmul import (
     Int4Weight,
@@ -179,6 +180,8 @@ class RankWeights:
 
     def _packed(self, tensor: RawTensor) -> Weight:
         """Return a matrix in the format of the runner, unchanged if the file stores it in that format."""
+        if self._format == "w4a16" and tensor.encoding is Encoding.TERNARY:
+            tensor = ternary_as_q4_1(tensor)
         if self._format == "w4a16" and tensor.encoding in {Encoding.Q4_0, Encoding.Q4_1}:
             int4 = pack_int4(tensor)
             minima = None if int4.minima is None else int4.minima.to(self._device)
@@ -203,7 +206,7 @@ class RankWeights:
         self._loaded += tensor.num_rows * tensor.num_columns
         self._progress(_TASK, self._loaded, self._total, "weights")
         cut = cut_of(name, self._spec, self._shard)
-        return None if cut is None else cut_tensor(tensor, *cut)
+        return None if cut is None else cut_numbers(tensor, *cut)
 
     def _floats(self, tensor: RawTensor) -> Tensor:
         """Return a tensor on the device, in float32 unless it is stored in a 16-bit type."""
