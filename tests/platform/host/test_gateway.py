@@ -105,7 +105,7 @@ class Load:
         """Wait for more answers, and for the end of all requests that run now: the gateway sends none a third time."""
         wanted, ended = self.outcomes["answered"] + number, dict(self._num_ended)
         until(
-            lambda: self.outcomes["answered"] >= wanted and all(self._num_ended[one] > ended[one] for one in ended),
+            lambda: self.outcomes["answered"] >= wanted and all(self._num_ended[task] > ended[task] for task in ended),
             f"{number} more answers; {self.outcomes}",
         )
 
