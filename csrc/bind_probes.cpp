@@ -41,6 +41,12 @@ void bind_probes(nanobind::module_& m) {
   m.def("multiply", multiply_rows, "kind"_a, "panels"_a, "rows"_a, nb::kw_only(), "terms"_a, "isa"_a);
   m.def("peak_operations", peak_operations, "kind"_a, nb::kw_only(), "isa"_a, "num_threads"_a, Released());
   m.def("read_bandwidth", read_bandwidth, "memory"_a, nb::kw_only(), "isa"_a, "num_threads"_a, Released());
+  m.def(
+      "time_runs",
+      [](int num_threads, int num_runs, int num_barriers, double pause_s, bool checks) {
+        return time_runs({num_threads, num_runs, num_barriers, pause_s, checks});
+      },
+      "num_threads"_a, nb::kw_only(), "num_runs"_a, "num_barriers"_a, "pause_s"_a = 0.0, "checks"_a = false, Released());
 }
 
 }  // namespace headrace

@@ -288,6 +288,7 @@ void bind_runtime(nb::module_& m) {
       .def_prop_ro("has_native_bf16", [](const Runtime& self) { return self.kernels().has_native_bf16; })
       .def_prop_ro("num_threads", &Runtime::num_threads)
       .def_prop_ro("num_active_threads", &Runtime::num_active_threads)
+      .def_prop_ro("num_barrier_rounds", &Runtime::num_barrier_rounds)
       .def_prop_ro("weights_bytes", &Runtime::weights_bytes)
       .def_prop_ro("workspace_bytes", &Runtime::workspace_bytes)
       .def_prop_ro("kv_bytes", &Runtime::kv_bytes)

@@ -211,4 +211,39 @@ double read_bandwidth(const Arena& memory, const std::string& isa, int num_threa
   return static_cast<double>(memory.size()) / seconds;
 }
 
+namespace {
+
+struct EmptyRun {
+  const RunTrial& trial;
+  Team& team;
+  std::vector<std::atomic<int>> reached;  // barriers that each thread has reached
+  std::atomic<int> num_early{0};
+
+  void part(int thread) {
+    for (int i = 1; i <= trial.num_barriers; i++) {
+      if (trial.checks) reached[thread].store(i, std::memory_order_relaxed);
+      team.barrier(thread);
+      for (size_t other = 0; trial.checks && other < reached.size(); other++) num_early += reached[other] < i;
+    }
+  }
+};
+
+}  // namespace
+
+double time_runs(const RunTrial& trial) {
+  require(trial.num_runs > 0 && trial.num_barriers >= 0, "expected at least one run, and no negative number of barriers");
+  Team team(checked(trial.num_threads), 0);
+  EmptyRun run{trial, team, std::vector<std::atomic<int>>(trial.num_threads)};
+  std::chrono::duration<double> total{0};
+  for (int i = 0; i < trial.num_runs; i++) {
+    std::this_thread::sleep_for(std::chrono::duration<double>(trial.pause_s));
+    for (std::atomic<int>& barriers : run.reached) barriers = 0;
+    const auto began = std::chrono::steady_clock::now();
+    team.run([](void* context, int thread) { static_cast<EmptyRun*>(context)->part(thread); }, &run, false);
+    total += std::chrono::steady_clock::now() - began;
+  }
+  if (run.num_early > 0) throw std::logic_error("a thread passed a barrier before others had reached it");
+  return total.count() / trial.num_runs;
+}
+
 }  // namespace headrace

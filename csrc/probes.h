@@ -57,4 +57,14 @@ double peak_operations(const std::string& kind, const std::string& isa, int num_
 // Bytes per second of reading all of `memory` once, each thread its own part.
 double read_bandwidth(const Arena& memory, const std::string& isa, int num_threads);
 
+// Runs without work of a team of threads, as a step starts and ends one.
+struct RunTrial {
+  int num_threads, num_runs, num_barriers;  // barriers in each run
+  double pause_s;                           // before each run: threads that wait too long for the next one sleep
+  bool checks;                              // that no thread passes a barrier before the others have reached it
+};
+
+// Returns the mean seconds of a run. Throws std::logic_error if a barrier let a thread pass too early.
+double time_runs(const RunTrial& trial);
+
 }  // namespace headrace

@@ -40,6 +40,7 @@ class Runtime {
   const Kernels& kernels() const { return kernels_; }
   int num_threads() const { return team_->size(); }
   int num_active_threads() const { return team_->num_active(); }  // of the newest step
+  int num_barrier_rounds() const { return team_->num_rounds(); }       // likewise
   size_t weights_bytes() const { return weights_->size(); }
   size_t workspace_bytes() const { return workspace_bytes_; }
   size_t kv_bytes() const { return kv_memory_.size(); }

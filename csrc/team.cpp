@@ -51,14 +51,14 @@ void Team::run(void (*function)(void*, int), void* context, bool synchronises_of
   for (int i = 0; i < num_active_; i++) members_[i].arrived.store(0, std::memory_order_relaxed);
   function_ = function;
   context_ = context;
-  num_running_.store(num_active_ - 1, std::memory_order_relaxed);
+  running_.value.store(num_active_ - 1, std::memory_order_relaxed);
   // Inactive threads are not woken and never read the state of the run.
   for (int thread = 1; thread < num_active_; thread++) {
     members_[thread].runs.fetch_add(1, std::memory_order_release);
     members_[thread].runs.notify_one();
   }
   run_part(0);
-  spin_until([&] { return num_running_.load(std::memory_order_acquire) == 0; });
+  spin_until([&] { return running_.value.load(std::memory_order_acquire) == 0; });
   const int64_t now = nanoseconds(CLOCK_MONOTONIC);
   if (synchronises_often) budget_.record(now, now - started_, lost_time());
 }
@@ -81,11 +81,14 @@ int64_t Team::lost_time() const {
 }
 
 void Team::barrier(int thread) {
-  uint32_t mine = members_[thread].arrived.load(std::memory_order_relaxed) + 1;
-  members_[thread].arrived.store(mine, std::memory_order_release);
-  for (int other = 0; other < num_active_; other++) {
-    const std::atomic<uint32_t>& theirs = members_[other].arrived;
-    spin_until([&] { return static_cast<int32_t>(theirs.load(std::memory_order_acquire) - mine) >= 0; });
+  std::atomic<uint32_t>& arrived = members_[thread].arrived;
+  for (int distance = 1; distance < num_active_; distance *= kBarrierWays) {
+    const uint32_t round = arrived.load(std::memory_order_relaxed) + 1;
+    arrived.store(round, std::memory_order_release);
+    for (int way = 1; way < kBarrierWays && way * distance < num_active_; way++) {
+      const std::atomic<uint32_t>& theirs = members_[(thread + way * distance) % num_active_].arrived;
+      spin_until([&] { return static_cast<int32_t>(theirs.load(std::memory_order_acquire) - round) >= 0; });
+    }
   }
 }
 
@@ -114,7 +117,7 @@ void Team::work(int thread) {
     last = wait_for_run(thread, last);
     if (stop_.load(std::memory_order_relaxed)) return;
     run_part(thread);
-    num_running_.fetch_sub(1, std::memory_order_release);
+    running_.value.fetch_sub(1, std::memory_order_release);
   }
 }
 

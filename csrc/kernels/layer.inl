@@ -143,14 +143,13 @@ class StepRun {
   float* projected(int row) const { return work.projected + static_cast<size_t>(row) * m.hidden_padded; }
   float* row_buffer() const { return work.row_buffers + static_cast<size_t>(thread) * m.hidden_padded; }
   Share panels(const Matrix& matrix) const { return share_of(matrix.num_panels, thread, num_threads); }
+  template <class Body>
+  void share_product(const Matrix& matrix, int unit_panels, Rows rows, const Body& body) const;
   static void fetch_first(const Matrix& matrix, int panel) {
     const uint8_t* first = matrix.panels + panel * matrix.panel_bytes;
     for (size_t i = 0; i < kPrefetchAhead; i += 64) prefetch_l2(first + i);
   }
   static Share all(const Matrix& matrix) { return {0, matrix.num_panels}; }
-  Share gate_up_groups(const Layer& layer) const {
-    return share_of(num_groups(layer), thread, num_threads);
-  }
   // Panels of gate and up that compute the inputs of one group of `down`, and the number of these groups.
   int group_panels() const { return (m.has_gate ? 2 : 1) * kDepth / kPanel; }
   int num_groups(const Layer& layer) const { return layer.gate_up.num_panels / group_panels(); }
@@ -161,6 +160,8 @@ class StepRun {
   int tokens_of(int sequence) const { return step.query_starts[sequence + 1] - step.query_starts[sequence]; }
 
   void run_columns();
+  void project_columns(const Layer& layer, const Matrix& matrix, AdaptedMatrix adapted, const Activations& inputs,
+                       const float* bias, Target target, Rows rows) const;
   void run_row_blocks();
   void wait_for_keys(int stage, int block, int num_blocks) const;
   void run_stage(int stage, Share tokens) const;

@@ -1,8 +1,36 @@
 // One step through its layers, run by every thread of the team concurrently.
 //
-// Few rows: every matrix is split by panels ("columns"), with a barrier after each part. Many rows: a block of rows
-// passes through a whole layer on one thread, and waits for other blocks only when it attends to their keys. The
-// arithmetic for a row is the same in both.
+// Few rows: every matrix is split by panels ("columns") and tiles of rows, with a barrier after each part. Many rows: a
+// block of rows passes through a whole layer on one thread, and waits for other blocks only when it attends to their keys.
+// The arithmetic for a row is the same in both.
+
+// Calls `body(rows, units)` for this thread's share of the product of `rows` with the units of `unit_panels` panels of a
+// matrix. Threads share the tiles of rows of all units, in this order, so that few panels keep many threads busy: each
+// has some units with all rows, and a part of the rows of the units before and after them. One tile of rows is not split,
+// because more threads would read the same weights.
+template <class Body>
+void StepRun::share_product(const Matrix& matrix, int unit_panels, Rows rows, const Body& body) const {
+  const int limit = tile_rows(matrix.kind, work.inputs.terms), tiles = (rows.count + limit - 1) / limit;
+  const Share mine = share_of(matrix.num_panels / unit_panels * tiles, thread, num_threads);
+  const auto run = [&](Share of_tiles, Share units) {
+    const int first = rows.count * of_tiles.begin / tiles, count = rows.count * of_tiles.end / tiles - first;
+    if (count == 0 || units.begin == units.end) return;
+    body(Rows{rows.token + first, count, rows.input + first, rows.scratch + first}, units);
+  };
+  const int first = mine.begin / tiles, first_tile = mine.begin % tiles, last = mine.end / tiles, last_tile = mine.end % tiles;
+  if (first == last) return run({first_tile, last_tile}, {first, first + 1});
+  if (first_tile > 0) run({first_tile, tiles}, {first, first + 1});
+  run({0, tiles}, {first + (first_tile > 0), last});
+  run({0, last_tile}, {last, last + 1});
+}
+
+// Few rows: this thread's share of o, down, or what takes their place.
+void StepRun::project_columns(const Layer& layer, const Matrix& matrix, AdaptedMatrix adapted, const Activations& inputs,
+                              const float* bias, Target target, Rows rows) const {
+  share_product(matrix, 1, rows, [&](Rows part, Share panels) {
+    project_residual(matrix, inputs, bias, target, part, panels, adapted_of(layer, adapted, part));
+  });
+}
 
 // Few rows: every thread computes its share of each matrix of a layer, and of the attention.
 void StepRun::run_columns() {
@@ -45,27 +73,29 @@ void StepRun::run_columns() {
   for (int index = first_layer; index < end_layer; index++) {
     const Layer& layer = m.layers[index];
     const Matrix& next = index + 1 < m.num_layers ? first_matrix(m.layers[index + 1]) : m.lm_head;
-    const Share groups = gate_up_groups(layer);
+    const auto gate_up_first = [&] { return share_of(num_groups(layer), thread, num_threads).begin * group_panels(); };
     if (mixes(layer)) {
       keep_normed(layer, normed);
       norm(layer.attn_norm, layer.qkv);
       shrink(layer, kAdaptedQkv, layer.qkv, work.inputs, every.input, Phase::kQkv);
-      project_qkv(layer, layer.qkv, 0, every, panels(layer.qkv));
-      project_qkv(layer, layer.v, layer.qkv.num_panels * kPanel, every, panels(layer.v));
+      const auto project_share = [&](const Matrix& matrix, int first_output) {
+        share_product(matrix, 1, every, [&](Rows part, Share panels) { project_qkv(layer, matrix, first_output, part, panels); });
+      };
+      project_share(layer.qkv, 0);
+      project_share(layer.v, layer.qkv.num_panels * kPanel);
       project_gates(layer, every, share_of(layer.state.num_gates, thread, num_threads));
       barrier_after(Phase::kQkv);
       if (!layer.attends) mix_columns(layer, split);
       else if (is_latent(layer)) attend_latents_by_columns(index, every, split);
       else attend_columns(index, split);
       shrink(layer, kAdaptedOutput, layer.o, work.inputs, every.scratch, Phase::kOutput);
-      project_residual(layer.o, work.inputs, layer.o_bias, target_of_o(layer), every, panels(layer.o),
-                       adapted_of(layer, kAdaptedOutput, every));
+      project_columns(layer, layer.o, kAdaptedOutput, work.inputs, layer.o_bias, target_of_o(layer), every);
       if (layer.attends && has_state(layer)) {  // side by side: both have read the same row of `qkv`
         watch.end(Phase::kOutput);
         mix_columns(layer, split);
         project_residual(layer.mix_out, work.inputs, nullptr, Target::kStream, every, panels(layer.mix_out), {});
       }
-      if (has_mlp(layer)) barrier_before(layer.gate_up, groups.begin * group_panels(), Phase::kOutput);
+      if (has_mlp(layer)) barrier_before(layer.gate_up, gate_up_first(), Phase::kOutput);
       else barrier_before(next, panels(next).begin, Phase::kOutput);
       add_norm(layer.post_attn_norm);
     }
@@ -86,11 +116,11 @@ void StepRun::run_columns() {
     }
     norm(layer.mlp_norm, layer.gate_up);
     shrink(layer, kAdaptedGateUp, layer.gate_up, work.inputs, every.input, Phase::kGateUp);
-    project_gate_up(gate_up_of(layer, every), groups);
+    share_product(layer.gate_up, group_panels(), every,
+                  [&](Rows part, Share groups) { project_gate_up(gate_up_of(layer, part), groups); });
     barrier_before(layer.down, panels(layer.down).begin, Phase::kGateUp);
     shrink(layer, kAdaptedDown, layer.down, work.gated_inputs, every.scratch, Phase::kDown);
-    project_residual(layer.down, work.gated_inputs, layer.down_bias, target_of_down(layer), every, panels(layer.down),
-                     adapted_of(layer, kAdaptedDown, every));
+    project_columns(layer, layer.down, kAdaptedDown, work.gated_inputs, layer.down_bias, target_of_down(layer), every);
     barrier_before(next, panels(next).begin, Phase::kDown);
     add_norm(layer.post_mlp_norm, scale_after_mlp(layer));
     if (layer.input_gate.num_panels == 0) continue;

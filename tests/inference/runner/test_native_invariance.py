@@ -133,6 +133,18 @@ def test_no_network_depends_on_the_batch_the_chunks_or_the_threads(name, dtype, 
     check(SPECS[name], tmp_path, dtype=dtype, kv_dtype=kv_dtype, isa=ISAS[0], seed=2, rounds=1)
 
 
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", ["bf16", "w8a8", "w4a16"])
+def test_threads_that_share_the_rows_of_a_panel_compute_the_same_bits(dtype, isa, tmp_path):
+    spec, rng = small_spec(), np.random.default_rng(4)
+    weights, tokens = random_weights(spec), rng.integers(0, 333, 117).tolist()
+    step = make_step((tokens[:90], 0, [3, 7, 1]), (tokens[90:91], 0, [4]), (tokens[91:], 0, [9]), all_rows=True)
+    expected = load(spec, weights, tmp_path, dtype=dtype, isa=isa, threads=1).logits(step)
+    for threads in (5, 16):
+        runner = load(spec, weights, tmp_path, dtype=dtype, isa=isa, threads=threads)
+        np.testing.assert_array_equal(runner.logits(step), expected)
+
+
 @pytest.mark.parametrize("threads", [1, 3, 8])
 @pytest.mark.parametrize("rows", [[349], [0, 199], [60, 61, 62, 63, 64, 65, 300], range(350), range(349), []])
 @pytest.mark.parametrize("name", ["llama", SHARED])

@@ -1,4 +1,4 @@
-"""The number of threads adapts to other processes on the cores, without changing the answer."""
+"""Threads synchronise, and their number adapts to other processes on the cores, without changing the answer."""
 
 import os
 import subprocess
@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import numpy as np
+import pytest
 
-from headrace._native import ThreadBudget
+from headrace._native import ThreadBudget, time_runs
 from tests.inference.runner.native_models import load, small_spec
 from tests.inference.runner.steps import make_step
 from tests.inference.runner.weights import random_weights
@@ -55,11 +56,23 @@ def test_many_threads_drop_one_at_a_loss_that_two_would_tolerate():
     assert many.size(0) == 15
 
 
+def test_waking_the_threads_of_short_steps_costs_no_thread():
+    budget = ThreadBudget(16)
+    for now in range(0, 1000 * MILLISECOND, MILLISECOND // 2):
+        assert budget.size(now) == 16
+        budget.record(now + MILLISECOND // 2, MILLISECOND // 2, MILLISECOND // 10)
+
+
 def test_one_thread_is_always_left():
     budget = ThreadBudget(3)
     for _ in range(10):
         budget.record(0, 20 * MILLISECOND, 20 * MILLISECOND)
     assert budget.size(0) == 1
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 3, 4, 5, 7, 16, 17])
+def test_no_thread_passes_a_barrier_before_the_others_reach_it(num_threads):
+    assert time_runs(num_threads, num_runs=2, num_barriers=20, checks=True) > 0
 
 
 @contextmanager

@@ -120,6 +120,11 @@ class NativeRunner:
         """Return the seconds spent in each phase since `start_profile`, one dict for each thread."""
         return self._open().profile()
 
+    @property
+    def num_barrier_rounds(self) -> int:
+        """Rounds of barriers in the newest step, for benchmarks: of 2 to 4 threads, its barriers."""
+        return self._open().num_barrier_rounds
+
     def close(self) -> None:
         self._runtime = self._table = None
 
