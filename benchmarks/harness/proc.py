@@ -1,6 +1,7 @@
 """CPU time, memory and descriptors of processes by /proc, and the CPU time that all others take meanwhile."""
 
 import os
+import re
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -70,6 +71,38 @@ def cpu_s(pids: Iterable[int], *, proc: Path = _PROC) -> float:
         if fields := _stat_fields(proc / str(pid)):
             ticks += int(fields[11]) + int(fields[12])
     return ticks / _TICKS_A_SECOND
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskUse:
+    """CPU time and switches of one thread so far."""
+
+    cpu_s: float = 0.0
+    wakeups: int = 0
+    """Times that it waited and was woken."""
+    preemptions: int = 0
+
+    def __sub__(self, other: "TaskUse") -> "TaskUse":
+        return TaskUse(
+            cpu_s=self.cpu_s - other.cpu_s,
+            wakeups=self.wakeups - other.wakeups,
+            preemptions=self.preemptions - other.preemptions,
+        )
+
+
+def read_tasks(pid: int, *, proc: Path = _PROC) -> dict[int, TaskUse]:
+    """Return what each thread of a process has used, by its number; the first one has that of the process."""
+    tasks = {}
+    for folder in (proc / str(pid) / "task").iterdir():
+        with suppress(OSError):  # it has ended
+            status = (folder / "status").read_text()
+            switches = {kind: int(count) for kind, count in re.findall(r"(\w+)_ctxt_switches:\s+(\d+)", status)}
+            tasks[int(folder.name)] = TaskUse(
+                cpu_s=int((folder / "schedstat").read_text().split()[0]) / 1e9,
+                wakeups=switches["voluntary"],
+                preemptions=switches["nonvoluntary"],
+            )
+    return tasks
 
 
 def session_pids(session: int, *, proc: Path = _PROC) -> list[int]:

@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -121,7 +121,7 @@ def run_headrace(engine: Engine, path: Path, packed: Path) -> tuple[dict[str, fl
     """Run all cells in a process of its own; return tokens per second by cell, and the bandwidth beside more steps."""
     script = Path(__file__).parents[1] / "native_step" / "run.py"
     formats = f"{engine.dtype}/{engine.kv_dtype}"
-    options = ["--batches", _batches(), "--prefills", "512", "--rounds", "1", "--decode-steps", str(STEPS)]
+    options = ["--batches", _listed(BATCHES), "--prefills", "512", "--rounds", "1", "--decode-steps", str(STEPS)]
     options += ["--prefill-steps", "1", "--cache-dir", str(packed), "--bandwidth"]
     options += ["--isa", engine.isa] if engine.isa else []
     command = [sys.executable, str(script), str(path), "--formats", formats, *options]
@@ -130,17 +130,21 @@ def run_headrace(engine: Engine, path: Path, packed: Path) -> tuple[dict[str, fl
     return {cell: cases[cell]["tokens_per_s"] for cell in CELLS}, result["bandwidth"][formats]
 
 
-def run_peer(engine: Engine, path: Path) -> dict[str, float]:
+def run_peer(
+    engine: Engine, path: Path, *, threads: int | None = None, batches: Sequence[int] = BATCHES, steps: int = STEPS
+) -> dict[str, float]:
     """
     Run all cells in two processes; return tokens per second by cell, without those at which the peer ended.
+
+    `threads` None: one on each physical core.
 
     Raises:
         PeerFailed: The peer does not run this model.
     """
-    threads = str(physical_cores())
-    command = [f"{engine.tools}/llama-batched-bench", "-m", str(path), "-t", threads, "-tb", threads, *engine.options]
-    command += ["-c", str(max(BATCHES) * (PROMPT + STEPS))]
-    decoded = _output([*command, "-npp", str(PROMPT), "-ntg", str(STEPS), "-npl", _batches()])
+    count = str(threads or physical_cores())
+    command = [f"{engine.tools}/llama-batched-bench", "-m", str(path), "-t", count, "-tb", count, *engine.options]
+    command += ["-c", str(max(1024, max(batches) * (PROMPT + steps)))]
+    decoded = _output([*command, "-npp", str(PROMPT), "-ntg", str(steps), "-npl", _listed(batches)])
     speeds = {f"decode {row['sequences']}": row["decode"] for row in batched_rows(decoded)}
     if not speeds:
         raise PeerFailed(reason_of(decoded))
@@ -148,8 +152,8 @@ def run_peer(engine: Engine, path: Path) -> dict[str, float]:
     return speeds | {f"prefill {row['prompt']}": row["prefill"] for row in batched_rows(prompt)}
 
 
-def _batches() -> str:
-    return ",".join(map(str, BATCHES))
+def _listed(batches: Sequence[int]) -> str:
+    return ",".join(map(str, batches))
 
 
 def _output(command: list[str]) -> str:

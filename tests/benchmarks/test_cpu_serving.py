@@ -9,10 +9,11 @@ import pytest
 from benchmarks.cpu_serving.cells import CELLS, Cell, choose_cells, trace_lines
 from benchmarks.cpu_serving.figures import WrongOutput, late_figures, run_figures
 from benchmarks.cpu_serving.load_tool import ToolRun
+from benchmarks.cpu_serving.one_client import figures, summary
 from benchmarks.cpu_serving.report import Goal, judge, medians, write_report
 from benchmarks.cpu_serving.run import without_folders
 from benchmarks.cpu_serving.servers import ROWS, choose_rows
-from benchmarks.harness.proc import session_cpu_s, session_pids, session_use
+from benchmarks.harness.proc import TaskUse, read_tasks, session_cpu_s, session_pids, session_use
 from benchmarks.peers.manifest import InstalledPeer, Manifest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -206,3 +207,24 @@ def test_a_result_contains_no_path_of_the_machine() -> None:
         '["/home/me/peers/bin/x", "/data/model.gguf"]', {"PEERS": Path("/home/me/peers"), "MODELS": Path("/data")}
     )
     assert text == '["PEERS/bin/x", "MODELS/model.gguf"]'
+
+
+def test_a_round_of_one_client_has_both_ceilings_and_the_costs_of_the_event_loop() -> None:
+    totals = {"step_seconds_total": 0.8, "step_thread_seconds_total": 1.2, "steps_total": 129.0}
+    used = {10: TaskUse(cpu_s=0.0128, wakeups=128, preemptions=64), 11: TaskUse(cpu_s=0.9), 12: TaskUse(cpu_s=0.38)}
+    found = figures(128, 1.0, 0.64, totals, used, [0.2], loop=10, foreign=0.0)
+    assert (found.tokens_per_s, found.bare_tokens_per_s, found.step_tokens_per_s) == (128, 200, 160)
+    assert (found.threads, found.steps, found.loop_wakeups_per_token) == (pytest.approx(1.5), 129, 1)
+    assert found.loop_ms_per_token == pytest.approx(0.1)
+    assert found.other_ms_per_token == pytest.approx(10)
+    assert summary([found])["ratio_to_bare"] == pytest.approx(0.64)
+    assert summary([found])["ratio_to_steps"] == pytest.approx(0.8)
+
+
+def test_the_use_of_a_thread_is_read_from_proc(tmp_path: Path) -> None:
+    task = tmp_path / "7" / "task" / "8"
+    task.mkdir(parents=True)
+    (task / "schedstat").write_text("1500000000 20 3\n")
+    (task / "status").write_text("Name:\tx\nvoluntary_ctxt_switches:\t5\nnonvoluntary_ctxt_switches:\t2\n")
+    (tmp_path / "7" / "task" / "9").mkdir()  # it has ended
+    assert read_tasks(7, proc=tmp_path) == {8: TaskUse(cpu_s=1.5, wakeups=5, preemptions=2)}
