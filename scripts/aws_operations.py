@@ -28,8 +28,12 @@ _INSTEAD = (
     ),
     ("batch transform (`CreateTransformJob`)", "a loop over `InvokeEndpoint`, or `InvokeEndpointAsync`"),
     (
-        "model packages, multi-model containers, pipelines of containers",
+        "multi-model containers, pipelines of containers",
         "a model and an endpoint, or an [inference component](components.md), for each",
+    ),
+    (
+        "model cards (`CreateModelCard`), algorithms (`CreateAlgorithm`)",
+        "`ModelCard` and `InferenceSpecification` of a [model package](endpoints.md#model-registry)",
     ),
     ("shadow variants, explainers", "a second endpoint; production variants share traffic by weight"),
     (

@@ -18,6 +18,7 @@ PIECES = {
     "resources": ("at once:", "found:    ['smollm2-resources-"),
     "components": ("at once:", "copies:   2", "found:    ['smollm2-sdk3-component-"),
     "model_builder": ("at once:", "streamed:"),
+    "registry": ("version:  1 Approved", "answer:   The sea"),
     "inference_spec": ("answer: Hello, sea", "answer: Hello, river"),
 }
 BUILDER = Path(__file__).parent / "deploy_builder.py"
@@ -82,7 +83,14 @@ def test_resource_classes_and_the_model_builder_run_and_leave_nothing(
     objects = started(layered_python, BUILDER, shell, tmp_path / "objects", tmp_path / "builder", alias="ModelBuilder")
     check_all({**processes, "builder": objects}, {**PIECES, "builder": BUILDER_PIECES}, platform)
     client = platform.client("sagemaker")
-    for prefix in ("smollm2-resources", "smollm2-sdk3-component", "smollm2-builder", "greeter-spec", "builder-"):
+    for prefix in (
+        "smollm2-resources",
+        "smollm2-sdk3-component",
+        "smollm2-sdk3-registry",
+        "smollm2-builder",
+        "greeter-spec",
+        "builder-",
+    ):
         until(lambda part=prefix: not client.list_endpoints(NameContains=part)["Endpoints"], "endpoints are deleted")
         assert not client.list_models(NameContains=prefix)["Models"]
         assert not client.list_endpoint_configs(NameContains=prefix)["EndpointConfigs"]

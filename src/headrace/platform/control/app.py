@@ -58,7 +58,7 @@ _SMALL_BYTES = 16 * 1024
 _BODY_TIMEOUT_S = 60.0
 _VERB = re.compile(r"[A-Z][a-z]+")
 _RESOURCE_NAMES = (
-    *("InferenceComponentName", "EndpointName", "EndpointConfigName", "ModelName"),
+    *("InferenceComponentName", "EndpointName", "EndpointConfigName", "ModelName", "ModelPackageGroupName"),
     *("ResourceArn", "ResourceId", "AlarmName", "AlarmNames", "DashboardName", "logGroupName", "Namespace"),
     *("RoleName", "RoleArn", "PolicyName"),
 )

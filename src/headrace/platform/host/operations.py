@@ -10,11 +10,12 @@ from headrace.platform.autoscaling.planning.targets import SCALABLE_TARGET, SCHE
 from headrace.platform.autoscaling.records.activities import SCALING_ACTIVITY
 from headrace.platform.cloudwatch.alarms.records import ALARM
 from headrace.platform.cloudwatch.api import alarms, metrics
-from headrace.platform.control.api import components, definitions, endpoints, identity, logs
+from headrace.platform.control.api import components, definitions, endpoints, identity, logs, packages
 from headrace.platform.control.api.context import Handler, add_tags, delete_tags, list_tags
 from headrace.platform.control.model.component import INFERENCE_COMPONENT
 from headrace.platform.control.model.definitions import ENDPOINT_CONFIG, MODEL
 from headrace.platform.control.model.endpoint import ENDPOINT
+from headrace.platform.control.model.packages import MODEL_PACKAGE, MODEL_PACKAGE_GROUP
 from headrace.platform.control.model.worker import WORKER
 from headrace.platform.host.access_keys import ACCESS_KEY
 from headrace.platform.state.records import AnyKind
@@ -29,6 +30,8 @@ KINDS: Final[Mapping[str, AnyKind]] = {
         ENDPOINT_CONFIG,
         INFERENCE_COMPONENT,
         MODEL,
+        MODEL_PACKAGE,
+        MODEL_PACKAGE_GROUP,
         ROUTE,
         SCALABLE_TARGET,
         SCALING_ACTIVITY,
@@ -78,6 +81,19 @@ OPERATIONS: Mapping[tuple[str, str], Handler] = {
     ("sagemaker", "UpdateInferenceComponent"): components.update_inference_component,
     ("sagemaker", "UpdateInferenceComponentRuntimeConfig"): components.update_runtime_config,
     ("sagemaker", "DeleteInferenceComponent"): components.delete_inference_component,
+    ("sagemaker", "CreateModelPackageGroup"): packages.create_group,
+    ("sagemaker", "DescribeModelPackageGroup"): packages.describe_group,
+    ("sagemaker", "ListModelPackageGroups"): packages.list_groups,
+    ("sagemaker", "DeleteModelPackageGroup"): packages.delete_group,
+    ("sagemaker", "PutModelPackageGroupPolicy"): packages.put_group_policy,
+    ("sagemaker", "GetModelPackageGroupPolicy"): packages.get_group_policy,
+    ("sagemaker", "DeleteModelPackageGroupPolicy"): packages.delete_group_policy,
+    ("sagemaker", "CreateModelPackage"): packages.create_package,
+    ("sagemaker", "DescribeModelPackage"): packages.describe_package,
+    ("sagemaker", "BatchDescribeModelPackage"): packages.batch_describe_packages,
+    ("sagemaker", "ListModelPackages"): packages.list_packages,
+    ("sagemaker", "UpdateModelPackage"): packages.update_package,
+    ("sagemaker", "DeleteModelPackage"): packages.delete_package,
     ("sagemaker", "AddTags"): add_tags,
     ("sagemaker", "ListTags"): list_tags,
     ("sagemaker", "DeleteTags"): delete_tags,

@@ -13,6 +13,7 @@ from headrace.platform.control.api.context import CallContext
 from headrace.platform.control.model.definitions import MODEL
 from headrace.platform.control.model.endpoint import ENDPOINT, EndpointStatus
 from headrace.platform.control.model.names import arn_of
+from headrace.platform.control.model.packages import MODEL_PACKAGE
 from headrace.platform.control.model.worker import WorkerView
 from headrace.platform.control.planning.plan import plan_deployable
 from headrace.platform.control.planning.rollout import wanted_workers
@@ -37,6 +38,10 @@ KNOWN = {
     "ContainerImage": st.sampled_from([IMAGE, "my/server:1"]),
     "RoleArn": st.just(ROLE),
     "ResourceArn": st.builds(arn_of, st.just(AWS_SCOPE), st.sampled_from([MODEL, ENDPOINT]), st.just("m")),
+    "ArnOrName": st.just("g"),
+    "EntityName": st.sampled_from(["g", "p"]),
+    "VersionedArnOrName": st.sampled_from(["g/1", "p"]),
+    "ModelPackageArn": st.builds(arn_of, st.just(AWS_SCOPE), st.just(MODEL_PACKAGE), st.sampled_from(["g/1", "p"])),
     "ProductionVariantInstanceType": st.sampled_from(["ml.m5.large", "ml.g5.xlarge"]),
     "Url": st.sampled_from(["s3://bucket/key.tar.gz", "s3://bucket/prefix/"]),
     "DestinationS3Uri": st.just("s3://bucket/out"),
@@ -193,7 +198,8 @@ def answer(store: Store, call: AwsCall) -> None:
         raise
     assert calls.render(call, result, "r").status == 200
     if model.output_shape is not None:
-        report = ParamValidator().validate(result, model.output_shape)
+        unnamed = {"ModelPackageName": "g"} if call.operation == "DescribeModelPackage" else {}  # a version, as on AWS
+        report = ParamValidator().validate({**unnamed, **result}, model.output_shape)
         assert not report.has_errors(), report.generate_report()
 
 

@@ -30,7 +30,7 @@ def test_a_model_is_described_as_it_was_created(still_platform: Platform) -> Non
         ({"Containers": [CONTAINER, CONTAINER]}, "2 containers"),
         ({"PrimaryContainer": {"ModelDataUrl": "s3://b/k.tar.gz"}}, "has no Image"),
         ({"PrimaryContainer": {**CONTAINER, "Mode": "MultiModel"}}, "MultiModel is not supported"),
-        ({"PrimaryContainer": {"ModelPackageName": "p"}}, "Model packages"),
+        ({"PrimaryContainer": {**CONTAINER, "InferenceSpecificationName": "s"}}, "without ModelPackageName"),
         ({"PrimaryContainer": CONTAINER, "Tags": [{"Key": "a", "Value": "1"}] * 2}, "Duplicate tag keys"),
     ],
 )

@@ -30,7 +30,7 @@ def test_the_table_has_no_member_twice_and_none_that_no_model_has() -> None:
     for service, table in MEMBERS.items():
         for name, members in table.items():
             shape = services.model(service).shape_for(name)
-            given = [*members.applied, *members.kept, *members.refused]
+            given = [*members.applied, *members.kept, *members.refused, *members.stored]
             assert sorted(given) == sorted(set(given)), name
             assert set(given) <= set(shape.members), name
 
@@ -77,7 +77,7 @@ def unapplied(
         for name, member in shape.members.items():
             if name in how.applied:
                 yield from unapplied(member, service, lambda value, name=name: wrap({name: value}))
-            else:
+            elif name not in how.stored:
                 yield shape.name, name, how, wrap({name: sample(member)})
 
 

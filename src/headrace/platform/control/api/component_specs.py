@@ -144,7 +144,7 @@ def _model_of(context: CallContext, name: str, specification: Json, old: Compone
         is_same = old is not None and old.specification.get("ModelName") == model_name
         if old is not None and is_same and context.store.find(MODEL, model_name) is None:
             return old.model  # deleted since, which does not affect what serves it
-        return context.get(MODEL, model_name).spec.members
+        return context.get(MODEL, model_name).spec.deployed()
     given: Json = specification["Container"]
     container: Json = {"Image": given["Image"], "Environment": given.get("Environment") or {}}
     if url := given.get("ArtifactUrl"):

@@ -11,7 +11,8 @@ from headrace.platform.control.model.component import INFERENCE_COMPONENT
 from headrace.platform.control.model.definitions import ENDPOINT_CONFIG, MODEL
 from headrace.platform.control.model.endpoint import ENDPOINT
 from headrace.platform.control.model.images import OwnImage
-from headrace.platform.control.model.names import TITLES, arn_of, parse_arn, unreadable_message
+from headrace.platform.control.model.names import ABSENT, PRESENT, TITLES, arn_of, parse_arn, unreadable_message
+from headrace.platform.control.model.packages import MODEL_PACKAGE, MODEL_PACKAGE_GROUP
 from headrace.platform.state.records import AlreadyExists, AnyKind, Json, Kind, Record, Unreadable
 from headrace.platform.state.selection import Entry, Selection
 from headrace.platform.state.store import Store
@@ -31,6 +32,15 @@ class CallContext(CloudWatchCall):
     def arn(self, kind: AnyKind, name: str) -> str:
         return arn_of(self.aws_scope, kind, name)
 
+    def name_of(self, kind: AnyKind, name_or_arn: str) -> str:
+        """Return the name of a resource that is given by its name or its ARN. Raises `AwsError`: another account."""
+        if not name_or_arn.startswith("arn:"):
+            return name_or_arn
+        found = parse_arn(name_or_arn)
+        if found is None or found[0] is not kind or self.arn(*found) != name_or_arn.lower():
+            raise _absent(kind, name_or_arn)
+        return found[1]
+
     def get(self, kind: Kind[SpecT, StatusT], name: str) -> Record[SpecT, StatusT]:
         """Read a record that the operation depends on, as `find` does. Raises `AwsError`, also if unreadable."""
         record = self.find(kind, name)
@@ -39,10 +49,10 @@ class CallContext(CloudWatchCall):
         return record
 
     def find(self, kind: Kind[SpecT, StatusT], name: str) -> Record[SpecT, StatusT] | Unreadable:
-        """Read a record, even an unreadable one. Raises `AwsError`: "Could not find ...", which SDKs match."""
+        """Read a record, even an unreadable one. Raises `AwsError` in AWS's words, which SDKs match."""
         record = self.store.find(kind, name)
         if record is None:
-            raise not_found(TITLES[kind], self.arn(kind, name))
+            raise _absent(kind, self.arn(kind, name))
         return record
 
     def refuse_existing(self, kind: AnyKind, name: str) -> None:
@@ -60,7 +70,14 @@ class CallContext(CloudWatchCall):
         return self.arn(kind, name)
 
     def _already_exists(self, kind: AnyKind, name: str) -> AwsError:
-        return validation_error(f'Cannot create already existing {TITLES[kind]} "{self.arn(kind, name)}".')
+        arn = self.arn(kind, name)
+        if kind in PRESENT:
+            return validation_error(PRESENT[kind].format(arn=arn))
+        return validation_error(f'Cannot create already existing {TITLES[kind]} "{arn}".')
+
+
+def _absent(kind: AnyKind, arn: str) -> AwsError:
+    return validation_error(ABSENT[kind].format(arn=arn)) if kind in ABSENT else not_found(TITLES[kind], arn)
 
 
 Handler = Callable[[CallContext, Json], Json]
@@ -89,6 +106,8 @@ MAX_RECORDS: Final[Mapping[AnyKind, int]] = {
     ENDPOINT_CONFIG: 10_000,
     ENDPOINT: 5_000,
     INFERENCE_COMPONENT: 5_000,
+    MODEL_PACKAGE: 10_000,
+    MODEL_PACKAGE_GROUP: 10_000,
 }
 MAX_ENVIRONMENT_BYTES: Final = 32 * 1024
 """All names and values of a container's environment. Source: SageMaker API reference, ContainerDefinition."""
@@ -125,13 +144,16 @@ _PAGES = Paginator(
 )
 
 
-def list_page(read: Callable[[Selection], Iterator[Json]], params: Json, *, word: str) -> Json:
+def list_page(
+    read: Callable[[Selection], Iterator[Json]], params: Json, *, word: str, member: str | None = None
+) -> Json:
     """
     Answer a List operation by the summaries that `read` yields, by name or time of creation: only as many as it needs.
 
-    AWS forms members from the `word` for the kind: `EndpointName`, `EndpointStatus` and `Endpoints`.
+    AWS forms members from the `word` for the kind: `EndpointName`, `EndpointStatus` and `Endpoints`; where it does not,
+    `member` is the name of the list.
     """
-    name, status, member = f"{word}Name", f"{word}Status", f"{word}s"
+    name, status, member = f"{word}Name", f"{word}Status", member or f"{word}s"
     sort_by, size = params.get("SortBy", "CreationTime"), params.get("MaxResults", PAGE_SIZE)
     is_descending = params.get("SortOrder", "Descending") == "Descending"
     keys: dict[str, tuple[Callable[[Json], Key], Key]] = {

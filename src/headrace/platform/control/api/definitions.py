@@ -2,32 +2,40 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from headrace.platform.control.api.context import CallContext, check_environment, list_page, without
+from headrace.platform.control.api.packages import package_container
 from headrace.platform.control.model.definitions import (
     ENDPOINT_CONFIG,
     MODEL,
     DefinitionSpec,
+    ModelSpec,
     container_of,
     image_profile,
 )
 from headrace.platform.control.model.endpoint import model_name_of
 from headrace.platform.state.records import Json, Kind, NoStatus
 from headrace.platform.state.selection import Selection
+from headrace.serving.wire.aws import members
 from headrace.serving.wire.aws.errors import validation_error
+from headrace.serving.wire.aws.members import MEMBERS
+from headrace.serving.wire.aws.services import operation
+
+SpecT = TypeVar("SpecT", bound=DefinitionSpec)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DefinitionCalls:
+class DefinitionCalls(Generic[SpecT]):
     """The operations of one kind of definition, in AWS's terms."""
 
-    kind: Kind[DefinitionSpec, NoStatus]
+    kind: Kind[SpecT, NoStatus]
     word: str
     """The word from which AWS forms member names, such as `Model` in `ModelName`, `ModelArn` and `Models`."""
 
-    def create(self, context: CallContext, name: str, *, members: Json, params: Json) -> Json:
+    def create(self, context: CallContext, name: str, *, spec: SpecT, params: Json) -> Json:
         """Add a definition with validated members and the tags of its `params`; refuse a name that is taken."""
-        arn = context.create(self.kind, name, spec=DefinitionSpec(members=members), params=params)
+        arn = context.create(self.kind, name, spec=spec, params=params)
         return {f"{self.word}Arn": arn}
 
     def describe(self, context: CallContext, params: Json) -> Json:
@@ -60,12 +68,15 @@ ENDPOINT_CONFIGS = DefinitionCalls(kind=ENDPOINT_CONFIG, word="EndpointConfig")
 
 def create_model(context: CallContext, params: Json) -> Json:
     name = params["ModelName"]
-    _check_model(context, params)
+    container = _served_container(context, params)
     context.refuse_existing(MODEL, name)
-    return MODELS.create(context, name, members=without(params, "Tags"), params=params)
+    is_packed = container is not container_of(params)
+    spec = ModelSpec(members=without(params, "Tags"), container=container if is_packed else None)
+    return MODELS.create(context, name, spec=spec, params=params)
 
 
-def _check_model(context: CallContext, params: Json) -> None:
+def _served_container(context: CallContext, params: Json) -> Json:
+    """Return the container of a new model, with what its model package says. Raises `AwsError`: it cannot be served."""
     if context.is_strict and not params.get("ExecutionRoleArn"):
         raise validation_error("ExecutionRoleArn is missing: name the role that SageMaker assumes for the model.")
     containers = params.get("Containers") or []
@@ -78,7 +89,14 @@ def _check_model(context: CallContext, params: Json) -> None:
             f"The model has {len(containers)} containers; Headrace does not support inference pipelines and "
             "multi-container models yet. Create a model for each container."
         )
-    _check_container(context, container_of(params))
+    container = container_of(params)
+    if container.get("ModelPackageName"):
+        container = package_container(context, container)
+        members.check(operation("sagemaker", "CreateModel"), {"PrimaryContainer": container}, MEMBERS["sagemaker"])
+    elif container.get("InferenceSpecificationName"):
+        raise validation_error("InferenceSpecificationName was given without ModelPackageName. Name the package too.")
+    _check_container(context, container)
+    return container
 
 
 def _check_container(context: CallContext, container: Json) -> None:
@@ -96,9 +114,9 @@ def create_endpoint_config(context: CallContext, params: Json) -> Json:
     name = params["EndpointConfigName"]
     _check_config(context, params)
     context.refuse_existing(ENDPOINT_CONFIG, name)
-    spec = without(params, "Tags")
+    config = without(params, "Tags")
     # AWS's defaults for missing members.
-    spec["ProductionVariants"] = [
+    config["ProductionVariants"] = [
         {
             "InitialVariantWeight": 1.0,
             **({} if "ServerlessConfig" in variant else {"InitialInstanceCount": 1}),
@@ -106,7 +124,7 @@ def create_endpoint_config(context: CallContext, params: Json) -> Json:
         }
         for variant in params["ProductionVariants"]
     ]
-    return ENDPOINT_CONFIGS.create(context, name, members=spec, params=params)
+    return ENDPOINT_CONFIGS.create(context, name, spec=DefinitionSpec(members=config), params=params)
 
 
 def _check_config(context: CallContext, params: Json) -> None:

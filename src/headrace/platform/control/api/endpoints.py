@@ -160,7 +160,7 @@ def _snapshot(context: CallContext, config_name: str) -> tuple[Json, dict[str, J
     """Return a copy of the configuration and of its models; the endpoint outlives both."""
     config = context.get(ENDPOINT_CONFIG, config_name).spec.members
     names = {model_name_of(variant) for variant in config["ProductionVariants"]} - {None}
-    return config, {name: context.get(MODEL, name).spec.members for name in sorted(filter(None, names))}
+    return config, {name: context.get(MODEL, name).spec.deployed() for name in sorted(filter(None, names))}
 
 
 def _components_on(context: CallContext, record: EndpointRecord | Unreadable) -> Iterator[ComponentRecord | Unreadable]:

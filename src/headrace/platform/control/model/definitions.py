@@ -20,7 +20,21 @@ class DefinitionSpec(RecordPart, frozen=True, kw_only=True):
     members: Json
 
 
-MODEL: Final = Kind("model", DefinitionSpec, NoStatus, oldest=2)
+class ModelSpec(DefinitionSpec, frozen=True, kw_only=True):
+    container: Json | None = None
+    """The container with the image and the files of its model package, which may be changed or deleted later."""
+
+    def deployed(self) -> Json:
+        """Return the members of the model as what serves it copies them."""
+        return self.members if self.container is None else {**self.members, "PrimaryContainer": self.container}
+
+
+def _without_package(spec: Json, status: Json) -> tuple[Json, Json]:
+    """Version 2 -> 3: `container`."""
+    return spec, status
+
+
+MODEL: Final = Kind("model", ModelSpec, NoStatus, oldest=2, migrations=(_without_package,))
 ENDPOINT_CONFIG: Final = Kind("endpoint-config", DefinitionSpec, NoStatus, oldest=2)
 
 

@@ -10,6 +10,7 @@ import secrets
 from headrace.platform.control.model.component import INFERENCE_COMPONENT
 from headrace.platform.control.model.definitions import ENDPOINT_CONFIG, MODEL
 from headrace.platform.control.model.endpoint import ENDPOINT
+from headrace.platform.control.model.packages import MODEL_PACKAGE, MODEL_PACKAGE_GROUP
 from headrace.platform.state.records import AnyKind, Unreadable
 from headrace.serving.wire.aws.scope import AwsScope, partition_of
 
@@ -18,6 +19,8 @@ ARN_TYPES: dict[AnyKind, str] = {
     ENDPOINT_CONFIG: "endpoint-config",
     ENDPOINT: "endpoint",
     INFERENCE_COMPONENT: "inference-component",
+    MODEL_PACKAGE: "model-package",
+    MODEL_PACKAGE_GROUP: "model-package-group",
 }
 """The resource type in an ARN."""
 TITLES: dict[AnyKind, str] = {
@@ -25,8 +28,20 @@ TITLES: dict[AnyKind, str] = {
     ENDPOINT_CONFIG: "endpoint configuration",
     ENDPOINT: "endpoint",
     INFERENCE_COMPONENT: "inference component",
+    MODEL_PACKAGE: "model package",
+    MODEL_PACKAGE_GROUP: "model package group",
 }
 """Resource names in AWS's messages."""
+ABSENT: dict[AnyKind, str] = {
+    MODEL_PACKAGE: "ModelPackage {arn} does not exist.",
+    MODEL_PACKAGE_GROUP: "ModelPackageGroup {arn} does not exist.",
+}
+"""AWS's messages for a resource that does not exist; for all other kinds "Could not find ..."."""
+PRESENT: dict[AnyKind, str] = {
+    MODEL_PACKAGE: "Model Package already exists: {arn}",
+    MODEL_PACKAGE_GROUP: "Model Package Group already exists: {arn}",
+}
+"""AWS's messages for a name that is taken; for all other kinds "Cannot create already existing ..."."""
 ENDPOINT_LOG_PREFIX = "/aws/sagemaker/Endpoints/"
 """Source: SageMaker developer guide, "Log groups and streams"."""
 COMPONENT_LOG_PREFIX = "/aws/sagemaker/InferenceComponents/"
@@ -37,7 +52,7 @@ _ARN = re.compile(
 
 
 def arn_of(aws_scope: AwsScope, kind: AnyKind, name: str) -> str:
-    """Return the ARN of a model, a configuration, an endpoint or an inference component."""
+    """Return the ARN of a resource of SageMaker."""
     partition = partition_of(aws_scope.region)
     return f"arn:{partition}:sagemaker:{aws_scope.region}:{aws_scope.account}:{ARN_TYPES[kind]}/{name.lower()}"
 

@@ -1,5 +1,5 @@
 """
-Treatment of the members of requests: applied, refused by name, or accepted without effect and named.
+Treatment of the members of requests: applied, stored, refused by name, or accepted without effect and named.
 
 `members.txt` puts every member of every supported operation into one of them, by the structure that has it; a test
 compares it with botocore's models. What a request asks for is therefore never ignored silently. Pure.
@@ -16,7 +16,7 @@ from headrace.serving.wire.aws.errors import AwsError, constraint_error
 
 BY_HANDLER: Final = ""
 """The handler of the operation refuses the member, in AWS's words."""
-Treatment = Literal["applied", "kept", "refused"]
+Treatment = Literal["applied", "kept", "refused", "stored"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,10 +29,15 @@ class Members:
     refused: Mapping[str, str] = field(default_factory=dict)
     """Members that are refused, each with what to do instead, or `BY_HANDLER`."""
 
+    stored: Mapping[str, str] = field(default_factory=dict)
+    """Members of a record for people and tools: returned with all that is in them, which is what AWS does with them."""
+
     def treatment(self, member: str) -> Treatment | None:
         """Return how a member is treated; None if it is not in the table."""
         if member in self.applied:
             return "applied"
+        if member in self.stored:
+            return "stored"
         return "kept" if member in self.kept else "refused" if member in self.refused else None
 
 
@@ -54,7 +59,7 @@ def read_tables(text: str) -> Mapping[str, Table]:
             getattr(table[structure], how).update(dict.fromkeys(names, why.strip()))
         elif line and not line.startswith("#"):
             structure, _, applied = line.partition(":")
-            table[structure] = Members(applied=frozenset(applied.split()), kept={}, refused={})
+            table[structure] = Members(applied=frozenset(applied.split()), kept={}, refused={}, stored={})
     return tables
 
 
@@ -121,7 +126,7 @@ def _with_treatment(
                 )
                 if item not in (None, False, "", [], {}) and (not switches or any(switches)):
                     yield path, name, how
-            elif name in shape.members:
+            elif name in shape.members and (how is None or name not in how.stored):
                 yield from _with_treatment(item, shape.members[name], table, path)
     elif shape is not None and shape.type_name in ("list", "map"):
         member, items = (shape.member, value) if shape.type_name == "list" else (shape.value, value.values())
