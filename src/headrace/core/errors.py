@@ -9,6 +9,7 @@ Every error that Headrace raises on purpose, in one tree.
     │   ├── Unauthorized          401  the key is missing or wrong
     │   ├── Forbidden             403  a web page that may not use this server
     │   ├── NotFound              404  no such route, model or adapter
+    │   ├── SessionNotFound       424  a stateful session that is not open on this server
     │   ├── MethodNotAllowed      405  the route takes other methods, which are named
     │   ├── PayloadTooLarge       413  the body is over the limit
     │   ├── UnsupportedEncoding   415  the body is compressed
@@ -122,6 +123,13 @@ class NotFound(UserError):
 
     code = "not_found"
     http_status = 404
+
+
+class SessionNotFound(UserError):
+    """A request names a stateful session that was never opened here, was closed or has expired; 424, as LMI's."""
+
+    code = "session_not_found"
+    http_status = 424
 
 
 class MethodNotAllowed(UserError):

@@ -184,6 +184,21 @@ class Pooled:
         return [values[start : start + self.size] for start in range(0, len(values), self.size)]
 
 
+@dataclass(slots=True)
+class Session:
+    """A stateful session of SageMaker's runtime API, whose requests continue each other's prompts."""
+
+    id: str
+    expires_s: float
+    """Seconds since 1970."""
+    is_closed: bool = False
+    clock: Callable[[], float] = time.time
+
+    @property
+    def has_ended(self) -> bool:
+        return self.is_closed or self.expires_s <= self.clock()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
     """A request to generate text, or with `pooling` to pool the hidden states of a prompt; of any dialect."""
@@ -199,6 +214,8 @@ class GenerationRequest:
     """Requests with different salts never share prefix-cache blocks (tenants)."""
     adapter: str | None = None
     """Name of the adapter to generate with; None: the base model."""
+    session: Session | None = None
+    """The engine evicts the KV of its last request after that of requests without one."""
     separates_reasoning: bool = False
     """
     The caller separates the reasoning of a chat by `ModelInfo.answer_format`: its separators stay in the text, and the

@@ -34,14 +34,16 @@ def check_states(scheduler: Scheduler, states: StatePool) -> None:
 
 def check_pool(pool: BlockPool, tables: Iterable[Sequence[int]] | None = None) -> None:
     """Check that a pool's state is consistent, and that its counts are those of `tables`, of all live sequences."""
-    free = [*pool._blank, *pool._cached]
+    free = [*pool._blank, *pool._cached, *pool._kept]
     assert len(free) == pool.num_free == len(set(free)), "A block is free twice."
     assert not any(refs < 0 for refs in pool._num_refs), "A block was freed more often than it was taken."
     assert set(free) == {block for block, refs in enumerate(pool._num_refs) if refs == 0}, (
         "Free blocks and counts differ."
     )
     assert not any(pool._hashes[block] for block in pool._blank), "A blank block has a hash."
-    assert all(pool._hashes[block] for block in pool._cached), "A cached block has no hash."
+    assert all(pool._hashes[block] for block in (*pool._cached, *pool._kept)), "A cached block has no hash."
+    assert not any(pool._hashes[block] in pool._num_keepers for block in pool._cached), "A kept block is not kept."
+    assert all(pool._hashes[block] in pool._num_keepers for block in pool._kept), "A block is kept for nothing."
     assert {h: b for b, h in enumerate(pool._hashes) if h is not None} == pool._by_hash, "Hashes and index differ."
     if tables is not None:
         counted = Counter(block for table in tables for block in table)

@@ -6,12 +6,13 @@ all earlier tokens, sees any block that is lost, shared or overwritten. `test_na
 """
 
 import asyncio
+import math
 import random
 from dataclasses import replace
 
 import pytest
 
-from headrace.core.generation import FinishReason, GenerationRequest, RepetitionDetection
+from headrace.core.generation import FinishReason, GenerationRequest, RepetitionDetection, Session
 from tests.inference.engine.books import check_scheduler
 from tests.inference.engine.support import (
     LIMITS,
@@ -102,6 +103,17 @@ async def test_a_prefix_hit_gives_the_same_bytes() -> None:
         first, second = await ask(engine, wanted), await ask(engine, wanted)
     assert (first.finish.cached_tokens, second.finish.cached_tokens) == (0, 176)
     assert essence(first) == essence(second)
+
+
+async def test_the_prompt_of_a_session_stays_cached_while_others_fill_the_cache() -> None:
+    session = Session("s", expires_s=math.inf)
+    for mine, cached_tokens in ((None, 0), (session, 176)):
+        async with running(make_engine(room=runner_limits(40))) as engine:
+            wanted = replace(request(SHARED * 3, max_new_tokens=2), session=mine)
+            await ask(engine, wanted)
+            for letter in "abc":
+                await ask(engine, request(letter * 400, max_new_tokens=2))
+            assert (await ask(engine, wanted)).finish.cached_tokens == cached_tokens
 
 
 async def test_a_preempted_answer_continues_where_it_stopped() -> None:

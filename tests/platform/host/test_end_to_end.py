@@ -199,6 +199,23 @@ def test_embedding_images_answer_as_their_containers_do(platform: Running, minil
         delete_endpoint(platform, name)
 
 
+def test_a_stateful_session_is_opened_used_and_closed(platform: Running, endpoint: str) -> None:
+    runtime = platform.client("sagemaker-runtime")
+
+    def ask(body: object, session: str) -> dict[str, Any]:
+        answer = runtime.invoke_endpoint(
+            EndpointName=endpoint, ContentType="application/json", Body=json.dumps(body), SessionId=session
+        )
+        answer["Body"].close()
+        return dict(answer)
+
+    session = ask({"requestType": "NEW_SESSION"}, "NEW_SESSION")["NewSessionId"].partition(";")[0]
+    ask(PROMPT, session)
+    assert ask({"requestType": "CLOSE"}, session)["ClosedSessionId"] == session
+    with pytest.raises(ClientError, match="session not found"):
+        ask(PROMPT, session)
+
+
 def test_the_ids_of_a_request_are_in_the_logs_of_platform_and_worker(platform: Running, endpoint: str) -> None:
     runtime, logs = platform.client("sagemaker-runtime"), platform.client("logs")
     named = {"EndpointName": endpoint, "ContentType": "application/json"}

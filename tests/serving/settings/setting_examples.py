@@ -56,6 +56,8 @@ EXAMPLES = {
     "stored_responses_age_s": ("60", 60.0),
     "default_max_new_tokens": ("100", 100),
     "shutdown_grace_s": ("12", 12.0),
+    "stateful_sessions": ("false", False),
+    "session_lifetime_s": ("60", 60.0),
     "shutdown_delay_s": ("3", 3.0),
     "cors_allow_origins": ("https://a.example,https://b.example", ("https://a.example", "https://b.example")),
     "allowed_hosts": ("devbox, *.Example.com", ("devbox", "*.example.com")),

@@ -23,6 +23,7 @@ from headrace.serving.http.exchange import Exchange
 from headrace.serving.http.spans import DISCONNECTED, span_of
 from headrace.serving.server.generation import ChooseDialect, ExtraBytes, Generation
 from headrace.serving.server.service import Service
+from headrace.serving.server.sessions import in_session
 from headrace.serving.wire.adapters import IDENTIFIER_HEADER
 from headrace.serving.wire.dialect import Dialect, ParsedRequest
 
@@ -71,6 +72,7 @@ class GenerationRoute:
                     parsed = await generation.parse(
                         body, self._choose, adapter=adapter_of(scope), extra_bytes=self._extra_bytes
                     )
+                    parsed = in_session(parsed, scope)
                     describe_request(span, parsed, model=backend.info.name)
                     async with exchange.cancelled_on_disconnect():
                         await generation.run(backend, parsed)

@@ -24,6 +24,7 @@ from headrace.serving.http.asgi import ASGIApp, Receive, Scope, Send, send_reply
 from headrace.serving.server.base_service import NOT_READY, ServerPhase
 from headrace.serving.server.generate import GenerationRoute
 from headrace.serving.server.service import Service
+from headrace.serving.server.sessions import SessionCheck
 from headrace.serving.settings.server_settings import ServerSettings
 from headrace.serving.wire.dialect import ErrorReply
 from headrace.serving.wire.registry import get_dialect, select_dialect
@@ -137,5 +138,5 @@ def sagemaker_routes(service: Service, others: Iterable[Route]) -> list[Route]:
     routed = RoutedInvocations(invocations, posted(others))
     return [
         Route("/ping", ping, methods=["GET", "POST"]),
-        Route("/invocations", with_eula_check(routed, settings), methods=["POST"]),
+        Route("/invocations", with_eula_check(SessionCheck(routed, service), settings), methods=["POST"]),
     ]

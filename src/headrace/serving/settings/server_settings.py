@@ -319,10 +319,7 @@ class ServerSettings:
     """Largest request body. The default is SageMaker's limit."""
 
     max_buffered_bytes: int = setting(rules.size(), 256 * 1024 * 1024)
-    """
-    Memory for request bodies; a body beyond it gets 429 with `Retry-After`. The first 64 KiB of each body do not count,
-    so that large bodies never keep out small ones.
-    """
+    """Memory for request bodies beyond the first 64 KiB of each; a body for which it does not suffice gets 429."""
 
     max_connections: int = setting(rules.integer(1), 1024)
     """Client connections at the same time, including idle ones; the server answers others with 503 and closes them."""
@@ -347,6 +344,12 @@ class ServerSettings:
 
     stored_responses_age_s: float = setting(rules.number(1, "seconds"), 86400.0)
     """Time for which the server stores a response. When it stops, all are lost."""
+
+    stateful_sessions: bool = model_setting(rules.boolean(), True)
+    """Serve stateful sessions on `/invocations`, as LMI's containers do; off: reject requests that open or name one."""
+
+    session_lifetime_s: float = model_setting(rules.number(1, "seconds"), 1200.0)
+    """Time from the opening of a stateful session until it expires. The default is LMI's."""
 
     shutdown_grace_s: float = setting(rules.number(0, "seconds"), 25.0)
     """

@@ -1,11 +1,14 @@
 """The block pool never loses a block, never allocates one twice, and evicts the least recently used."""
 
+import math
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from headrace.inference.engine.core.blocks import BlockPool, chain_hash, root_hash
+from headrace.core.generation import Session
+from headrace.inference.engine.core.blocks import BlockPool, SessionBlocks, chain_hash, root_hash
 from tests.inference.engine.books import check_pool
 
 NUM_BLOCKS = 12
@@ -17,6 +20,7 @@ class BlockPoolMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.pool = BlockPool(NUM_BLOCKS)
+        self.sessions = SessionBlocks(self.pool)
         self.tables: list[list[int]] = []
         self.num_hashes = 0
 
@@ -51,8 +55,20 @@ class BlockPoolMachine(RuleBasedStateMachine):
             self.pool.share(block)
             self.tables.append([block])
 
+    @rule(data=st.data(), session=st.sampled_from("abc"), is_over=st.booleans())
+    def keep(self, data: st.DataObject, session: str, is_over: bool) -> None:
+        number = data.draw(st.integers(0, self.num_hashes))
+        hashes = [chain_hash(b"", b"%d" % (number + more)) for more in range(4)]
+        self.sessions.update(Session(session, expires_s=0.0 if is_over else math.inf), hashes)
+
+    @rule(block_hash=st.integers(0, 40).map(lambda number: chain_hash(b"", b"%d" % number)), forgets=st.booleans())
+    def touch(self, block_hash: bytes, forgets: bool) -> None:
+        (self.pool.forget if forgets else self.pool.touch)(block_hash)
+
     @invariant()
     def books_balance(self) -> None:
+        kept = [len(hashes) for _, hashes in self.sessions._kept.values()]
+        assert self.sessions._num_kept == sum(kept) <= NUM_BLOCKS // 2
         check_pool(self.pool, self.tables)
 
 
@@ -111,3 +127,38 @@ def test_a_lost_block_is_detected() -> None:
     pool.allocate(1)
     with pytest.raises(AssertionError, match="tables differ"):
         check_pool(pool, [])
+
+
+def test_blocks_of_a_session_are_evicted_last_until_it_ends() -> None:
+    pool = BlockPool(8)
+    sessions = SessionBlocks(pool)
+    mine = Session("mine", expires_s=math.inf)
+    blocks = pool.allocate(8)
+    hashes = [chain_hash(b"", b"%d" % block) for block in blocks]
+    for block, block_hash in zip(blocks, hashes, strict=True):
+        pool.register(block, block_hash)
+    sessions.update(mine, hashes[:3])
+    pool.free(blocks)
+
+    def evicted(count: int) -> list[int]:
+        taken = pool.allocate(count)
+        pool.free(taken)
+        return [number for number, block_hash in enumerate(hashes) if pool.find(block_hash) is None]
+
+    assert evicted(5) == [3, 4, 5, 6, 7], "the session's are the oldest"
+    assert evicted(6) == [2, 3, 4, 5, 6, 7], "its tail goes first"
+    mine.is_closed = True
+    sessions.update(Session("other", expires_s=math.inf), [])
+    assert not pool._kept
+    assert evicted(7) == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_sessions_keep_half_of_the_blocks_and_the_last_used_ones_win() -> None:
+    sessions = SessionBlocks(BlockPool(8))
+    for name, count in (("a", 2), ("b", 2), ("a", 2), ("c", 2), ("d", 0)):
+        sessions.update(
+            Session(name, expires_s=math.inf), [chain_hash(name.encode(), b"%d" % number) for number in range(count)]
+        )
+    assert list(sessions._kept) == ["a", "c"]
+    sessions.update(Session("e", expires_s=math.inf), [chain_hash(b"e", b"%d" % number) for number in range(9)])
+    assert (list(sessions._kept), sessions._num_kept) == (["e"], 4)

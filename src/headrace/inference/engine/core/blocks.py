@@ -10,12 +10,14 @@ A block is in one of three states:
     blank     num_refs == 0 and no hash
 
 Cached and blank blocks are both free: blank ones are a stack, cached ones are kept from least to most recently used. So
-every operation is O(1) per block and eviction is LRU.
+every operation is O(1) per block and eviction is LRU. Blocks that stateful sessions keep are evicted after all others.
 """
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
+
+from headrace.core.generation import Session
 
 HASH_BYTES = 16
 
@@ -40,13 +42,16 @@ class BlockPool:
         self._blank = list(range(num_blocks - 1, -1, -1))
         # Not a dict, which would skip the entries of evicted blocks at its front, one by one.
         self._cached: OrderedDict[int, None] = OrderedDict()
+        self._kept: OrderedDict[int, None] = OrderedDict()
+        """Cached blocks whose hash has a keeper."""
+        self._num_keepers: Counter[bytes] = Counter()
         self._num_refs = [0] * num_blocks
         self._hashes: list[bytes | None] = [None] * num_blocks
         self._by_hash: dict[bytes, int] = {}
 
     @property
     def num_free(self) -> int:
-        return len(self._blank) + len(self._cached)
+        return len(self._blank) + len(self._cached) + len(self._kept)
 
     @property
     def num_cached(self) -> int:
@@ -65,7 +70,7 @@ class BlockPool:
             if self._blank:
                 block = self._blank.pop()
             else:
-                block, _ = self._cached.popitem(last=False)
+                block, _ = (self._cached or self._kept).popitem(last=False)
                 evicted, self._hashes[block] = self._hashes[block], None
                 if evicted is not None:
                     del self._by_hash[evicted]
@@ -82,7 +87,7 @@ class BlockPool:
     def share(self, block: int) -> None:
         """Add a reference to a block returned by `find`."""
         if self._num_refs[block] == 0:
-            del self._cached[block]
+            del self._queue(self._hashes[block])[block]
         self._num_refs[block] += 1
 
     def register(self, block: int, block_hash: bytes) -> None:
@@ -97,9 +102,9 @@ class BlockPool:
 
     def touch(self, block_hash: bytes) -> None:
         """Evict the block with this hash, if any, after all that are cached now."""
-        block = self._by_hash.get(block_hash)
-        if block is not None and block in self._cached:
-            self._cached.move_to_end(block)
+        block, queue = self._by_hash.get(block_hash), self._queue(block_hash)
+        if block is not None and block in queue:
+            queue.move_to_end(block)
 
     def forget(self, block_hash: bytes) -> None:
         """Drop this hash, if a block has it; the block becomes blank unless it is used."""
@@ -107,9 +112,18 @@ class BlockPool:
         if block is None:
             return
         self._hashes[block] = None
-        if block in self._cached:
-            del self._cached[block]
+        queue = self._queue(block_hash)
+        if block in queue:
+            del queue[block]
             self._blank.append(block)
+
+    def keep(self, block_hash: bytes) -> None:
+        """Evict the block with this hash, now or later registered, only after those without a keeper."""
+        self._move(block_hash, 1)
+
+    def unkeep(self, block_hash: bytes) -> None:
+        """Undo one `keep`."""
+        self._move(block_hash, -1)
 
     def free(self, blocks: Sequence[int], *, is_cold: bool = False) -> None:
         """Drop one reference to each block of a table; the tail is evicted before the head, `is_cold` before all."""
@@ -119,6 +133,55 @@ class BlockPool:
                 if self._hashes[block] is None:
                     self._blank.append(block)
                 else:
-                    self._cached[block] = None
+                    queue = self._queue(self._hashes[block])
+                    queue[block] = None
                     if is_cold:
-                        self._cached.move_to_end(block, last=False)
+                        queue.move_to_end(block, last=False)
+
+    def _queue(self, block_hash: bytes | None) -> OrderedDict[int, None]:
+        return self._kept if block_hash in self._num_keepers else self._cached
+
+    def _move(self, block_hash: bytes, num_keepers: int) -> None:
+        """Add or remove keepers of a hash; its block, if it is cached, goes to the end of its queue."""
+        block, queue = self._by_hash.get(block_hash), self._queue(block_hash)
+        self._num_keepers[block_hash] += num_keepers
+        if not self._num_keepers[block_hash]:
+            del self._num_keepers[block_hash]
+        if block is not None and block in queue:
+            del queue[block]
+            self._queue(block_hash)[block] = None
+
+
+class SessionBlocks:
+    """
+    The blocks of a pool that stateful sessions keep: those of the last prompt and answer of each.
+
+    Together at most half of the pool, the most recently used sessions first.
+    """
+
+    def __init__(self, pool: BlockPool) -> None:
+        self._pool = pool
+        self._max_blocks = pool.num_blocks // 2
+        self._kept: OrderedDict[str, tuple[Session, list[bytes]]] = OrderedDict()
+        self._num_kept = 0
+
+    def update(self, session: Session, hashes: Sequence[bytes]) -> None:
+        """Keep these blocks for a session, instead of those before; let go those of sessions that have ended."""
+        for kept_session, _ in [*self._kept.values()]:
+            if kept_session.has_ended:
+                self._let_go(kept_session.id)
+        kept = [] if session.has_ended else list(hashes[: self._max_blocks])
+        for block_hash in reversed(kept):  # before those of the last turn, most of which are the same, are let go
+            self._pool.keep(block_hash)
+        self._let_go(session.id)
+        if kept:
+            self._kept[session.id] = session, kept
+            self._num_kept += len(kept)
+        while self._num_kept > self._max_blocks:
+            self._let_go(next(iter(self._kept)))
+
+    def _let_go(self, session_id: str) -> None:
+        _, hashes = self._kept.pop(session_id, (None, []))
+        self._num_kept -= len(hashes)
+        for block_hash in reversed(hashes):  # so that the tail is evicted before the head
+            self._pool.unkeep(block_hash)

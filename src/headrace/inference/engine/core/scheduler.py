@@ -19,7 +19,7 @@ from bisect import insort
 from dataclasses import dataclass, field
 
 from headrace.inference.engine.config import EngineLimits
-from headrace.inference.engine.core.blocks import BlockPool
+from headrace.inference.engine.core.blocks import BlockPool, SessionBlocks
 from headrace.inference.engine.core.sequence import Sequence, SequencePhase
 from headrace.inference.engine.core.states import make_state_pool
 from headrace.inference.engine.core.step_time import StepTimeModel, attended_tokens
@@ -102,6 +102,7 @@ class Scheduler:
         assert limits.max_num_batched_tokens >= limits.max_num_seqs <= runner.max_step_rows
         self.states = make_state_pool(runner, max_num_seqs=limits.max_num_seqs)
         self.pool = BlockPool(runner.num_blocks, on_evict=self.states.forget)
+        self._session_blocks = SessionBlocks(self.pool)
         self.running: list[Sequence] = []
         self.waiting: list[Sequence] = []
         self._limits = limits
@@ -370,6 +371,10 @@ class Scheduler:
                 del self._computing[block_hash]
         self.states.release(sequence)
         self.pool.free(sequence.blocks)
+        if sequence.session is not None and sequence.shares_blocks:
+            hashes = sequence.hashes[: sequence.num_registered_blocks]
+            self._session_blocks.update(sequence.session, hashes)
+            self.states.keep(sequence.session, hashes)
         sequence.blocks = []
         self._free_slots.append(sequence.slot)
         sequence.slot = -1

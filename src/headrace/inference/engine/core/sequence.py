@@ -10,7 +10,7 @@ from enum import Enum, auto
 import numpy as np
 import numpy.typing as npt
 
-from headrace.core.generation import SamplingParams
+from headrace.core.generation import SamplingParams, Session
 from headrace.inference.engine.core.blocks import chain_hash
 from headrace.inference.engine.core.pooling import SequencePool
 from headrace.inference.engine.spec_decode.token_match import TokenMatcher
@@ -64,6 +64,8 @@ class Sequence:
     """Collects the hidden states of the prompt; such a sequence generates nothing."""
     shares_blocks: bool = True
     """True if its KV blocks come from and go to the prefix cache."""
+    session: Session | None = None
+    """The session that keeps its blocks when it ends."""
 
     phase: SequencePhase = SequencePhase.WAITING
     slot: int = -1

@@ -28,7 +28,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from headrace.inference.engine.core.blocks import BlockPool
+from headrace.core.generation import Session
+from headrace.inference.engine.core.blocks import BlockPool, SessionBlocks
 from headrace.inference.engine.core.sequence import Sequence
 from headrace.inference.runner.step import RunnerLimits, StateStep
 
@@ -104,6 +105,9 @@ class NoStates:
     def release(self, sequence: Sequence) -> None:
         """Free the slot of a sequence that stops running."""
 
+    def keep(self, session: Session, hashes: Many[bytes]) -> None:
+        """Evict the checkpoints of these blocks after those that no session keeps."""
+
     def forget(self, block_hash: bytes) -> None:
         """Drop the checkpoint at the end of a KV block that is evicted: it is of no use without KV."""
 
@@ -115,6 +119,7 @@ class StatePool(NoStates):
         num_spare = limits.num_state_slots - max_num_seqs
         assert num_spare > 0, "A sequence needs its slot and the checkpoint that it goes on from."
         self.slots = BlockPool(limits.num_state_slots)
+        self._session_slots = SessionBlocks(self.slots)
         self._block_tokens = limits.block_tokens
         # As dense as the slots can cover the whole KV cache: small states have a checkpoint every few blocks.
         self._spacing = min(-(-limits.num_blocks // num_spare), -(-_MAX_SPACING_TOKENS // limits.block_tokens))
@@ -193,6 +198,11 @@ class StatePool(NoStates):
         if state.answer_hash is not None:
             self.slots.touch(state.answer_hash)
         self.slots.free([state.slot])
+
+    def keep(self, session: Session, hashes: Many[bytes]) -> None:
+        self._session_slots.update(
+            session, [block_hash for block_hash in hashes if self.slots.find(block_hash) is not None]
+        )
 
     def forget(self, block_hash: bytes) -> None:
         self.slots.forget(block_hash)

@@ -167,6 +167,7 @@ class RequestProcessor:
                 pool=None if pooling is None else SequencePool(pool_method, num_prompt_tokens),
                 # Texts are embedded once; the documents of a reranker share their query.
                 shares_blocks=pooling is None or (pooling.task == "score" and pooler.method == "last"),
+                session=request.session if self._limits.enable_prefix_caching else None,
             )
             yield Choice(
                 request_id=request.request_id,
