@@ -26,7 +26,6 @@ _INSTEAD = (
         "training, processing, pipelines, notebooks (`CreateTrainingJob`, `CreateProcessingJob`, `CreatePipeline`, …)",
         "AWS or your own scripts; `ModelDataUrl` deploys what they wrote",
     ),
-    ("batch transform (`CreateTransformJob`)", "a loop over `InvokeEndpoint`, or `InvokeEndpointAsync`"),
     (
         "multi-model containers, pipelines of containers",
         "a model and an endpoint, or an [inference component](components.md), for each",

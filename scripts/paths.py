@@ -33,7 +33,7 @@ PATIENCE_S = 120.0
 PATIENCE = {"Delay": 1, "MaxAttempts": int(PATIENCE_S)}
 LOOPS = (
     *("cloudwatch", "autoscaling", "gateway/publishing", "gateway/traffic", "gateway/async", "gateway/metrics"),
-    *("control/loops/scraper", "host/peers"),
+    *("control/loops/scraper", "host/peers", "jobs"),
 )
 """Parts of `platform` whose loops run whether or not a deployment does: what they call is entered by chance."""
 BESIDE = (

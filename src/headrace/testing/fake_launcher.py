@@ -96,6 +96,8 @@ class FakeMachine:
     """If not empty, starts are pending with this message."""
     is_silent: bool = False
     """True: starts time out."""
+    url: str = ""
+    """If not empty, the address of a server that answers for all workers."""
     workers: dict[str, FakeWorker] = field(default_factory=dict)
     """All workers by name, exited ones too until they are forgotten."""
     started: list[str] = field(default_factory=list)
@@ -153,7 +155,8 @@ class FakeLauncher:
         if spec.name in machine.workers and machine.look(spec.name).phase is not WorkerPhase.EXITED:
             return machine.workers[spec.name].handle
         number = len(machine.started)
-        handle = Handle(launcher=self.name, url=f"http://127.0.0.1:{FIRST_PORT + number}", facts={"number": number})
+        url = machine.url or f"http://127.0.0.1:{FIRST_PORT + number}"
+        handle = Handle(launcher=self.name, url=url, facts={"number": number})
         machine.workers[spec.name] = FakeWorker(
             spec=spec, handle=handle, script=machine.script(spec), started_s=machine.clock()
         )

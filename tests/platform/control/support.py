@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -182,8 +182,13 @@ class Platform:
 
 
 @contextmanager
-def running_platform(*, is_strict: bool = False, reconciles: bool = True) -> Iterator[Platform]:
-    """Serve until the end of the block."""
+def running_platform(
+    *,
+    is_strict: bool = False,
+    reconciles: bool = True,
+    also: Callable[[Store, FakeMachine], Coroutine[Any, Any, None]] | None = None,
+) -> Iterator[Platform]:
+    """Serve until the end of the block; `also` runs on the same loop."""
     store, logs, machine = open_store("sqlite://"), ListedLogs(), FakeMachine(clock=time.time)
     app = ControlApp(store, OPERATIONS, aws_scope=AWS_SCOPE, logs=logs, own_images={}, is_strict=is_strict)
     listener = bind("127.0.0.1", 0)
@@ -191,11 +196,12 @@ def running_platform(*, is_strict: bool = False, reconciles: bool = True) -> Ite
     reconciler = reconciler_of(store, machine, logs=logs)
 
     async def serve() -> None:
-        task = asyncio.create_task(reconciler.run()) if reconciles else None
+        loops = [*([reconciler.run()] if reconciles else []), *([also(store, machine)] if also is not None else [])]
+        tasks = [asyncio.create_task(loop) for loop in loops]
         await server.serve(sockets=[listener])
-        if task is not None:
+        for task in tasks:
             task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()

@@ -1,10 +1,11 @@
 """Parts of asynchronous tests: an output configuration, stored invocations, and an object storage in memory."""
 
+from collections.abc import Sequence
 from typing import BinaryIO
 
 from headrace.core.tracing import TraceContext
 from headrace.platform.gateway.async_files import PendingInvocation
-from headrace.platform.gateway.objects import ObjectFailed
+from headrace.platform.gateway.objects import FoundObject, ObjectFailed
 from headrace.platform.state.routes import AsyncOutput
 
 from .routes import route, variant
@@ -33,6 +34,15 @@ class MemoryObjects:
         if uri not in self.objects:
             raise ObjectFailed(f"{uri} cannot be read: no such key")
         return self.objects[uri][0]
+
+    async def list(self, bucket: str, prefix: str) -> Sequence[FoundObject]:
+        start = f"s3://{bucket}/"
+        found = sorted(uri for uri in self.objects if uri.startswith(start + prefix))
+        contents = {uri.removeprefix(start): self.objects[uri][0] for uri in found}
+        return [FoundObject(key=key, num_bytes=len(content), etag=key) for key, content in contents.items()]
+
+    async def part(self, uri: str, *, first: int, num_bytes: int, etag: str) -> bytes:
+        return (await self.get(uri, max_bytes=0))[first : first + num_bytes]
 
     async def put(self, uri: str, body: bytes | BinaryIO, *, content_type: str) -> None:
         if self.failure is not None:

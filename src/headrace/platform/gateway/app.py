@@ -137,8 +137,14 @@ class Gateway:
         return self._service.forwarder.loads
 
     @property
+    def invocations(self) -> InvocationService:
+        """For callers inside the platform: the path of a request, without its HTTP."""
+        return self._service
+
+    @property
     def routes(self) -> Mapping[str, Route]:
-        return self._table.routes
+        """The routes of endpoints, without those to the workers of jobs."""
+        return {name: route for name, route in self._table.routes.items() if not route.is_internal}
 
     @property
     def held(self) -> Mapping[str, int]:
@@ -274,7 +280,7 @@ class Gateway:
             if asked is None or (asked.endpoint is None and (method != "POST" or is_models_path(path))):
                 if not is_models_path(path) or method not in OPENAI_METHODS[MODELS]:
                     raise openai.not_served(method, path)
-                await self._answer_models(path, self._listed(self._table.routes, path), exchange, record)
+                await self._answer_models(path, self._listed(self.routes, path), exchange, record)
                 return
             record.generates = openai.generates(method, asked.path)
             record.wakes = record.generates or openai.prefers_to_wait(scope)

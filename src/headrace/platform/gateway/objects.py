@@ -6,8 +6,9 @@ import math
 import re
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, BinaryIO, TypeVar
 from urllib.parse import unquote
@@ -78,6 +79,15 @@ def split_uri(uri: str) -> tuple[str, str]:
     return bucket, key
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundObject:
+    """An object of a listing; its ETag changes with its content."""
+
+    key: str
+    num_bytes: int
+    etag: str
+
+
 class S3Objects:
     """
     The objects of an S3 endpoint, with `s3://bucket/key` addresses. Calls raise `ObjectFailed`.
@@ -110,6 +120,31 @@ class S3Objects:
                     raise ObjectFailed(f"{uri} has {response['ContentLength']} bytes; expected at most {max_bytes}.")
                 body: bytes = stream.read()
                 return body
+
+        return await self._call("read", uri, get)
+
+    async def list(self, bucket: str, prefix: str) -> "Sequence[FoundObject]":
+        """Return the objects whose keys begin with a prefix, by key."""
+
+        def find(s3: Any) -> "list[FoundObject]":
+            pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
+            return [
+                FoundObject(key=entry["Key"], num_bytes=entry["Size"], etag=entry["ETag"])
+                for page in pages
+                for entry in page.get("Contents", ())
+            ]
+
+        return await self._call("listed", f"s3://{bucket}/{prefix or '*'}", find)
+
+    async def part(self, uri: str, *, first: int, num_bytes: int, etag: str) -> bytes:
+        """Read bytes of an object; fails if it was replaced since it was listed."""
+
+        def get(s3: Any) -> bytes:
+            bucket, key = split_uri(uri)
+            span = f"bytes={first}-{first + num_bytes - 1}"
+            with s3.get_object(Bucket=bucket, Key=key, Range=span, IfMatch=etag)["Body"] as stream:
+                content: bytes = stream.read()
+                return content
 
         return await self._call("read", uri, get)
 

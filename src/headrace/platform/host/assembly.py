@@ -189,6 +189,8 @@ def assemble(site: Site) -> Parts:
         sampler=invocations.sampler,
         defaults=workers.defaults,
         aws_scope=site.aws_scope,
+        objects=invocations.objects,
+        transforms=site.sharing.home.transforms,
         memory_bytes=workers.host.memory_bytes,
         is_strict=site.settings.strict,
         on_change=site.storage.keep_running,

@@ -66,6 +66,8 @@ class DataFolder:
     """State, sessions and log of a Ray cluster started by the platform."""
     invocations = _Below("invocations")
     """Pending asynchronous invocations."""
+    transforms = _Below("transforms")
+    """Progress of batch transform jobs: their inputs, and the responses that are in no output object yet."""
     objects = _Below("s3")
     """The data of the embedded S3 server."""
     storage_log = _Below("s3/log.txt")

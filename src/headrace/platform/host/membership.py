@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from headrace.core.errors import Unavailable
@@ -28,6 +29,8 @@ from headrace.platform.control.loops.scraper import CapacityRecorder, Scraper
 from headrace.platform.control.planning.worker_build import WorkerDefaults
 from headrace.platform.gateway.app import Gateway
 from headrace.platform.gateway.publishing import Sampler
+from headrace.platform.jobs.inputs import Objects
+from headrace.platform.jobs.transform_jobs import TransformJobs
 from headrace.platform.state.coordination import HEARTBEAT_S, LEASE_S, Coordination, Displaced, Member, Standing
 from headrace.platform.state.records import Fenced
 from headrace.platform.state.store import Store
@@ -203,6 +206,9 @@ class Leading:
     sampler: Sampler
     defaults: WorkerDefaults
     aws_scope: AwsScope
+    objects: Objects | None
+    transforms: Path
+    """Folder with the progress of batch transform jobs."""
     memory_bytes: int
     """Memory of this host."""
     is_strict: bool
@@ -249,6 +255,9 @@ class Leading:
             "capacities": CapacityRecorder(store=store, sink=self.series).run(),
             "in-flight sampler": self.sampler.run(),
             "asynchronous invocations": self.gateway.run_async(),
+            "transform jobs": TransformJobs(
+                store=store, service=self.gateway.invocations, objects=self.objects, folder=self.transforms
+            ).run(),
         }
         self.on_change(True)
         tasks = [asyncio.create_task(loop, name=name) for name, loop in loops.items()]

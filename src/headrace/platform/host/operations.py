@@ -10,12 +10,13 @@ from headrace.platform.autoscaling.planning.targets import SCALABLE_TARGET, SCHE
 from headrace.platform.autoscaling.records.activities import SCALING_ACTIVITY
 from headrace.platform.cloudwatch.alarms.records import ALARM
 from headrace.platform.cloudwatch.api import alarms, metrics
-from headrace.platform.control.api import components, definitions, endpoints, identity, logs, packages
+from headrace.platform.control.api import components, definitions, endpoints, identity, logs, packages, transform_jobs
 from headrace.platform.control.api.context import Handler, add_tags, delete_tags, list_tags
 from headrace.platform.control.model.component import INFERENCE_COMPONENT
 from headrace.platform.control.model.definitions import ENDPOINT_CONFIG, MODEL
-from headrace.platform.control.model.endpoint import ENDPOINT
+from headrace.platform.control.model.endpoint import ENDPOINT, JOB_ENDPOINT
 from headrace.platform.control.model.packages import MODEL_PACKAGE, MODEL_PACKAGE_GROUP
+from headrace.platform.control.model.transform_job import TRANSFORM_JOB
 from headrace.platform.control.model.worker import WORKER
 from headrace.platform.host.access_keys import ACCESS_KEY
 from headrace.platform.state.records import AnyKind
@@ -29,6 +30,7 @@ KINDS: Final[Mapping[str, AnyKind]] = {
         ENDPOINT,
         ENDPOINT_CONFIG,
         INFERENCE_COMPONENT,
+        JOB_ENDPOINT,
         MODEL,
         MODEL_PACKAGE,
         MODEL_PACKAGE_GROUP,
@@ -37,6 +39,7 @@ KINDS: Final[Mapping[str, AnyKind]] = {
         SCALING_ACTIVITY,
         SCALING_POLICY,
         SCHEDULED_ACTION,
+        TRANSFORM_JOB,
         WORKER,
     )
 }
@@ -75,6 +78,10 @@ OPERATIONS: Mapping[tuple[str, str], Handler] = {
     ("sagemaker", "UpdateEndpoint"): targets.update_scaled_endpoint,
     ("sagemaker", "UpdateEndpointWeightsAndCapacities"): endpoints.update_weights,
     ("sagemaker", "DeleteEndpoint"): endpoints.delete_endpoint,
+    ("sagemaker", "CreateTransformJob"): transform_jobs.create_transform_job,
+    ("sagemaker", "DescribeTransformJob"): transform_jobs.describe_transform_job,
+    ("sagemaker", "ListTransformJobs"): transform_jobs.list_transform_jobs,
+    ("sagemaker", "StopTransformJob"): transform_jobs.stop_transform_job,
     ("sagemaker", "CreateInferenceComponent"): components.create_inference_component,
     ("sagemaker", "DescribeInferenceComponent"): components.describe_inference_component,
     ("sagemaker", "ListInferenceComponents"): components.list_inference_components,

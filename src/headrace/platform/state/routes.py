@@ -100,6 +100,10 @@ class AsyncOutput:
     max_concurrent_per_replica: int = 4
 
 
+INTERNAL: Final = "transform-job."
+"""Prefix of the names of routes to the workers of a job: names of endpoints have no dot."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
     """The replicas of an endpoint and their shares of the traffic."""
@@ -113,6 +117,11 @@ class Route:
     variants: tuple[VariantRoute, ...]
     components: tuple[ComponentRoute, ...] = ()
     async_output: AsyncOutput | None = None
+
+    @property
+    def is_internal(self) -> bool:
+        """True for the workers of a job, which are no endpoint to users."""
+        return self.endpoint.startswith(INTERNAL)
 
 
 def _with_prefix_routing(spec: Json, status: Json) -> tuple[Json, Json]:

@@ -115,7 +115,7 @@ def with_eula_check(app: ASGIApp, settings: ServerSettings) -> ASGIApp:
 
 
 def sagemaker_routes(service: Service, others: Iterable[Route]) -> list[Route]:
-    """Return the routes `/ping` and `/invocations`, of which the latter also leads to `others`."""
+    """Return the routes of the container contract, of which `/invocations` also leads to `others`."""
 
     async def ping(_request: Request) -> Response:
         info = service.info()
@@ -125,6 +125,11 @@ def sagemaker_routes(service: Service, others: Iterable[Route]) -> list[Route]:
             return JSONResponse({"status": "Healthy", "model": model})
         body = {"status": health.title(), "model": model, "reason": NOT_READY[health]}
         return JSONResponse(body, status_code=503)
+
+    async def execution_parameters(_request: Request) -> Response:
+        """Tell a batch transform job to send one record in a request, and as many requests as the engine batches."""
+        num_requests = min(service.backend.info.max_num_seqs, service.settings.max_concurrent_requests)
+        return JSONResponse({"MaxConcurrentTransforms": num_requests, "BatchStrategy": "SINGLE_RECORD"})
 
     settings = service.settings
     dialect = get_dialect(settings.dialect, output_formatter=settings.output_formatter, tgi_compat=settings.tgi_compat)
@@ -138,5 +143,6 @@ def sagemaker_routes(service: Service, others: Iterable[Route]) -> list[Route]:
     routed = RoutedInvocations(invocations, posted(others))
     return [
         Route("/ping", ping, methods=["GET", "POST"]),
+        Route("/execution-parameters", execution_parameters, methods=["GET"]),
         Route("/invocations", with_eula_check(SessionCheck(routed, service), settings), methods=["POST"]),
     ]

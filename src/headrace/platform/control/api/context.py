@@ -13,6 +13,7 @@ from headrace.platform.control.model.endpoint import ENDPOINT
 from headrace.platform.control.model.images import OwnImage
 from headrace.platform.control.model.names import ABSENT, PRESENT, TITLES, arn_of, parse_arn, unreadable_message
 from headrace.platform.control.model.packages import MODEL_PACKAGE, MODEL_PACKAGE_GROUP
+from headrace.platform.control.model.transform_job import TRANSFORM_JOB
 from headrace.platform.state.records import AlreadyExists, AnyKind, Json, Kind, Record, Unreadable
 from headrace.platform.state.selection import Entry, Selection
 from headrace.platform.state.store import Store
@@ -108,6 +109,7 @@ MAX_RECORDS: Final[Mapping[AnyKind, int]] = {
     INFERENCE_COMPONENT: 5_000,
     MODEL_PACKAGE: 10_000,
     MODEL_PACKAGE_GROUP: 10_000,
+    TRANSFORM_JOB: 10_000,
 }
 MAX_ENVIRONMENT_BYTES: Final = 32 * 1024
 """All names and values of a container's environment. Source: SageMaker API reference, ContainerDefinition."""

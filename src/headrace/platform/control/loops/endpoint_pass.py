@@ -18,6 +18,7 @@ from headrace.platform.control.model.component import (
 )
 from headrace.platform.control.model.endpoint import (
     ENDPOINT,
+    JOB_ENDPOINT,
     EndpointRecord,
     EndpointRevision,
     EndpointStatus,
@@ -36,7 +37,11 @@ from headrace.platform.state.routes import ReadLoads
 from headrace.platform.state.store import Store
 
 AnyComponent = ComponentRecord | Unreadable
-LOG_NAMES: dict[AnyKind, str] = {ENDPOINT: "endpoint", INFERENCE_COMPONENT: "component"}
+LOG_NAMES: dict[AnyKind, str] = {
+    ENDPOINT: "endpoint",
+    INFERENCE_COMPONENT: "component",
+    JOB_ENDPOINT: "job_endpoint",
+}
 """Names of the kinds in log events."""
 
 

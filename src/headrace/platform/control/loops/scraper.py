@@ -27,6 +27,7 @@ from headrace.platform.control.model.endpoint import ENDPOINT, EndpointRecord, v
 from headrace.platform.control.model.worker import WORKER, ReplicaSpec, WorkerRecord
 from headrace.platform.control.model.workload import serving_revision
 from headrace.platform.state.records import Record, Unreadable
+from headrace.platform.state.routes import INTERNAL
 from headrace.platform.state.store import Store
 from headrace.serving.http.client import ClientRequest, send_once
 from headrace.serving.http.client_connection import NoResponse, ResponseBroken, ResponseTooLarge
@@ -95,6 +96,9 @@ def series_of(spec: ReplicaSpec) -> tuple[str, Dimensions]:
     """Return namespace and dimensions of a worker's metrics."""
     if spec.copy is not None:
         return "/aws/sagemaker/InferenceComponents", (("InferenceComponentName", spec.copy.component),)
+    if spec.endpoint.startswith(INTERNAL):
+        host, _, _ = spec.log_stream.rpartition("-")
+        return "/aws/sagemaker/TransformJobs", (("Host", host),)
     dimensions = (("EndpointName", spec.endpoint), ("VariantName", spec.variant))
     return "/aws/sagemaker/Endpoints", dimensions
 

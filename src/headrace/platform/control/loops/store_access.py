@@ -5,12 +5,12 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from headrace.core.telemetry import get_logger
 from headrace.platform.cloudwatch.alarms.records import ALARM
 from headrace.platform.control.model.component import INFERENCE_COMPONENT, ComponentRecord
-from headrace.platform.control.model.endpoint import ENDPOINT, EndpointRecord
+from headrace.platform.control.model.endpoint import ENDPOINT, JOB_ENDPOINT, EndpointRecord
 from headrace.platform.control.model.worker import WORKER, WorkerRecord
 from headrace.platform.state.records import NoStatus, Record, StoredRecord, Unreadable
 from headrace.platform.state.routes import ROUTE, Route
@@ -88,7 +88,8 @@ async def run_periodically(
 async def read_all(store: Store) -> Snapshot:
     def read() -> Snapshot:
         # Children first: a component that is created between the two reads would seem to have no endpoint.
-        components, endpoints = store.list(INFERENCE_COMPONENT), store.list(ENDPOINT)
+        components = store.list(INFERENCE_COMPONENT)
+        endpoints = [*store.list(ENDPOINT), *store.list(JOB_ENDPOINT)]
         return Snapshot(
             endpoints=endpoints,
             components=components,
@@ -130,6 +131,10 @@ async def publish(store: Store, record: RouteRecord | Unreadable | None, name: s
         await asyncio.to_thread(lambda: store.create(ROUTE, name, spec=route))
     elif record.spec != route:
         await asyncio.to_thread(lambda: store.update(record, spec=route))
+
+
+async def mark_deleting(store: Store, record: Record[Any, Any] | Unreadable) -> None:
+    await asyncio.to_thread(lambda: store.update(record, is_deleting=True))
 
 
 async def remove(store: Store, record: StoredRecord) -> None:

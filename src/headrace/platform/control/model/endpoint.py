@@ -121,6 +121,8 @@ EndpointRecord = Record[EndpointSpec, EndpointStatus]
 
 
 ENDPOINT: Final = Kind("endpoint", EndpointSpec, EndpointStatus, oldest=2)
+JOB_ENDPOINT: Final = Kind("job-endpoint", EndpointSpec, EndpointStatus)
+"""The workers of a running job: reconciled like an endpoint, which no operation on endpoints sees."""
 
 
 def initial_capacity(variant: Json) -> DesiredCapacity:

@@ -9,8 +9,9 @@ import secrets
 
 from headrace.platform.control.model.component import INFERENCE_COMPONENT
 from headrace.platform.control.model.definitions import ENDPOINT_CONFIG, MODEL
-from headrace.platform.control.model.endpoint import ENDPOINT
+from headrace.platform.control.model.endpoint import ENDPOINT, JOB_ENDPOINT
 from headrace.platform.control.model.packages import MODEL_PACKAGE, MODEL_PACKAGE_GROUP
+from headrace.platform.control.model.transform_job import TRANSFORM_JOB
 from headrace.platform.state.records import AnyKind, Unreadable
 from headrace.serving.wire.aws.scope import AwsScope, partition_of
 
@@ -21,6 +22,7 @@ ARN_TYPES: dict[AnyKind, str] = {
     INFERENCE_COMPONENT: "inference-component",
     MODEL_PACKAGE: "model-package",
     MODEL_PACKAGE_GROUP: "model-package-group",
+    TRANSFORM_JOB: "transform-job",
 }
 """The resource type in an ARN."""
 TITLES: dict[AnyKind, str] = {
@@ -30,6 +32,8 @@ TITLES: dict[AnyKind, str] = {
     INFERENCE_COMPONENT: "inference component",
     MODEL_PACKAGE: "model package",
     MODEL_PACKAGE_GROUP: "model package group",
+    JOB_ENDPOINT: "transform job",
+    TRANSFORM_JOB: "transform job",
 }
 """Resource names in AWS's messages."""
 ABSENT: dict[AnyKind, str] = {
@@ -45,6 +49,7 @@ PRESENT: dict[AnyKind, str] = {
 ENDPOINT_LOG_PREFIX = "/aws/sagemaker/Endpoints/"
 """Source: SageMaker developer guide, "Log groups and streams"."""
 COMPONENT_LOG_PREFIX = "/aws/sagemaker/InferenceComponents/"
+TRANSFORM_LOG_GROUP = "/aws/sagemaker/TransformJobs"
 
 _ARN = re.compile(
     r"arn:(?P<partition>[^:]*):sagemaker:(?P<region>[^:]*):(?P<account>[^:]*):(?P<type>[^/]*)/(?P<name>.+)"

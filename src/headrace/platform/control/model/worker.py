@@ -13,10 +13,11 @@ from msgspec.structs import replace
 from headrace.platform.cluster.launcher import Handle, Observation, WorkerPhase
 from headrace.platform.cluster.worker_exit import is_exit_line
 from headrace.platform.control.model.component import ComponentRecord, is_component
-from headrace.platform.control.model.endpoint import EndpointRecord
-from headrace.platform.control.model.names import COMPONENT_LOG_PREFIX, ENDPOINT_LOG_PREFIX
+from headrace.platform.control.model.endpoint import JOB_ENDPOINT, EndpointRecord
+from headrace.platform.control.model.names import COMPONENT_LOG_PREFIX, ENDPOINT_LOG_PREFIX, TRANSFORM_LOG_GROUP
 from headrace.platform.control.model.resources import Resources, read_requirements
 from headrace.platform.state.records import Json, Kind, Record, RecordPart
+from headrace.platform.state.routes import INTERNAL
 
 FleetKey = tuple[str, int]
 """Variant and revision."""
@@ -173,6 +174,10 @@ def replica_spec(
     """Return the spec of a worker of an endpoint's own model, or of a copy of an inference component."""
     variant, number = fleet
     endpoint, endpoint_uid, log_group, copy = owner.name, owner.uid, ENDPOINT_LOG_PREFIX + owner.name, None
+    log_stream = f"{variant}/{instance_id}"
+    if owner.kind is JOB_ENDPOINT:
+        job = owner.name.removeprefix(INTERNAL)
+        log_group, log_stream = TRANSFORM_LOG_GROUP, f"{job}/{instance_id}-{int(owner.created_s)}"
     if is_component(owner):
         latest = owner.spec.revision
         revision = latest if latest.number == number else owner.status.revisions[number]
@@ -186,7 +191,7 @@ def replica_spec(
         variant=variant,
         revision=number,
         log_group=log_group,
-        log_stream=f"{variant}/{instance_id}",
+        log_stream=log_stream,
         copy=copy,
     )
 
