@@ -177,33 +177,30 @@ def _row(name: str, value: float, rounds: list[Round]) -> list[str]:
 
 def measure(arguments: Namespace) -> list[Round]:
     """Start the server and run the rounds, after one that counts for nothing."""
-    kv_dtype = "int8" if arguments.dtype.endswith("a8") else "bf16"
     limits = {"max_model_len": 1024, "max_num_seqs": max(8, arguments.clients)}
-    runner = load_runner(
-        load_model(arguments.model),
-        dtype=arguments.dtype,
-        kv_dtype=kv_dtype,
-        max_num_batched_tokens=512,
-        threads=arguments.threads,
-        cache_dir=None,
-        **limits,
-    )
     flags = {name.replace("_", "-"): str(value) for name, value in limits.items()}
     flags |= {"dtype": arguments.dtype, "threads": str(arguments.threads), "served-model-name": MODEL_NAME}
     flags["max-draft-tokens"] = "0"
-    command = [sys.executable, "-m", "headrace", "serve", arguments.model, "--no-enable-prefix-caching"]
-    command += [part for name, value in flags.items() for part in (f"--{name}", value)]
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        ServerProcess(Launch(arguments=tuple(command)), log=Path(folder) / "server.log") as server,
-    ):
-        server.wait_for_token(timeout_s=START_S)
-        rounds = []
-        for number in range(arguments.rounds + 1):
-            found = run_round(server, runner, arguments.clients)
-            tell(f"round {number}: {found}")
-            rounds.append(found)
-        return rounds[1:]
+    command = [sys.executable, "-P", "-m", "headrace", "serve", arguments.model, "--no-enable-prefix-caching"]
+    with tempfile.TemporaryDirectory() as folder:
+        flags["cache-dir"] = folder
+        launch = Launch(arguments=(*command, *(part for name, value in flags.items() for part in (f"--{name}", value))))
+        runner = load_runner(
+            load_model(arguments.model),
+            dtype=arguments.dtype,
+            kv_dtype="int8" if arguments.dtype.endswith("a8") else "bf16",
+            max_num_batched_tokens=512,
+            threads=arguments.threads,
+            cache_dir=Path(folder),
+            **limits,
+        )
+        with ServerProcess(launch, log=Path(folder) / "server.log") as server:
+            server.wait_for_token(timeout_s=START_S)
+            rounds = []
+            for number in range(arguments.rounds + 1):
+                rounds.append(run_round(server, runner, arguments.clients))
+                tell(f"round {number}: {rounds[-1]}")
+            return rounds[1:]
 
 
 if __name__ == "__main__":

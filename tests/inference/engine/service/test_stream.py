@@ -1,12 +1,14 @@
 """Delivery of chunks: fetched one by one, or fed to a function."""
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
 from headrace.core.generation import Chunk, Finish, FinishReason
 from headrace.inference.engine.service.stream import ChunkStream, deliver
-from tests.inference.engine.support import make_engine, request, running
+from headrace.inference.engine.service.thread import EngineThread
+from tests.inference.engine.support import Gate, make_engine, request, running, thread_of
 from tests.waiting import WAIT_S
 
 END = Finish(reason=FinishReason.LENGTH, prompt_tokens=1, output_tokens=1)
@@ -159,3 +161,31 @@ async def test_a_cancelled_or_failed_relay_frees_its_blocks() -> None:
         async with asyncio.timeout(WAIT_S):
             while engine.stats().num_running or engine.stats().num_waiting:
                 await asyncio.sleep(0)
+
+
+class CountedLoop:
+    """The event loop, with the round of the engine in which each batch of chunks was handed over."""
+
+    def __init__(self, engine: EngineThread) -> None:
+        self._engine, self._loop = engine, asyncio.get_running_loop()
+        self.create_future = self._loop.create_future
+        self.rounds: list[int] = []
+
+    def call_soon_threadsafe(self, put: Callable[..., object], batch: object) -> None:
+        self.rounds.append(self._engine.num_rounds)
+        self._loop.call_soon_threadsafe(put, batch)
+
+
+async def test_chunks_are_handed_over_when_the_next_step_begins_and_at_once_without_one() -> None:
+    # Until a step begins the engine holds the GIL: the event loop would wake up in vain.
+    gate = Gate()
+    async with running(make_engine(before_step=gate, bias={ord("a"): 1000.0})) as engine:
+        gate.is_open.clear()
+        stream = await engine._submit(request("x", max_new_tokens=3, ignore_eos=True))
+        stream.loop = loop = CountedLoop(thread_of(engine))  # type: ignore[assignment]
+        gate.is_open.set()
+        while not stream.is_finished:
+            await stream.next()
+        first = thread_of(engine).num_rounds - 2
+        engine._leave(stream)
+    assert loop.rounds == [first + 1, first + 2, first + 2]

@@ -82,7 +82,8 @@ class Engine:
             if choice.sequence.phase is not SequencePhase.DONE
         ]
 
-    def step(self) -> Emitted:
+    def step(self, before_execution: Callable[[], None] = lambda: None) -> Emitted:
+        """Run the next step; `before_execution` is called right before the runner executes it and releases the GIL."""
         started_s = self._clock()
         plan = self.scheduler.schedule(started_s)
         # Before the arrays are built: they gather the sampling rows, which are written by slot at admission.
@@ -92,6 +93,7 @@ class Engine:
         emitted: Emitted = []
         try:
             step, logit_rows = self._builder.build(plan)
+            before_execution()
             executing_s = self._clock()
             output = self._runner.execute(step)
             # Only the runner's time: the models of step time and row cost predict what the runner takes.

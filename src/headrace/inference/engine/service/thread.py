@@ -2,7 +2,8 @@
 The thread that the engine runs on.
 
 The thread sleeps on a condition while idle (no polling), takes commands between steps and delivers the chunks of a step
-in one call. `Engine` is used on this thread only.
+in one call, when the next step begins: only then does it release the GIL, without which the event loop would wake up in
+vain. `Engine` is used on this thread only.
 """
 
 import threading
@@ -53,6 +54,7 @@ class EngineThread:
         self._aborts: list[tuple[list[Choice], str]] = []
         self._is_stopping = False
         self._open: set[Choice] = set()
+        self._undelivered: Emitted = []
         self._thread = threading.Thread(target=self._run, name="headrace-engine", daemon=True)
         self.num_rounds = 0
         """Iterations of the loop; constant while the engine is idle."""
@@ -106,12 +108,14 @@ class EngineThread:
         try:
             while self._wait_for_work():
                 self._round()
+            self._deliver()
         except Exception as error:  # noqa: BLE001 - an edge: the engine's own state is broken, so it cannot continue
             _log.exception("engine.crashed")
             with self._wakeup:
                 self.crash = error
                 lost = [*self._open, *self._arrivals]
-            deliver([(choice, _crashed(choice, error)) for choice in lost])
+            self._undelivered += [(choice, _crashed(choice, error)) for choice in lost]
+            self._deliver()
 
     def _wait_for_work(self) -> bool:
         """Sleep until there is work; return False once the thread should stop."""
@@ -132,15 +136,21 @@ class EngineThread:
         for choices, message in aborts:
             emitted += self._engine.abort(choices, message=message)
         num_failures = self._engine.num_failures_in_row
-        emitted += self._engine.step()
+        emitted += self._engine.step(self._deliver)
         if self._engine.num_failures_in_row > num_failures:
             _log.error("engine.step_failed", exc_info=self._engine.last_failure)
         self._open.difference_update(choice for choice, chunk in emitted if chunk.finish is not None)
-        if emitted:
-            deliver(emitted)
+        self._undelivered += emitted
         pool = self._engine.scheduler.pool
+        if not self._engine.has_work or not emitted:
+            self._deliver()
         if not self._engine.has_work and pool.num_free != pool.num_blocks:
             _log.error("engine.blocks_lost", num_blocks=pool.num_blocks, num_free_blocks=pool.num_free)
+
+    def _deliver(self) -> None:
+        if self._undelivered:
+            chunks, self._undelivered = self._undelivered, []
+            deliver(chunks)
 
 
 def _crashed(choice: Choice, error: Exception) -> Chunk:
