@@ -177,7 +177,7 @@ class CountedLoop:
 
 
 async def test_chunks_are_handed_over_when_the_next_step_begins_and_at_once_without_one() -> None:
-    # Until a step begins the engine holds the GIL: the event loop would wake up in vain.
+    # Until a step begins the engine holds the GIL: the event loop would wake up and wait for it.
     gate = Gate()
     async with running(make_engine(before_step=gate, bias={ord("a"): 1000.0})) as engine:
         gate.is_open.clear()

@@ -2,8 +2,8 @@
 The thread that the engine runs on.
 
 The thread sleeps on a condition while idle (no polling), takes commands between steps and delivers the chunks of a step
-in one call, when the next step begins: only then does it release the GIL, without which the event loop would wake up in
-vain. `Engine` is used on this thread only.
+in one call, when the next step begins: only then does it release the GIL, for which the event loop would have to wait.
+`Engine` is used on this thread only.
 """
 
 import threading
