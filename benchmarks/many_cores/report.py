@@ -1,9 +1,9 @@
 """The page of a run: speeds and scaling by thread, the cost of synchronisation, and threads without work."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.harness.results import page_table
+from benchmarks.harness.results import table
 
 Record = Mapping[str, Any]
 
@@ -26,27 +26,29 @@ def page(result: Record) -> str:
         f"{placement['pinned_threads']} of {placement['threads']} threads are pinned to a CPU.\n\n{METHOD}"
     )
     models = dict.fromkeys(cell["model"] for cell in result["cells"])
-    parts = [head, "## Synchronisation", *_synchronisation(result["synchronisation_us"])]
+    parts = [head, "## Synchronisation", _synchronisation(result["synchronisation_us"])]
     for model in models:
         cells = [cell for cell in result["cells"] if cell["model"] == model]
-        parts += [f"## {model}", *_speeds(cells, result["synchronisation_us"]), *_idle(cells)]
-    return "\n".join(part.strip("\n") + "\n" for part in parts)
+        parts += [f"## {model}", _speeds(cells, result["synchronisation_us"]), _idle(cells)]
+    return "\n".join(f"{part}\n" for part in parts)
 
 
-def _synchronisation(costs: Mapping[int, Mapping[str, float]]) -> Iterator[str]:
+def _synchronisation(costs: Mapping[int, Mapping[str, float]]) -> str:
     names = list(next(iter(costs.values())))
     rows = [[str(threads), *(f"{cost[name]:.2f}" for name in names)] for threads, cost in costs.items()]
-    return page_table(["threads", *(f"{name}, µs" for name in names)], rows, text_columns=0)
+    return table(["threads", *(f"{name}, µs" for name in names)], rows, text_columns=0)
 
 
-def _speeds(cells: Sequence[Record], costs: Mapping[int, Mapping[str, float]]) -> Iterator[str]:
+def _speeds(cells: Sequence[Record], costs: Mapping[int, Mapping[str, float]]) -> str:
     counts = sorted({cell["threads"] for cell in cells})
     by_place = {(cell["engine"], cell["cell"], cell["threads"]): cell for cell in cells}
     rows = []
     for engine, name in dict.fromkeys((cell["engine"], cell["cell"]) for cell in cells):
         own = [by_place.get((engine, name, count)) for count in counts]
         rows.append([engine, name, *("" if cell is None else _speed(cell, own[0], costs) for cell in own)])
-    return page_table(["tokens/s", "", *(f"{count} threads" for count in counts)], rows, text_columns=2)
+    return table(
+        ["tokens/s", "", *("1 thread" if count == 1 else f"{count} threads" for count in counts)], rows, text_columns=2
+    )
 
 
 def _speed(cell: Record, first: Record | None, costs: Mapping[int, Mapping[str, float]]) -> str:
@@ -70,8 +72,8 @@ def possible_efficiency(cell: Record, first: Record, costs: Mapping[int, Mapping
     return alone_s / threads / together_s
 
 
-def _idle(cells: Sequence[Record]) -> Iterator[str]:
-    """Yield the table of the phases in which threads have no work, at the largest number of threads."""
+def _idle(cells: Sequence[Record]) -> str:
+    """Return the table of the phases in which threads have no work, at the largest number of threads."""
     threads = max(cell["threads"] for cell in cells)
     found = [cell for cell in cells if cell["threads"] == threads and cell["split"] is not None]
     rows = []
@@ -80,4 +82,4 @@ def _idle(cells: Sequence[Record]) -> Iterator[str]:
         phases = ", ".join(f"{name} {share:.0%}" for name, share in split["idle_phases"].items())
         rows.append([cell["engine"], cell["cell"], f"{split['busy']:.0%}", split["barriers"], phases])
     header = [f"{threads} threads", "", "busy", "barriers", "phases with idle threads, and their busy share"]
-    yield from page_table(header, rows, text_columns=2)
+    return table(header, rows, text_columns=2)

@@ -42,7 +42,7 @@ DTYPES = ["w4a8", "w8a8", "bf16"]
 BATCHES = (1, 8, 64)
 CONTEXT, PROMPT = 128, 512
 MIN_STEPS, PEER_STEPS = 3, 8
-SYNCHRONISATION_RUNS = 50
+SYNCHRONISATION_RUNS = 10
 TILE_ROWS = {"avx512": (8, 12), "avx2": (4, 6)}
 """Rows of a tile of integers and of bf16, by the beginning of the ISA's name; else 4."""
 
