@@ -26,6 +26,7 @@ _INSTEAD = (
         "training, processing, pipelines, notebooks (`CreateTrainingJob`, `CreateProcessingJob`, `CreatePipeline`, …)",
         "AWS or your own scripts; `ModelDataUrl` deploys what they wrote",
     ),
+    ("private hubs (`CreateHub`, `CreateHubContentReference`, …)", "rows of your own in [JumpStart](jumpstart.md)"),
     (
         "multi-model containers, pipelines of containers",
         "a model and an endpoint, or an [inference component](components.md), for each",
@@ -60,7 +61,8 @@ def markdown(handled: Handled) -> Iterator[str]:
         names = sorted(name for owner, name in handled if owner == service and _works(service, name))
         yield f"| `{service}` | {_code_list(names)} |"
     yield "\nEvery other operation, and every other service, fails with an error that names it: Headrace sends no"
-    yield "request to AWS. The embedded S3 server, or the one of `--s3-endpoint`, answers S3."
+    yield "request to AWS, but for objects in its public buckets with `--public-buckets aws`. The embedded S3 server,"
+    yield "or the one of `--s3-endpoint`, answers S3."
     yield "\n## What to use instead\n"
     yield from ("| Headrace does not serve | use |", "|---|---|")
     yield from (f"| {what} | {instead} |" for what, instead in _INSTEAD)

@@ -22,14 +22,28 @@ _OF_AWS: Final = re.compile(
 """Sources: the SageMaker SDKs' constants and public notebooks. Buckets named by an account number are users' own."""
 
 
+def is_of_aws(bucket: str) -> bool:
+    """Return whether a bucket is one of AWS's."""
+    return _OF_AWS.fullmatch(bucket) is not None
+
+
+def region_of(bucket: str) -> str:
+    """Return the region at the end of a bucket's name; empty if there is none."""
+    found = re.search(rf"-({_REGION})$", bucket)
+    return found[1] if found is not None else ""
+
+
 def explain_missing_bucket(bucket: str) -> str | None:
     """Return what a bucket of AWS is and what to do, for an error that says that it is not here; None for any other."""
-    if _OF_AWS.fullmatch(bucket) is None:
+    if not is_of_aws(bucket):
         return None
-    hub = " Models of JumpStart that are on the Hugging Face Hub need no file: deploy them by HF_MODEL_ID."
+    hub = (
+        " `headrace jumpstart ls` lists the models of JumpStart that need no file of this bucket; deploy others that "
+        "are on the Hugging Face Hub by HF_MODEL_ID."
+    )
     return (
-        f"{bucket} is a bucket of AWS, and there is no copy of it here. Create a bucket of this name on the platform "
-        "and upload the files that the code reads, under the same keys (where AWS can be reached: `aws s3 cp "
-        f"--no-sign-request s3://{bucket}/KEY .`), or let the code read from a bucket of your own."
-        f"{hub if _JUMPSTART.fullmatch(bucket) else ''}"
+        f"{bucket} is a bucket of AWS, and there is no copy of it here. Start `headrace up` with `--public-buckets aws`"
+        " to read it from AWS, or with a folder that contains a folder of this name. Or create a bucket of this name "
+        "on the platform and upload the files that the code reads, under the same keys (where AWS can be reached: `aws "
+        f"s3 cp --no-sign-request s3://{bucket}/KEY .`).{hub if _JUMPSTART.fullmatch(bucket) else ''}"
     )

@@ -117,6 +117,7 @@ TARGETS = (
     _dialect("toolkit-generation", Toolkit()),
     _dialect("toolkit-classification", Toolkit("text-classification"), _pooled(CLASSIFIER)),
     _dialect("toolkit-features", Toolkit("feature-extraction"), _pooled(EMBEDDINGS)),
+    _dialect("jumpstart-embedding", Toolkit("jumpstart-embedding"), _pooled(EMBEDDINGS)),
     _dialect("rerank", Rerank(), _pooled(RERANKER)),
     _dialect("score", Score(), _pooled(RERANKER)),
     _other("anthropic-count", lambda data: parse_count(data, CONTEXT)),

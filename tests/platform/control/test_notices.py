@@ -27,10 +27,10 @@ def notice(answer: dict[str, Any]) -> str:
             {
                 "PrimaryContainer": {
                     "Image": CONTAINER["Image"],
-                    "ModelDataSource": {"S3DataSource": {**SOURCE, "ModelAccessConfig": {"AcceptEula": True}}},
+                    "ModelDataSource": {"S3DataSource": {**SOURCE, "ETag": "a"}},
                 }
             },
-            "PrimaryContainer.ModelDataSource.S3DataSource.ModelAccessConfig",
+            "PrimaryContainer.ModelDataSource.S3DataSource.ETag",
         ),
     ],
 )

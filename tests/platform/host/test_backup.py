@@ -33,6 +33,7 @@ def folder(tmp_path: Path) -> DataFolder:
         store.create(ACCESS_KEY, "KEY", spec=KEY)
         store.create(WORKER, "w", spec=REPLICA)
     made.images.write_text("[images]\n")
+    made.jumpstart.write_text("a = { model = 'b' }\n")
     (made.objects / "data" / "empty").mkdir(parents=True)
     (made.objects / "data" / "1.dat").write_bytes(bytes(range(256)) * 9000)
     (made.objects / "log.txt").write_text("of a process")
@@ -68,6 +69,7 @@ def test_all_of_a_platform_but_its_processes_is_restored_elsewhere(folder: DataF
     (key,) = keys_of(other)
     assert key.spec == KEY
     assert other.images.read_text() == "[images]\n"
+    assert other.jumpstart.read_text() == folder.jumpstart.read_text()
     assert (other.objects / "data" / "1.dat").read_bytes() == (folder.objects / "data" / "1.dat").read_bytes()
     assert not (other.objects / "log.txt").exists()
     assert (other.invocations / "1.json").read_text() == "{}"

@@ -229,11 +229,24 @@ def test_a_model_for_embeddings_does_not_rerank(dialect):
         ({"query": "q", "documents": ["x"]}, RERANKER, Rerank()),
         ({"text_1": "q", "text_2": "x"}, RERANKER, Score()),
         ({"input": "a"}, EMBEDDINGS, OpenAIEmbeddings()),
+        ({"text_inputs": "a"}, EMBEDDINGS, Toolkit("jumpstart-embedding")),
         ({"inputs": "a"}, MODEL, Tgi()),
     ],
 )
 def test_the_fields_of_a_body_on_invocations_select_its_dialect(fields, model, dialect):
     assert select_dialect(body(**fields), Tgi(), model) == dialect
+
+
+def test_jumpstart_embeds_one_text_or_several():
+    jumpstart = Toolkit("jumpstart-embedding")
+    for texts in (["x"], ["x", "y"]):
+        parsed = parse(jumpstart, EMBEDDINGS, text_inputs=texts, mode="embedding", other=1)
+        assert ([request.prompt for request in parsed.requests], parsed.ignored) == (texts, ("other",))
+        assert reply(parsed, *[[1, 2]] * len(texts)) == {"embedding": [[1, 2]] * len(texts)}
+    assert [request.prompt for request in parse(jumpstart, EMBEDDINGS, text_inputs="x").requests] == ["x"]
+    for fields, why in (({"text_inputs": []}, "empty"), ({"text_inputs": "x", "mode": "nn_corpus"}, "'nn_corpus'")):
+        with pytest.raises(InvalidRequest, match=why):
+            parse(jumpstart, EMBEDDINGS, **fields)
 
 
 def test_classes_have_the_form_of_the_toolkit_on_its_image_and_of_tei_elsewhere():

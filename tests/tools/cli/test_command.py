@@ -16,7 +16,7 @@ LEAVES = list(leaves())
 LONG = [leaf for leaf in LEAVES if leaf.command.common]
 DIFFER = frozenset({
     *("--api-key", "--ignore-eos", "--json", "--output", "--region", "--replace", "--seed", "--system", "--target"),
-    *("--timeout-s", "--url", "--variant", "--wait", "--min", "--max"),
+    *("--timeout-s", "--url", "--variant", "--wait", "--min", "--max", "--model", "--instance-type"),
 })  # fmt: skip
 """Options whose texts say what they are for in each command; so do all settings of `serve` and `up`."""
 

@@ -117,6 +117,11 @@ class HostShare:
     """GPUs that a worker gets; 0: none, or the node that has them is not chosen yet."""
 
 
+def instance_families() -> tuple[str, ...]:
+    """Return the families of the table, such as `g5`."""
+    return tuple(_GIB_PER_VCPU)
+
+
 def find_instance_type(name: str) -> InstanceType | None:
     """Look up an instance type; None if it is not in the table."""
     match = _NAME.fullmatch(name)

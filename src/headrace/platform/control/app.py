@@ -21,6 +21,7 @@ from headrace.platform.cloudwatch.metrics.metric import SeriesStore
 from headrace.platform.cloudwatch.series.memory import MemorySeries
 from headrace.platform.cluster.platform_logs import PlatformLogs
 from headrace.platform.control.api.context import CallContext, Handler
+from headrace.platform.control.jumpstart.catalogue import Catalogue
 from headrace.platform.control.model.images import OwnImage
 from headrace.platform.state.records import MAX_WRITE_TRIES, Conflict, Json
 from headrace.platform.state.store import Store
@@ -77,6 +78,7 @@ class ControlApp:
         logs: PlatformLogs,
         own_images: Mapping[str, OwnImage],
         is_strict: bool,
+        jumpstart: Catalogue | None = None,
         series: SeriesStore | None = None,
         budget: BodyBudget | None = None,
         clock: Callable[[], float] = time.time,
@@ -90,6 +92,7 @@ class ControlApp:
             now_s=0.0,
             is_strict=is_strict,
             own_images=own_images,
+            jumpstart=Catalogue() if jumpstart is None else jumpstart,
             series=MemorySeries() if series is None else series,
         )
         """The context of every call, without its time."""

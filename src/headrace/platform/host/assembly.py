@@ -25,6 +25,7 @@ from headrace.platform.cluster.ray_launcher import RayLauncher
 from headrace.platform.cluster.ray_messages import Connection
 from headrace.platform.cluster.this_host import this_host
 from headrace.platform.control.app import ControlApp
+from headrace.platform.control.jumpstart.catalogue import open_catalogue
 from headrace.platform.control.loops.scraper import fetch
 from headrace.platform.control.model.images import OwnImage
 from headrace.platform.control.model.own_images import read_own_images
@@ -49,6 +50,7 @@ from headrace.platform.state.records import Json
 from headrace.platform.state.store import Store
 from headrace.platform.storage.object_grants import ObjectGrants
 from headrace.platform.storage.object_storage import DiskSpace, ObjectStorage
+from headrace.platform.storage.public_buckets import PublicBuckets, public_source
 from headrace.platform.storage.s3_proxy import S3Proxy
 from headrace.platform.storage.s3_signing import S3Access
 from headrace.serving.http.otlp import traced_environment
@@ -197,7 +199,8 @@ def assemble(site: Site) -> Parts:
     )
     members = make_members(site.sharing, site.store, invocations.gateway, leading)
     disk = DiskSpace((site.sharing.home.root, site.sharing.folder.root))
-    s3 = S3Proxy(site.storage, disk=disk if site.settings.s3_endpoint is None else None)
+    public = PublicBuckets(workers.defaults.jumpstart, site.settings.public_buckets)
+    s3 = S3Proxy(site.storage, disk=disk if site.settings.s3_endpoint is None else None, public=public)
     app = _make_app(site, workers, invocations, leading, members, s3, disk)
     return Parts(app=app, workers=workers, invocations=invocations, leading=leading, members=members, s3=s3, disk=disk)
 
@@ -213,6 +216,8 @@ def _make_workers(site: Site) -> Workers:
         is_strict=settings.strict,
         environment=_container_environment(site),
         grants=ObjectGrants(access) if access is not None else NO_GRANTS,
+        jumpstart=open_catalogue(settings.jumpstart, home.jumpstart),
+        public_source=partial(public_source, source=settings.public_buckets),
     )
     logs = PlatformLogs(home.workers, home.ended_logs, max_bytes=settings.logs_mib * MIB)
     return Workers(cluster=cluster, host=host, own_images=own_images, defaults=defaults, logs=logs)
@@ -271,6 +276,7 @@ def _make_app(
         logs=workers.logs,
         own_images=workers.own_images,
         is_strict=settings.strict,
+        jumpstart=workers.defaults.jumpstart,
         series=invocations.series,
         budget=gateway.budget,
     )

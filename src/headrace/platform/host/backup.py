@@ -1,8 +1,8 @@
 """Backups of a platform.
 
-They have its records, its list of own images and, while it is stopped, the objects of the embedded S3 server. A backup
-is restored into the data folder and the database of any platform that is stopped. Workers are not restored: the next
-start of the platform replaces them. Methods block.
+They have its records, its own images and JumpStart rows and, while it is stopped, the objects of the embedded S3
+server. A backup is restored into the data folder and the database of any platform that is stopped. Workers are not
+restored: the next start of the platform replaces them. Methods block.
 
 The file is a tar.gz with the records, files of the data folder, and last a manifest with their checksums. It has access
 keys: it is readable by its owner only, and as trusted as the data folder.
@@ -51,7 +51,8 @@ from headrace.serving.artifacts.archives import DAMAGED_HEADERS
 FORMAT: Final = 1
 """Version of the file's layout."""
 RECORDS: Final = "records.jsonl"
-IMAGES: Final = "images.toml"
+_USER_FILES: Final = ("images.toml", "jumpstart.toml")
+"""Files of the user in the data folder."""
 OBJECTS: Final = "objects"
 INVOCATIONS: Final = "invocations"
 _MANIFEST: Final = "manifest.json"
@@ -296,8 +297,9 @@ def back_up(
         refuse_newer(schema_versions(copy.rows), what=f"The store {shown_url(url_of(where))}")
         writer = BackupWriter(file, progress)
         writer.add_bytes(RECORDS, encode_rows(copy))
-        if folder.images.is_file():
-            writer.add_bytes(IMAGES, folder.images.read_bytes())
+        for name in _USER_FILES:
+            if (folder.root / name).is_file():
+                writer.add_bytes(name, (folder.root / name).read_bytes())
         if has_objects:
             writer.add_folder(OBJECTS, folder.objects, without=_PROCESS_FILES)
             writer.add_folder(INVOCATIONS, folder.invocations)
@@ -339,8 +341,9 @@ def restore(
             if target.exists():
                 target.rename(staging / f"{name}.before")
             (staging / name).rename(target)
-        if (staging / IMAGES).is_file():
-            (staging / IMAGES).replace(folder.images)
+        for name in _USER_FILES:
+            if (staging / name).is_file():
+                (staging / name).replace(folder.root / name)
         return contents
 
 

@@ -10,7 +10,16 @@ from headrace.platform.autoscaling.planning.targets import SCALABLE_TARGET, SCHE
 from headrace.platform.autoscaling.records.activities import SCALING_ACTIVITY
 from headrace.platform.cloudwatch.alarms.records import ALARM
 from headrace.platform.cloudwatch.api import alarms, metrics
-from headrace.platform.control.api import components, definitions, endpoints, identity, logs, packages, transform_jobs
+from headrace.platform.control.api import (
+    components,
+    definitions,
+    endpoints,
+    hub,
+    identity,
+    logs,
+    packages,
+    transform_jobs,
+)
 from headrace.platform.control.api.context import Handler, add_tags, delete_tags, list_tags
 from headrace.platform.control.model.component import INFERENCE_COMPONENT
 from headrace.platform.control.model.definitions import ENDPOINT_CONFIG, MODEL
@@ -101,6 +110,11 @@ OPERATIONS: Mapping[tuple[str, str], Handler] = {
     ("sagemaker", "ListModelPackages"): packages.list_packages,
     ("sagemaker", "UpdateModelPackage"): packages.update_package,
     ("sagemaker", "DeleteModelPackage"): packages.delete_package,
+    ("sagemaker", "DescribeHub"): hub.describe_hub,
+    ("sagemaker", "ListHubs"): hub.list_hubs,
+    ("sagemaker", "DescribeHubContent"): hub.describe_hub_content,
+    ("sagemaker", "ListHubContents"): hub.list_hub_contents,
+    ("sagemaker", "ListHubContentVersions"): hub.list_hub_content_versions,
     ("sagemaker", "AddTags"): add_tags,
     ("sagemaker", "ListTags"): list_tags,
     ("sagemaker", "DeleteTags"): delete_tags,

@@ -17,7 +17,9 @@ import httpcore
 
 from headrace.core.aws_buckets import explain_missing_bucket
 from headrace.core.telemetry import get_logger
+from headrace.platform.control.jumpstart.catalogue import Catalogue
 from headrace.platform.storage.object_storage import READY, DiskSpace, ObjectStorage
+from headrace.platform.storage.public_buckets import SIGNATURE_PARAMETERS, PublicBuckets
 from headrace.platform.storage.s3_signing import (
     S3Access,
     StorageMissing,
@@ -27,7 +29,16 @@ from headrace.platform.storage.s3_signing import (
     signed_headers,
 )
 from headrace.platform.storage.s3_upload import Upload, begun, open_upload, signed_payload_of
-from headrace.serving.http.asgi import Receive, Scope, Send, add_headers, content_length, headers_of, send_response
+from headrace.serving.http.asgi import (
+    ASGIApp,
+    Receive,
+    Scope,
+    Send,
+    add_headers,
+    content_length,
+    headers_of,
+    send_response,
+)
 from headrace.serving.http.body import ClientGone
 from headrace.serving.wire.aws.calls import render_error
 from headrace.serving.wire.aws.errors import AwsError
@@ -78,21 +89,22 @@ _NOT_RETURNED = frozenset(
     | {f"access-control-allow-{part}" for part in ("credentials", "headers", "methods", "origin")}
     | {name for name, _ in ISOLATION_HEADERS}
 )
-_SIGNATURE_PARAMETERS = (
-    *("x-amz-algorithm", "x-amz-credential", "x-amz-date", "x-amz-expires", "x-amz-signedheaders"),
-    *("x-amz-signature", "x-amz-security-token"),
-    *("awsaccesskeyid", "signature", "expires"),
-)
 _TIMEOUTS = {"connect": 10.0, "read": 300.0, "write": 300.0, "pool": 60.0}
 _MAX_CONNECTIONS = 256
 
 
 class S3Proxy:
     def __init__(
-        self, storage: ObjectStorage, *, disk: DiskSpace | None = None, now: Callable[[], float] = time.time
+        self,
+        storage: ObjectStorage,
+        *,
+        disk: DiskSpace | None = None,
+        public: PublicBuckets | None = None,
+        now: Callable[[], float] = time.time,
     ) -> None:
         """Create the application; without `disk` the storage's disk is not the platform's."""
         self._storage = storage
+        self._public = PublicBuckets(Catalogue()) if public is None else public
         self._disk = disk
         self._now = now
         self._pool = httpcore.AsyncConnectionPool(
@@ -103,12 +115,7 @@ class S3Proxy:
         send = add_headers(send, ISOLATION_HEADERS)
         request_id = secrets.token_hex(8).upper()
         try:
-            self._check_room(scope)
-            access = await self._storage.ready()
-            # The rest of the body is checked while it is forwarded, and its last part held back until it is right.
-            upload = await begun(open_upload(headers_of(scope), receive, signed_payload_of(scope)))
-            response = await self._pool.handle_async_request(self._request(scope, access, upload))
-            await self._check_bucket(scope, receive, access, response)
+            found, is_uploaded = await self._find(scope, receive)
         except ClientGone:
             return
         except AwsError as error:
@@ -122,10 +129,32 @@ class S3Proxy:
             message = "Object storage did not answer. Please reduce your request rate."
             await _refuse(scope, send, AwsError("SlowDown", message, status=503), request_id)
         else:
-            await _answer(response, receive, send, is_uploaded=upload.body is None or response.status < 300)
+            if isinstance(found, httpcore.Response):
+                await _answer(found, receive, send, is_uploaded=is_uploaded)
+            else:
+                await found(scope, receive, send)
+
+    async def _find(self, scope: Scope, receive: Receive) -> tuple[httpcore.Response | ASGIApp, bool]:
+        """Return the response of the storage, or of a public bucket of AWS, and whether the whole body was read."""
+        self._check_room(scope)
+        try:
+            access = await self._storage.ready()
+        except StorageMissing:
+            if (public := await self._public.find(scope)) is not None:
+                return public, True
+            raise
+        # The rest of the body is checked while it is forwarded, and its last part held back until it is right.
+        upload = await begun(open_upload(headers_of(scope), receive, signed_payload_of(scope)))
+        response = await self._pool.handle_async_request(self._request(scope, access, upload))
+        if response.status == HTTPStatus.NOT_FOUND and (public := await self._public.find(scope)) is not None:
+            await response.aclose()
+            return public, True
+        await self._check_bucket(scope, receive, access, response)
+        return response, upload.body is None or response.status < 300
 
     async def close(self) -> None:
         await self._pool.aclose()
+        await self._public.close()
 
     async def _check_bucket(
         self, scope: Scope, receive: Receive, access: S3Access, response: httpcore.Response
@@ -163,7 +192,7 @@ class S3Proxy:
         url = urlsplit(access.endpoint_url)
         headers = _forwarded(headers_of(scope), upload)
         path = canonical_path(url.path + scope["raw_path"].decode("latin-1"))
-        query = canonical_query(scope["query_string"].decode("latin-1"), without=_SIGNATURE_PARAMETERS)
+        query = canonical_query(scope["query_string"].decode("latin-1"), without=SIGNATURE_PARAMETERS)
         signed = signed_headers(
             access,
             method=scope["method"],

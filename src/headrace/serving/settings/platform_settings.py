@@ -129,6 +129,19 @@ class PlatformSettings:
     images: Path | None = setting(rules.path("a file"), None)  # noqa: RUF009 -- a field, as all others
     """TOML file with custom images, a command line per image name. Default: `images.toml` in `data_dir`, if present."""
 
+    jumpstart: Path | None = setting(rules.path("a file"), None)  # noqa: RUF009 -- a field, as all others
+    """
+    TOML file with models of JumpStart, which adds rows to the shipped catalogue and replaces them, see
+    [JumpStart](jumpstart.md). Default: `jumpstart.toml` in `data_dir`, if present.
+    """
+
+    public_buckets: str | None = setting(rules.text("aws, a folder or an http:// or https:// URL", "SOURCE"), None)
+    """
+    Where to read the buckets of AWS's examples (`sagemaker-example-files-*`, `jumpstart-*`, ...) if the platform has no
+    such object: `aws` (without credentials), a folder with a folder for each bucket, or the URL of a mirror with the
+    paths `/BUCKET/KEY`. Default: nowhere; the error says so.
+    """
+
     workers_per_gpu: int = setting(rules.integer(1, 64), 1)
     """
     Workers that may share a GPU of this machine, with `cluster` local. More than 1 divides the memory of the GPU

@@ -83,6 +83,7 @@ def select_dialect(
 
 _POOLING_BODIES: tuple[tuple[frozenset[str], Dialect], ...] = (
     (frozenset({"input"}), OpenAIEmbeddings()),
+    (frozenset({"text_inputs"}), Toolkit("jumpstart-embedding")),
     (frozenset({"query", "documents"}), Rerank()),
     (frozenset({"query", "texts"}), Tei("rerank")),
     (frozenset({"queries", "documents"}), Score()),

@@ -29,6 +29,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "up": Entry("headrace.tools.cli.up", "up", "Run a local SageMaker."),
         "status": Entry("headrace.tools.cli.status", "status", "Show the state of the platform, or wait for it."),
         "env": Entry("headrace.tools.cli.env", "env", "Point this shell at a platform."),
+        "jumpstart": Entry("headrace.tools.cli.jumpstart", "jumpstart", "List and add JumpStart's model ids."),
         "keys": Entry("headrace.tools.cli.store", "keys", "Create, list and delete access keys."),
         "backup": Entry("headrace.tools.cli.store", "backup", "Copy a platform's records and objects into a file."),
         "restore": Entry("headrace.tools.cli.store", "restore", "Restore a platform from a backup."),

@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 
 from headrace.platform.cloudwatch.api.context import CloudWatchCall
 from headrace.platform.cluster.platform_logs import PlatformLogs
+from headrace.platform.control.jumpstart.catalogue import Catalogue
 from headrace.platform.control.model.component import INFERENCE_COMPONENT
 from headrace.platform.control.model.definitions import ENDPOINT_CONFIG, MODEL
 from headrace.platform.control.model.endpoint import ENDPOINT
@@ -29,6 +30,7 @@ StatusT = TypeVar("StatusT")
 class CallContext(CloudWatchCall):
     logs: PlatformLogs
     own_images: Mapping[str, OwnImage] = field(default_factory=dict)
+    jumpstart: Catalogue = field(default_factory=Catalogue)
 
     def arn(self, kind: AnyKind, name: str) -> str:
         return arn_of(self.aws_scope, kind, name)

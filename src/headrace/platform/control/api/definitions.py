@@ -107,7 +107,22 @@ def _check_container(context: CallContext, container: Json) -> None:
         raise validation_error("The container has no Image. Name the image that serves the model.")
     if container.get("ModelDataUrl") and container.get("ModelDataSource"):
         raise validation_error("Both ModelDataUrl and ModelDataSource were given. Give one of them.")
+    _check_eula(context, container)
     image_profile(container, own_images=context.own_images, is_strict=context.is_strict)
+
+
+def _check_eula(context: CallContext, container: Json) -> None:
+    """Refuse a gated model of JumpStart whose licence was not accepted, in AWS's words."""
+    sources = [container.get("ModelDataSource") or {}, *(container.get("AdditionalModelDataSources") or [])]
+    for source in (holder.get("S3DataSource") or {} for holder in sources):
+        row = context.jumpstart.find_artifacts(source.get("S3Uri", ""))
+        if row is not None and row.gated and not (source.get("ModelAccessConfig") or {}).get("AcceptEula"):
+            raise validation_error(
+                "The AcceptEula value must be explicitly defined as True in order to accept the end-user license "
+                f'agreement (EULA) that this "{source["S3Uri"]}" model requires. You are responsible for reviewing and '
+                "complying with any applicable license terms and making sure they are acceptable for your use case "
+                "before downloading or using a model."
+            )
 
 
 def create_endpoint_config(context: CallContext, params: Json) -> Json:

@@ -318,7 +318,18 @@ def _group(context: CallContext, params: Json) -> GroupRecord:
 
 
 def _package(context: CallContext, name_or_arn: str) -> PackageRecord:
+    _check_subscription(context, name_or_arn)
     return context.get(MODEL_PACKAGE, context.name_of(MODEL_PACKAGE, name_or_arn))
+
+
+def _check_subscription(context: CallContext, package: str) -> None:
+    """Refuse a model of AWS Marketplace; the SDK tells a missing subscription by "not subscribed"."""
+    row = context.jumpstart.rows.get(package.rpartition("/")[2])
+    if row is not None and row.is_marketplace:
+        raise validation_error(
+            f"Caller is not subscribed to the Marketplace listing of {package}: Headrace serves no models that are "
+            f"sold on AWS Marketplace. `headrace jumpstart add {row.model_id} --model MODEL` names another one."
+        )
 
 
 def _group_summary(context: CallContext, record: GroupRecord | Unreadable) -> Json:

@@ -25,6 +25,7 @@ from headrace.platform.cluster.launcher import (
 )
 from headrace.platform.cluster.platform_logs import PlatformLogs
 from headrace.platform.cluster.worker_exit import exit_reason
+from headrace.platform.control.jumpstart.located import hints
 from headrace.platform.control.loops import store_access
 from headrace.platform.control.loops.adapter_loader import AdapterLoader
 from headrace.platform.control.model.component import ComponentRecord
@@ -266,7 +267,7 @@ class WorkerManager:
             log_tail = []
         failure = worker_failure(
             record,
-            why=why,
+            why=" ".join(filter(None, (why, *hints(record.status.notices)))),
             ended_in=ended_in or record.status.phase,
             lacks_room=lacks_room or bool(status.waiting),
             log_tail=log_tail,

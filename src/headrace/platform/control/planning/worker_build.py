@@ -6,9 +6,12 @@ from dataclasses import dataclass, field
 
 from headrace.platform.cluster.instance_types import HostShare, find_instance_type
 from headrace.platform.cluster.launcher import NO_GRANTS, ContainerImage, Grants, Limits, ResourceRequest, WorkerSpec
+from headrace.platform.control.jumpstart.catalogue import Catalogue
+from headrace.platform.control.jumpstart.located import located
 from headrace.platform.control.model.definitions import artifacts_of, container_of, image_profile
 from headrace.platform.control.model.images import ImageProfile, OwnImage, num_split_gpus, split_degree
 from headrace.platform.control.model.workload import Workload
+from headrace.serving.artifacts.sources import ArtifactSource
 
 _MIB = 1 << 20
 
@@ -25,6 +28,10 @@ class WorkerDefaults:
     """Variables that SageMaker sets in every container: AWS_REGION, ..."""
     grants: Grants = NO_GRANTS
     """Lets workers read their artifacts in object storage."""
+    jumpstart: Catalogue = field(default_factory=Catalogue)
+    """The models that stand for those in AWS's buckets of JumpStart."""
+    public_source: Callable[[ArtifactSource], ArtifactSource] = lambda source: source
+    """Returns where to read an artifact in a public bucket of AWS; any other one as it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,13 +51,13 @@ def build_worker(
     Raises `AwsError`: in strict mode, when the image is not known.
     """
     assert workload.model is not None
-    container = container_of(workload.model)
+    container, hints = located(container_of(workload.model), defaults.jumpstart)
     image = image_profile(container, own_images=defaults.own_images, is_strict=defaults.is_strict)
     share = defaults.share_of(workload.instance_type)
     resources = resources_of(workload, share)
     spec = WorkerSpec(
         name=name,
-        artifacts=artifacts_of(container),
+        artifacts=tuple(map(defaults.public_source, artifacts_of(container))),
         environment={**defaults.environment, **image.environment},
         family=image.family,
         options=image.options,
@@ -65,7 +72,7 @@ def build_worker(
         revision=revision,
     )
     idle = _idle_gpus(workload, image, share)
-    notices = [*image.notices, *share.notices, *([idle] if idle else []), *workload.notices]
+    notices = [*hints, *image.notices, *share.notices, *([idle] if idle else []), *workload.notices]
     if image.command and resources.is_asked:
         notices.append(
             "The memory of an own image's command is not bounded without a delegated control group; it finds its "

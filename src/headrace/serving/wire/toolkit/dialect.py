@@ -27,6 +27,7 @@ from headrace.serving.wire.pooled import WholeReply
 from headrace.serving.wire.tgi.dialect import GenerateParameters, Tgi, sampling_params
 from headrace.serving.wire.tgi.reply import TgiReply
 from headrace.serving.wire.toolkit import encoders
+from headrace.serving.wire.toolkit.jumpstart import parse_embedding
 from headrace.serving.wire.torchserve.dialect import render_error as render_java_error
 
 _TGI = Tgi(version="1.0")
@@ -195,13 +196,17 @@ def render_error(error: HeadraceError) -> ErrorReply:
     return ErrorReply(status=_STATUS, body=body, headers=())
 
 
-PipelineTask = Literal["text-generation", "text-classification", "feature-extraction"]
-"""The tasks of Headrace's engine; the others run in transformers (`headrace_handler.contracts.sagemaker`)."""
+PipelineTask = Literal["text-generation", "text-classification", "feature-extraction", "jumpstart-embedding"]
+"""
+The tasks of Headrace's engine; the others run in transformers (`headrace_handler.contracts.sagemaker`). The last one is
+none of the toolkit's: JumpStart's embedding models run in its image with a schema of their own.
+"""
 
 _PARSERS = {
     "text-generation": parse_generation,
     "text-classification": encoders.parse_classification,
     "feature-extraction": encoders.parse_features,
+    "jumpstart-embedding": parse_embedding,
 }
 
 
