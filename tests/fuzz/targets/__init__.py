@@ -12,6 +12,7 @@ from tests.fuzz.targets import (
     plans,
     text_files,
     tokenizers,
+    transform,
 )
 
 TARGETS: dict[str, Target] = {
@@ -27,6 +28,7 @@ TARGETS: dict[str, Target] = {
         plans,
         text_files,
         client_data,
+        transform,
     )
     for target in module.TARGETS
 }

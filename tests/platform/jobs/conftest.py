@@ -38,6 +38,7 @@ class Scene:
     platform: Platform = field(init=False)
     client: Any = field(init=False)
     loop: asyncio.AbstractEventLoop = field(init=False)
+    gateway: Gateway = field(init=False)
     num_starts: int = 0
     """Processes of the platform that have run jobs."""
     _killed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -48,7 +49,7 @@ class Scene:
         self.worker.script = self._answer
         await self.worker.start()
         machine.url = self.worker.url
-        gateway = Gateway(store, GatewayConfig(account=AWS_SCOPE.account, region=AWS_SCOPE.region))
+        gateway = self.gateway = Gateway(store, GatewayConfig(account=AWS_SCOPE.account, region=AWS_SCOPE.region))
         await gateway.start()
         try:
             while True:

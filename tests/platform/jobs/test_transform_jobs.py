@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from headrace.platform.control.loops.scraper import series_of
 from headrace.platform.control.model.endpoint import JOB_ENDPOINT
 from headrace.platform.control.model.worker import WORKER
 from headrace.platform.jobs import transform_jobs
@@ -73,6 +74,10 @@ def test_its_workers_are_no_endpoint_and_have_its_environment_and_its_log(scene:
     streams = logs.describe_log_streams(logGroupName="/aws/sagemaker/TransformJobs", logStreamNamePrefix="job/")
     (stream,) = streams["logStreams"]
     assert stream["logStreamName"].startswith("job/i-")
+    (record,) = scene.platform.store.list(WORKER)
+    instance = stream["logStreamName"].rpartition("-")[0]
+    assert series_of(record.spec) == ("/aws/sagemaker/TransformJobs", (("Host", instance),))
+    assert scene.gateway.routes == {}, "lists of models and metrics of endpoints do not have it"
     assert scene.client.describe_transform_job(TransformJobName="job")["TransformJobStatus"] == "InProgress"
     scene.loop.call_soon_threadsafe(may_answer.set)
     scene.ended("job")

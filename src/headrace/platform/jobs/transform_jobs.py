@@ -39,12 +39,14 @@ from headrace.platform.gateway.service import InvocationService
 from headrace.platform.jobs.inputs import InputFile, Objects, find_inputs
 from headrace.platform.jobs.splitting import InputBroken
 from headrace.platform.jobs.spool import JobFolder
-from headrace.platform.jobs.transform_run import TransformRun
+from headrace.platform.jobs.transform_run import BUSY_LIMIT_S, TransformRun
 from headrace.platform.state.records import Conflict, Fenced, Record
+from headrace.platform.state.routes import Replica
 from headrace.platform.state.selection import Selection
 from headrace.platform.state.store import Store
 from headrace.serving.http.client import ClientRequest, send_once
 from headrace.serving.http.client_connection import NoResponse, ResponseBroken, ResponseTooLarge
+from headrace.serving.wire.aws.errors import AwsError
 
 SWEEP_S: Final = 60.0
 """Seconds between two passes over all jobs; between them only new ones and those that run are read."""
@@ -54,6 +56,8 @@ MAX_ENDED_JOBS: Final = 5000
 """Ended jobs that are kept; AWS has no operation that deletes one."""
 MAX_REASON_CHARACTERS: Final = 1024
 _PARAMETERS_TIMEOUT_S: Final = 5.0
+_MAX_ASKED: Final = 3
+_REPLICA_POLL_S: Final = 0.1
 _MAX_PARAMETERS_BYTES: Final = 64 * 1024
 _INTERNAL_ERROR: Final = "InternalServerError: We encountered an internal error. Please try again."
 
@@ -244,19 +248,32 @@ class TransformJobs:
         return parameters
 
     async def _ask(self, endpoint: str) -> Any:
-        """Return what a worker answers to `/execution-parameters`; None if it does not."""
-        route = await self.service.forwarder.route(endpoint)
-        replica = next((replica for variant in route.variants for replica in replicas_of(variant)), None)
-        if replica is None:
-            return None
-        headers = (("Authorization", f"Bearer {replica.token}"),) if replica.token else ()
-        request = ClientRequest(method="GET", path="/execution-parameters", headers=headers)
-        try:
-            async with asyncio.timeout(_PARAMETERS_TIMEOUT_S), send_once(replica.url, request) as response:
-                page = await response.read(_MAX_PARAMETERS_BYTES)
-                return json.loads(page) if response.status == 200 else None
-        except (NoResponse, ResponseBroken, ResponseTooLarge, TimeoutError, ValueError, RecursionError):
-            return None
+        """Return what a worker answers to `/execution-parameters`; None if it has no such page, or does not answer."""
+        for _ in range(_MAX_ASKED):
+            replica = await self._replica(endpoint)
+            headers = (("Authorization", f"Bearer {replica.token}"),) if replica.token else ()
+            request = ClientRequest(method="GET", path="/execution-parameters", headers=headers)
+            try:
+                async with asyncio.timeout(_PARAMETERS_TIMEOUT_S), send_once(replica.url, request) as response:
+                    page = await response.read(_MAX_PARAMETERS_BYTES)
+                    return json.loads(page) if response.status == 200 else None
+            except (NoResponse, ResponseBroken, TimeoutError):
+                await asyncio.sleep(_REPLICA_POLL_S)
+            except (ResponseTooLarge, ValueError, RecursionError):
+                return None
+        return None
+
+    async def _replica(self, endpoint: str) -> Replica:
+        """Return a worker of a job; wait for it, as workers start again with the platform."""
+        deadline_s = time.monotonic() + BUSY_LIMIT_S
+        while time.monotonic() < deadline_s:
+            with suppress(AwsError):
+                route = await self.service.forwarder.route(endpoint)
+                for variant in route.variants:
+                    for replica in replicas_of(variant):
+                        return replica
+            await asyncio.sleep(_REPLICA_POLL_S)
+        raise _JobFailed("AlgorithmError: the job has no worker that answers.")
 
     async def _end(self, job: TransformJobRecord, state: JobState, reason: str = "") -> None:
         reason = reason if len(reason) <= MAX_REASON_CHARACTERS else f"{reason[: MAX_REASON_CHARACTERS - 3]}..."

@@ -32,8 +32,8 @@ from headrace.serving.wire.aws.errors import AwsError
 
 BUSY_PAUSE_S: Final = 0.5
 """Pause before a request is sent again."""
-BUSY_LIMIT_S: Final = 900.0
-"""Longest time without a worker that takes a request; AWS's jobs end then, too."""
+BUSY_LIMIT_S: Final = 1800.0
+"""Longest time without a worker that takes a request: longer than a worker may take to fetch its files and start."""
 MAX_OPEN_FILES: Final = 64
 """Objects whose requests are in flight, or whose output is being stored."""
 _MAX_SAID: Final = 300
