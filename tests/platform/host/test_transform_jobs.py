@@ -55,6 +55,8 @@ def test_a_job_outlives_two_kills_of_the_platform(tmp_path: Path, smollm2_path: 
         until(lambda: "TransformEndTime" in client.describe_transform_job(TransformJobName="job"), "its end")
         found = client.describe_transform_job(TransformJobName="job")
         assert found["TransformJobStatus"] == "Completed", found
+        listed = running.headrace("ls")
+        assert [line.split()[:2] for line in listed.stdout.splitlines()[-1:]] == [["job", "Completed"]], listed
         answers = []
         for key in ("out/many.jsonl.out", "out/sub/few.jsonl.out"):
             with running.client("s3").get_object(Bucket="batch", Key=key)["Body"] as body:

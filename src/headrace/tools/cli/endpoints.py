@@ -18,6 +18,7 @@ _NOTE = "Note: "
 _CAUSE = " Reason: "
 _LOG = "\nIts log ("
 _LOG_TAIL = " ends with:\n"
+_NUM_JOBS = 10
 _HEADS = ("COMPONENT", "STATUS", "COPIES", "ENDPOINT", "VARIANT", "AGE")
 _FACTS_OF_HOSTED = ("status", "reason", "model", "copies", "needs", "base", "adapter")
 """Facts about a component in the description of its endpoint."""
@@ -35,12 +36,14 @@ def list_endpoints(*, url: str | None, as_json: bool) -> None:
     """
     List endpoints: name, status, workers and age.
 
-    A second table lists inference components: status, current and desired copies, endpoint, variant and age.
+    A second table lists inference components: status, current and desired copies, endpoint, variant and age; a third
+    one the newest batch transform jobs.
     """
     with opened_platform(url) as platform:
         names = [entry["EndpointName"] for entry in platform.listed("list_endpoints", "Endpoints")]
         endpoints = [endpoint for name in names if (endpoint := platform.endpoint(name)) is not None]
         components = platform.components()
+        jobs = [] if as_json else platform.sagemaker.list_transform_jobs(MaxResults=_NUM_JOBS)["TransformJobSummaries"]
     if as_json:
         click.echo(json.dumps([_whole(endpoint, components) for endpoint in endpoints], default=str))
     elif not endpoints:
@@ -49,6 +52,8 @@ def list_endpoints(*, url: str | None, as_json: bool) -> None:
         click.echo(table([("NAME", "STATUS", "WORKERS", "AGE"), *map(_row, endpoints)]))
         if components:
             click.echo("\n" + table([_HEADS, *map(_component_row, components)]))
+    if jobs:
+        click.echo("\n" + table([("TRANSFORM JOB", "STATUS", "AGE"), *map(_job_row, jobs)]))
 
 
 @click.command(cls=HelpfulCommand, examples="headrace describe smollm2\nheadrace describe smollm2 --json")
@@ -89,6 +94,10 @@ def _row(endpoint: Mapping[str, Any]) -> tuple[str, ...]:
         f"{current}/{desired}" + (" instances" if all(_unit(variant) == "instances" for variant in variants) else ""),
         age(endpoint["CreationTime"], datetime.now(UTC)),
     )
+
+
+def _job_row(job: Mapping[str, Any]) -> tuple[str, ...]:
+    return job["TransformJobName"], job["TransformJobStatus"], age(job["CreationTime"], datetime.now(UTC))
 
 
 def _endpoint_rows(endpoint: Mapping[str, Any], components: Sequence[Mapping[str, Any]]) -> list[tuple[str, object]]:
