@@ -1,4 +1,4 @@
-"""What a batch transform job reads: objects of several formats, manifests, answers of models, and paths in records."""
+"""Input of batch transform jobs: objects of several formats, manifests, answers of models, and paths in records."""
 
 import gzip
 import json
