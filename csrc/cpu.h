@@ -1,12 +1,23 @@
 // What the CPU and its operating system can run. Shared by `dispatch.cpp` and, at build time, `detect_isa.cpp`.
 #pragma once
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 namespace headrace {
 
 #if defined(__x86_64__)
 // __builtin_cpu_supports asks CPUID and, for the wide registers, whether the operating system saves them (XCR0).
 inline bool has_avx2() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+}
+
+// Not all versions of GCC and Clang that compile this know the name of AVX-VNNI.
+inline bool has_avx_vnni() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  if (!has_avx2() || !__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || eax < 1) return false;
+  return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && (eax & 1u << 4);
 }
 
 inline bool has_avx512() {
@@ -23,6 +34,7 @@ inline const char* best_isa() {
 #if defined(__x86_64__)
   if (has_avx512_bf16()) return "avx512_bf16";
   if (has_avx512()) return "avx512";
+  if (has_avx_vnni()) return "avx_vnni";
   if (has_avx2()) return "avx2";
 #endif
   return "portable";

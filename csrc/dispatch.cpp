@@ -23,8 +23,14 @@ const std::vector<Variant>& variants() {
 #if defined(HEADRACE_HAS_avx512)
       {"avx512", has_avx512(), avx512::kernels},
 #endif
+#if defined(HEADRACE_HAS_avx_vnni)
+      {"avx_vnni", has_avx_vnni(), avx_vnni::kernels},
+#endif
 #if defined(HEADRACE_HAS_avx2)
       {"avx2", has_avx2(), avx2::kernels},
+#endif
+#if defined(HEADRACE_HAS_avx_vnni_evex)
+      {"avx_vnni_evex", has_avx512(), avx_vnni_evex::kernels},
 #endif
       {"portable", true, portable::kernels},
   };
@@ -60,6 +66,7 @@ std::vector<std::string> cpu_features() {
   if (__builtin_cpu_supports("avx2")) names.push_back("avx2");
   if (__builtin_cpu_supports("fma")) names.push_back("fma");
   if (__builtin_cpu_supports("f16c")) names.push_back("f16c");
+  if (has_avx_vnni()) names.push_back("avx_vnni");
   if (__builtin_cpu_supports("avx512f")) names.push_back("avx512f");
   if (__builtin_cpu_supports("avx512bw")) names.push_back("avx512bw");
   if (__builtin_cpu_supports("avx512dq")) names.push_back("avx512dq");

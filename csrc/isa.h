@@ -15,6 +15,12 @@ extern const Kernels kernels;
 namespace avx2 {
 extern const Kernels kernels;
 }
+namespace avx_vnni {
+extern const Kernels kernels;
+}
+namespace avx_vnni_evex {
+extern const Kernels kernels;
+}
 namespace avx512 {
 extern const Kernels kernels;
 }
@@ -26,7 +32,7 @@ extern const Kernels kernels;
 // Names of the isa_*.cpp that this build compiled (CMake: HEADRACE_KERNELS), best first.
 std::vector<std::string> built_isas();
 
-// Names of the ISAs that this CPU (and its operating system) can run, best first: avx512, avx2, portable.
+// Names of the ISAs that this CPU (and its operating system) can run, best first, e.g. avx512, avx2, portable.
 std::vector<std::string> available_isas();
 
 // Instruction sets that matter for the choice, as the CPU reports them, e.g. "avx512_vnni".

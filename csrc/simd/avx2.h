@@ -1,23 +1,28 @@
-// AVX2 + FMA + F16C primitives. Included inside the namespace of one ISA; avx512.h documents them.
+// AVX2 + FMA + F16C primitives, with the products of AVX-VNNI where HEADRACE_VNNI is the prefix of their encoding.
+// Included inside the namespace of one ISA; avx512.h documents them.
 #pragma once
 
 constexpr int W = 8;
-constexpr int kRowsInt = 3;
-constexpr int kRowsNibbles = 4;
 constexpr int kRowsTwoTerms = 2;
 constexpr int kRowsBf16 = 6;
 constexpr int kBf16Parts = 2;
 constexpr int kRowsAttention = 4;
 constexpr int kWideAttentionRows = 2;
+#ifdef HEADRACE_VNNI
+constexpr int kRowsInt = 6;
+constexpr int kRowsNibbles = 5;
+constexpr int kW8Bias = -128;
+constexpr int kW4SumBits = 32;
+#else
+constexpr int kRowsInt = 3;
+constexpr int kRowsNibbles = 4;
 constexpr int kW8Bias = 0;  // dot_w8 is signed here
 constexpr int kW4SumBits = 16;
+#endif
 
 using vf = __m256;
 using vi = __m256i;
 using vmask = __m256;
-struct w8_t {
-  vi weight, magnitude;
-};
 
 INLINE vf zero_f() { return _mm256_setzero_ps(); }
 INLINE vf set_f(float x) { return _mm256_set1_ps(x); }
@@ -111,8 +116,31 @@ INLINE vi add_s32(vi acc, vi x) {
   asm("vpaddd %1, %0, %0" : "+x"(acc) : "x"(x));
   return acc;
 }
+#ifdef HEADRACE_VNNI
+using w8_t = vi;
+INLINE vi dot_unsigned(vi acc, vi w, vi b) {
+  asm(HEADRACE_VNNI " vpdpbusd %2, %1, %0" : "+x"(acc) : "x"(w), "x"(b));
+  return acc;
+}
+INLINE w8_t load_w8(const uint8_t* p) { return load_i(p); }
+INLINE w8_t signed_w8(vi a) { return _mm256_xor_si256(a, _mm256_set1_epi8(-128)); }
+INLINE vi dot_w8(vi acc, w8_t w, vi b) { return dot_unsigned(acc, w, b); }
+INLINE vi mul_w4(vi w, vi b) { return dot_unsigned(zero_i(), w, b); }
+INLINE vi dot_w4(vi acc, vi w, vi b) { return dot_unsigned(acc, w, b); }
+INLINE vi widen_w4(vi sums) { return sums; }
+INLINE vi dot_s16(vi acc, vi w, vi b) {
+  asm(HEADRACE_VNNI " vpdpwssd %2, %1, %0" : "+x"(acc) : "x"(w), "x"(b));
+  return acc;
+}
+INLINE vi sum_factor(vi pairs, int half) {
+  return half ? _mm256_srli_epi32(pairs, 16) : _mm256_and_si256(pairs, _mm256_set1_epi32(0xffff));
+}
+#else
+struct w8_t {
+  vi weight, magnitude;
+};
 INLINE vi sum_pairs(vi products16) { return _mm256_madd_epi16(products16, _mm256_set1_epi16(1)); }
-// Exact: |w| <= 127 and |b| <= 127, so two products fit in 16 bits.
+// Exact: |w| <= 128 and |b| <= 127, so two products fit in 16 bits.
 INLINE w8_t signed_w8(vi a) { return {a, _mm256_abs_epi8(a)}; }
 INLINE w8_t load_w8(const uint8_t* p) { return signed_w8(_mm256_xor_si256(load_i(p), _mm256_set1_epi8(-128))); }
 INLINE vi dot_w8(vi acc, w8_t w, vi b) {
@@ -121,18 +149,19 @@ INLINE vi dot_w8(vi acc, w8_t w, vi b) {
 INLINE vi mul_w4(vi w, vi b) { return _mm256_maddubs_epi16(w, b); }
 INLINE vi dot_w4(vi acc, vi w, vi b) { return add_s16(acc, mul_w4(w, b)); }
 INLINE vi widen_w4(vi sums) { return sum_pairs(sums); }
+INLINE vi dot_s16(vi acc, vi w, vi b) { return add_s32(acc, _mm256_madd_epi16(w, b)); }
+INLINE vi sum_factor(vi pairs, int half) {
+  const __m128i first = _mm_setr_epi8(0, 1, 0, 1, 4, 5, 4, 5, 8, 9, 8, 9, 12, 13, 12, 13);
+  const __m128i places = half ? _mm_add_epi8(first, _mm_set1_epi8(2)) : first;
+  return _mm256_shuffle_epi8(pairs, _mm256_broadcastsi128_si256(places));
+}
+#endif
 INLINE vi low_nibbles(vi a) { return _mm256_and_si256(a, _mm256_set1_epi8(15)); }
 INLINE vi high_nibbles(vi a) { return _mm256_and_si256(_mm256_srli_epi16(a, 4), _mm256_set1_epi8(15)); }
 // Bytes of a table of 16 at the indices in `nibbles`.
 INLINE vi look_up(vi nibbles, const uint8_t* table) {
   const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(table));
   return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(half), nibbles);
-}
-INLINE vi dot_s16(vi acc, vi w, vi b) { return add_s32(acc, _mm256_madd_epi16(w, b)); }
-INLINE vi sum_factor(vi pairs, int half) {
-  const __m128i first = _mm_setr_epi8(0, 1, 0, 1, 4, 5, 4, 5, 8, 9, 8, 9, 12, 13, 12, 13);
-  const __m128i places = half ? _mm_add_epi8(first, _mm_set1_epi8(2)) : first;
-  return _mm256_shuffle_epi8(pairs, _mm256_broadcastsi128_si256(places));
 }
 
 INLINE vi bf16_part(vi pairs, int part) {

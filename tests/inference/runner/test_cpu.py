@@ -1,11 +1,19 @@
 """Threads of a step: physical cores, within what the container may use; why kernels were chosen."""
 
 import os
+import platform
+import re
+import shutil
+import subprocess
+from collections import Counter
+from pathlib import Path
 
 import pytest
 
+from headrace import _native
 from headrace.inference.runner.cpu import _mismatch, _reason, default_threads
 
+VNNI_OBJECTS = sorted(Path(__file__).parents[3].glob("build/*/CMakeFiles/_native.dir/csrc/isa_avx_vnni*.o"))
 CPUS = sorted(os.sched_getaffinity(0))
 
 
@@ -54,3 +62,26 @@ def test_a_build_of_another_cpu_is_named():
 def test_the_reason_for_portable_kernels_is_that_of_the_architecture():
     assert "aarch64" in _reason("portable", "aarch64")
     assert "AVX2" in _reason("portable", "x86_64")
+    assert "AVX-VNNI" in _reason("avx_vnni", "x86_64")
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="names of x86-64")
+def test_features_are_those_that_the_kernel_lists():
+    flags = set(re.findall(r"\w+", Path("/proc/cpuinfo").read_text()))
+    assert set(_native.cpu_features()) <= flags
+    assert ("avx_vnni" in _native.cpu_features()) == ("avx_vnni" in flags)
+
+
+@pytest.mark.skipif(
+    len(VNNI_OBJECTS) < 2 or not shutil.which("objdump"), reason="needs objdump and the objects of a build"
+)
+def test_kernels_of_avx_vnni_differ_from_those_that_tests_run_in_the_encoding_only():
+    """The CPUs of the tests need not know the encoding of AVX-VNNI (VEX): its twin has that of AVX-512 (EVEX)."""
+    listings = {}
+    for path in VNNI_OBJECTS:
+        command = ["objdump", "-d", "--no-show-raw-insn", path]
+        listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        listings[path.name] = Counter(re.findall(r"(?:\{vex\} )?vpdp\w+ +%\w{3}|%zmm", listing))
+    vex, evex = (listings[f"isa_avx_vnni{suffix}.cpp.o"] for suffix in ("", "_evex"))
+    assert {name.partition("%")[0].strip() for name in vex} == {"{vex} vpdpbusd", "{vex} vpdpwssd"}
+    assert vex == {f"{{vex}} {name}": count for name, count in evex.items()}

@@ -36,6 +36,9 @@ TOLERANCES = {"bf16": 0.015, "w8a16": 0.02, "w8a8": 0.04, "w4a16": 0.2, "w4a8": 
 BLOCKS = [7, 3, 11, 2, 30, 31, 5, 6, 9, 20]
 
 
+LATENT = "latent attention of odd sizes, whose queries grow"
+
+
 def prompt(spec, length, seed=0):
     return np.random.default_rng(seed).integers(0, spec.vocab_size, length).tolist()
 
@@ -334,9 +337,21 @@ def test_the_report_names_the_best_isa():
     assert report.threads >= 1
 
 
+@pytest.mark.skipif(not {"avx2", "avx_vnni_evex"} <= set(ISAS), reason="only CPUs with AVX-512 run both")
+@pytest.mark.parametrize(("name", "dtype"), [("llama", "w8a8"), (LATENT, "w4a8"), (LATENT, "w8a16")])
+def test_products_of_vnni_change_no_bit_of_avx2(name, dtype, tmp_path):
+    spec, weights = SPECS[name], random_weights(SPECS[name])
+    step = make_step((prompt(spec, 70), 0, BLOCKS[:3]), (prompt(spec, 1), 0, BLOCKS[3:4]), all_rows=True)
+    logits = [
+        load(spec, weights, tmp_path, dtype=dtype, kv_dtype="int8", isa=isa).logits(step)
+        for isa in ("avx2", "avx_vnni_evex")
+    ]
+    np.testing.assert_array_equal(*logits)
+
+
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="other CPUs have only portable kernels")
 def test_the_tests_compare_the_kernels_of_all_cpus():
-    assert set(_native.built_isas()) == {"avx512_bf16", "avx512", "avx2", "portable"}
+    assert set(_native.built_isas()) == {"avx512_bf16", "avx512", "avx_vnni", "avx2", "avx_vnni_evex", "portable"}
 
 
 def test_the_runner_reports_the_loaded_model(tmp_path):

@@ -67,14 +67,18 @@ def _mismatch(best: str, built: list[str]) -> str:
     return f"this copy was compiled on another CPU, for {' and '.join(built)}; this CPU can run {best}"
 
 
+_REASONS = {
+    "avx_vnni": "the CPU has AVX2 with AVX-VNNI, but not AVX-512 with VNNI",
+    "avx2": "the CPU has AVX2, FMA and F16C, but no VNNI; w4a8 is its fastest format at every batch size",
+}
+
+
 def _reason(isa: str, machine: str) -> str:
     if isa == "avx512":
         bf16 = "native" if _native.has_native_bf16(isa) else "emulated (no AVX512_BF16)"
         return f"the CPU has AVX-512 with VNNI; bf16 products are {bf16}"
-    if isa == "avx2":
-        return (
-            "the CPU has AVX2, FMA and F16C, but not AVX-512 with VNNI; w4a8 is its fastest format at every batch size"
-        )
+    if isa in _REASONS:
+        return _REASONS[isa]
     if machine.lower() not in {"x86_64", "amd64"}:
         return f"there are no special kernels for {machine}"
     return "the CPU has neither AVX-512 with VNNI nor AVX2 with FMA and F16C"
