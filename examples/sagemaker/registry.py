@@ -1,5 +1,5 @@
 """
-Use the SageMaker SDK with Headrace: register a model as a version of a model package group, approve and deploy it.
+Use the SageMaker SDK with Headrace: register a model as a version of a group, approve it, and deploy it serverless.
 
     headrace up &                      # in one terminal
     eval "$(headrace env)"             # in this one
@@ -11,6 +11,7 @@ Only the model's name is specific to Headrace.
 
 import sagemaker
 from sagemaker.huggingface import HuggingFaceModel, get_huggingface_llm_image_uri
+from sagemaker.serverless import ServerlessInferenceConfig
 
 GROUP = sagemaker.utils.name_from_base("smollm2-registry")
 
@@ -33,7 +34,8 @@ client = session.sagemaker_client
 client.update_model_package(
     ModelPackageArn=package.model_package_arn, ModelApprovalStatus="Approved", ApprovalDescription="It answers well."
 )
-package.deploy(initial_instance_count=1, instance_type="ml.g5.2xlarge", endpoint_name=GROUP)
+serverless = ServerlessInferenceConfig(memory_size_in_mb=2048, max_concurrency=4)
+package.deploy(serverless_inference_config=serverless, endpoint_name=GROUP)
 
 predictor = sagemaker.Predictor(
     endpoint_name=GROUP,

@@ -31,6 +31,8 @@ from tests.platform.control.support import AWS_SCOPE, ListedLogs
 
 START_S = 1_700_000_040.0
 RESOURCE = "endpoint/e/variant/a"
+IDLE_S = 300.0
+"""Idle time of serverless variants."""
 IDENTITY = {"ServiceNamespace": "sagemaker", "ResourceId": RESOURCE, "ScalableDimension": VARIANT_DIMENSION}
 DIMENSIONS = (("EndpointName", "e"), ("VariantName", "a"))
 CONCURRENCY = Metric(namespace="AWS/SageMaker", name="ConcurrentRequestsPerModel", dimensions=DIMENSIONS)
@@ -45,6 +47,8 @@ class World:
     endpoint: str = "e"
     variant: str = "a"
     now_s: float = START_S
+    serverless: dict[str, int] | None = None
+    """The `ServerlessConfig` of the variant, instead of instances."""
     room: int = 1000
     """Workers that find a place."""
     load: Callable[[int], float | None] = lambda _serving: None
@@ -61,13 +65,16 @@ class World:
     def __post_init__(self) -> None:
         self.store = open_store("sqlite://", now_s=lambda: self.now_s)
         self.store.subscribe(self._note_change)
-        self.scaler = Autoscaler(store=self.store, series=self.series, aws_scope=AWS_SCOPE, clock=lambda: self.now_s)
-        variant = {
-            "VariantName": self.variant,
-            "ModelName": "m",
-            "InstanceType": "ml.m5.large",
-            "InitialInstanceCount": self.count,
-        }
+        self.scaler = Autoscaler(
+            store=self.store,
+            series=self.series,
+            aws_scope=AWS_SCOPE,
+            serverless_idle_s=IDLE_S,
+            clock=lambda: self.now_s,
+        )
+        instances = {"InstanceType": "ml.m5.large", "InitialInstanceCount": self.count}
+        kind = instances if self.serverless is None else {"ServerlessConfig": self.serverless}
+        variant = {"VariantName": self.variant, "ModelName": "m", **kind}
         config = {"EndpointConfigName": "c", "ProductionVariants": [variant]}
         revision = EndpointRevision(number=1, config=config, models={"m": {}})
         self.store.create(ENDPOINT, self.endpoint, spec=EndpointSpec(generation=1, revision=revision))

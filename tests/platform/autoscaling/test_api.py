@@ -82,7 +82,7 @@ def test_a_target_is_registered_changed_described_and_deregistered(client: Any) 
         ({"ServiceNamespace": "ecs"}, "Unsupported service namespace, resource type or scalable dimension"),
         (
             {"ScalableDimension": "sagemaker:variant:DesiredProvisionedConcurrency"},
-            "serverless variant is one worker",
+            "serverless variant has at most one worker",
         ),
         (
             {

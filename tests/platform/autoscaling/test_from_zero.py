@@ -6,12 +6,15 @@ from typing import Any
 import pytest
 
 from headrace.platform.autoscaling.api.requests import read_key
+from headrace.platform.autoscaling.loops.waker import Waker
 from headrace.platform.autoscaling.records.capacity import write_capacity
 from headrace.platform.cloudwatch.alarms.records import ALARM
 from headrace.platform.cloudwatch.metrics.metric import Metric
+from headrace.platform.state.routes import WakeTarget
+from headrace.serving.wire.aws.errors import AwsError
 from tests.platform.control.support import AWS_SCOPE
 
-from .support import IDENTITY, World
+from .support import IDENTITY, IDLE_S, World
 from .test_autoscaler import TRACKING, alarm, steps
 
 ENDPOINT = (("EndpointName", "e"),)
@@ -174,3 +177,44 @@ def test_deregistering_removes_a_policys_alarms_but_not_a_users_own(world: World
     assert (left.name, left.spec.alarm_actions) == ("mine", [])
     world.pass_time(600)
     assert world.capacities == [1]
+
+
+SERVERLESS = {"MemorySizeInMB": 2048, "MaxConcurrency": 5}
+
+
+def test_an_idle_serverless_variant_goes_to_zero_and_comes_back_with_a_request() -> None:
+    world = World(serverless=SERVERLESS)
+    world.pass_time(IDLE_S - 10)
+    world.series.put(world.metric("Invocations"), 1.0, now_s=world.now_s)  # a short request, which no sample has seen
+    world.pass_time(IDLE_S - 10)
+    world.load = lambda _serving: 1.0
+    world.pass_time(2 * IDLE_S)  # a long request, which has not ended
+    assert set(world.capacities) == {1}
+    world.load = lambda _serving: 0.0
+    world.pass_time(IDLE_S + 30)
+    assert world.capacities == [1, 0]
+    assert world.scaler.run_pass() is None, "nothing to watch"
+    waker = Waker(world.store, aws_scope=AWS_SCOPE, clock=lambda: world.now_s)
+    waker.wake(WakeTarget(endpoint=world.endpoint, variant=world.variant))
+    waker.close()
+    world.pass_time(20)
+    assert world.capacities == [1, 0, 1]
+    assert world.scaler.run_pass() is not None
+    world.close()
+
+
+@pytest.mark.parametrize(
+    ("serverless", "idle_s"),
+    [(None, IDLE_S), ({**SERVERLESS, "ProvisionedConcurrency": 1}, IDLE_S), (SERVERLESS, 0.0)],
+    ids=["instances", "provisioned", "never"],
+)
+def test_what_is_not_to_sleep_stays(serverless: dict[str, int] | None, idle_s: float) -> None:
+    world = World(serverless=serverless)
+    world.scaler.serverless_idle_s = idle_s
+    world.pass_time(3 * IDLE_S)
+    assert world.capacities == [1]
+    if serverless:
+        with pytest.raises(AwsError, match="is serverless and has no instances to scale"):
+            world.register()
+    assert world.scaler.run_pass() is None
+    world.close()

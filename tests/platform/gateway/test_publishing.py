@@ -118,6 +118,11 @@ def test_a_held_request_publishes_its_hold_time() -> None:
     found = published(record(held_s=0.25))
     assert found["HeldRequests", "ep"].total == 1
     assert found["HoldTime", "ep"].total == pytest.approx(250_000)
+    assert ("ModelSetupTime", "ep") not in found
+    serverless = route(replace(variant("v", ["a"]), max_concurrency=2))
+    setup = published(record(held_s=0.25), record(), to=serverless)["ModelSetupTime", "ep"]
+    assert (setup.count, setup.unit) == (1, "Microseconds")
+    assert setup.total == pytest.approx(250_000)
 
 
 def test_a_request_without_capacity_counts_as_a_failure_of_its_target() -> None:

@@ -5,6 +5,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from botocore.exceptions import ClientError
@@ -151,6 +152,28 @@ def test_requests_above_the_limit_are_throttled_with_a_retry_after(sleepy, waker
             assert refused.headers["retry-after"] == "1"
         wake(sleepy, waker)
         assert {future.result(WAIT_S).status_code for future in asking} == {200}
+
+
+def test_requests_above_the_concurrency_of_a_serverless_variant_are_throttled(sleepy, waker):
+    """Requests that are held count too; those that have ended do not, and neither do those that ask for no work."""
+    serverless = replace(asleep(), max_concurrency=3)
+    sleepy.put(route(serverless))
+    with ThreadPoolExecutor(3) as pool:
+        asking = [pool.submit(sleepy.client.post, PATHS[0], content=b"x") for _ in range(3)]
+        sleepy.until(lambda: sleepy.gateway.held == {"ep": 3}, "all are held")
+        for path in PATHS:
+            refused = sleepy.client.post(path, content=b"{}")
+            assert refused.status_code == 429
+            assert "3 requests in flight, which is its MaxConcurrency" in refused.text
+        with pytest.raises(ClientError) as caught:
+            sleepy.boto.invoke_endpoint(EndpointName="ep", Body=b"x")
+        assert caught.value.response["Error"]["Code"] == "ThrottlingException"
+        assert sleepy.client.get("/endpoints/ep/openai/v1/models").status_code == 200
+        wake(sleepy, waker)
+        assert {future.result(WAIT_S).status_code for future in asking} == {200}
+    worker = sleepy.worker()
+    sleepy.put(route(replace(variant("AllTraffic", [worker.url]), max_concurrency=1)))
+    assert [sleepy.client.post(PATHS[0], content=b"x").status_code for _ in range(3)] == [200] * 3
 
 
 def test_a_held_request_ends_at_its_timeout(waker):

@@ -177,6 +177,14 @@ class ErrorTexts:
             "Try again later.",
         )
 
+    def concurrency_exceeded(self, endpoint: str, max_concurrency: int) -> AwsError:
+        """All requests that a serverless endpoint may serve are in flight. Nothing ran: SDKs wait and retry."""
+        return AwsError(
+            "ThrottlingException",
+            f"Rate exceeded: serverless endpoint {endpoint} has {max_concurrency} requests in flight, which is its "
+            "MaxConcurrency. Try again later, or update the endpoint with a larger one.",
+        )
+
     def waited_too_long(self, endpoint: str, component: str | None = None) -> AwsError:
         """A held request found no replica in time. Nothing ran: SDKs may retry."""
         missing = f"Endpoint {endpoint} had no instance"

@@ -48,11 +48,15 @@ class Forwarded:
     decision: RoutingDecision
     response: ClientResponse
     lease: LoadLease
+    admission: LoadLease | None = None
+    """A lease on the concurrency of a serverless endpoint."""
 
     def close(self) -> None:
-        """Drop the rest of the response, and release the load lease. Idempotent."""
+        """Drop the rest of the response, and release the leases. Idempotent."""
         self.response.close()
         self.lease.release()
+        if self.admission is not None:
+            self.admission.release()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -101,6 +105,8 @@ class Forwarder:
         self._hold_timeout_s = config.hold_timeout_s
         self.loads = Loads()
         """In-flight requests of each worker."""
+        self._admitted = Loads()
+        """In-flight and held requests of each serverless endpoint or variant."""
         self.wait_queue = WaitQueue(
             capacity=self._capacity,
             wake=wake,
@@ -156,6 +162,33 @@ class Forwarder:
         such endpoint, variant or component, or no replica has answered.
         """
         state = _ForwardState(endpoint=endpoint, query=query, while_held=while_held)
+        admission = await self._admit(state) if query.wakes else None
+        try:
+            forwarded = await self._send(state, request, on_decision)
+        except BaseException:
+            if admission is not None:
+                admission.release()
+            raise
+        forwarded.admission = admission
+        return forwarded
+
+    async def _admit(self, state: _ForwardState) -> LoadLease | None:
+        """Count a request to a serverless endpoint; raise `AwsError` if as many as its MaxConcurrency are in flight."""
+        route = await self.route(state.endpoint)
+        try:
+            limit = routing.max_concurrency(route, state.query)
+        except routing.NotRoutable:
+            return None  # refused later, unless there are newer routes
+        if limit is None:
+            return None
+        counted = f"{state.endpoint}/{state.query.target_variant or ''}"
+        if self._admitted.get(counted, 0) >= limit:
+            raise self._texts.concurrency_exceeded(state.endpoint, limit)
+        return self._admitted.acquire(counted)
+
+    async def _send(
+        self, state: _ForwardState, request: ClientRequest, on_decision: Callable[[RoutingDecision], None]
+    ) -> Forwarded:
         while state.num_broken < MAX_TRIES:
             decision = await self._next_replica(state)
             if decision is None:

@@ -19,7 +19,7 @@ from headrace.platform.gateway.metrics import MODEL_ERRORS, InvocationLabels, In
 from headrace.platform.gateway.routing import replicas_of
 from headrace.platform.state.routes import Route, VariantRoute
 
-_LATENCIES = frozenset({"ModelLatency", "OverheadLatency", "FirstChunkLatency", "HoldTime"})
+_LATENCIES = frozenset({"ModelLatency", "OverheadLatency", "FirstChunkLatency", "HoldTime", "ModelSetupTime"})
 """Published in microseconds; the others have no unit."""
 
 
@@ -95,9 +95,11 @@ class Publisher:
             labels = InvocationLabels(record.endpoint, record.variant, record.component)
             self._publish_ended(labels, record, num_replicas(component), now_s=now_s)
         if not record.component or (self.counts_hosts and variant is not None and variant.instances):
-            self._publish_ended(
-                InvocationLabels(record.endpoint, record.variant, ""), record, num_units(variant), now_s=now_s
-            )
+            labels = InvocationLabels(record.endpoint, record.variant, "")
+            self._publish_ended(labels, record, num_units(variant), now_s=now_s)
+            if record.held_s and variant is not None and variant.max_concurrency is not None:
+                setup = self.metrics_of(labels)["ModelSetupTime"]
+                self._sink.put(setup, record.held_s * 1e6, now_s=now_s, unit="Microseconds")
 
     def _publish_ended(
         self, labels: InvocationLabels, record: InvocationRecord, num_sharing: int, *, now_s: float

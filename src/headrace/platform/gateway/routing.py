@@ -130,6 +130,13 @@ def is_open_to(variant: VariantRoute, query: RoutingQuery) -> bool:
     return query.target_variant is not None or query.component is not None or variant.weight > 0
 
 
+def max_concurrency(route: Route, query: RoutingQuery) -> int | None:
+    """Return the requests that may be in flight if all variants that may answer are serverless; else None."""
+    limits = [variant.max_concurrency for variant in candidates(route, query) if is_open_to(variant, query)]
+    known = [limit for limit in limits if limit is not None]
+    return sum(known) if known and len(known) == len(limits) else None
+
+
 def replicas_of(variant: VariantRoute) -> list[Replica]:
     """Return the replicas of a variant that get new traffic."""
     return [replica for fleet in variant.fleets if fleet.share > 0 for replica in fleet.replicas]

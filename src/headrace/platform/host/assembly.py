@@ -195,6 +195,7 @@ def assemble(site: Site) -> Parts:
         transforms=site.sharing.home.transforms,
         memory_bytes=workers.host.memory_bytes,
         is_strict=site.settings.strict,
+        serverless_idle_s=0.0 if site.settings.strict else site.settings.serverless_idle_s,  # no request would wake it
         on_change=site.storage.keep_running,
     )
     members = make_members(site.sharing, site.store, invocations.gateway, leading)

@@ -212,6 +212,7 @@ class Leading:
     memory_bytes: int
     """Memory of this host."""
     is_strict: bool
+    serverless_idle_s: float = 0.0
     on_change: Callable[[bool], None] = lambda _: None
     """Called with True at the start of a term, and with False at its end."""
     _reconciler: Reconciler | None = None
@@ -249,7 +250,11 @@ class Leading:
         loops = {
             "reconciler": self._reconciler.run(),
             "autoscaler": Autoscaler(
-                store=store, series=self.series, aws_scope=self.aws_scope, is_strict=self.is_strict
+                store=store,
+                series=self.series,
+                aws_scope=self.aws_scope,
+                is_strict=self.is_strict,
+                serverless_idle_s=self.serverless_idle_s,
             ).run(),
             "worker metrics": self._scraper.run(),
             "capacities": CapacityRecorder(store=store, sink=self.series).run(),

@@ -77,6 +77,8 @@ class VariantRoute:
     """No replica serves, but requests may wait for one: the variant is scaled to zero, or its first copies start."""
     instances: int = 0
     """Instances available for inference components; 0 for a variant with its own model."""
+    max_concurrency: int | None = None
+    """`MaxConcurrency` of a serverless variant: requests in flight at which further ones are throttled."""
     adapter: AdapterRoute | None = None
     """Set for an adapter inference component: its replicas are copies of the base component."""
 
@@ -129,7 +131,12 @@ def _with_prefix_routing(spec: Json, status: Json) -> tuple[Json, Json]:
     return spec, status
 
 
-ROUTE: Final = Kind("route", Route, NoStatus, migrations=(_with_prefix_routing,))
+def _with_max_concurrency(spec: Json, status: Json) -> tuple[Json, Json]:
+    """Migrate from version 2, which had no `max_concurrency`."""
+    return spec, status
+
+
+ROUTE: Final = Kind("route", Route, NoStatus, migrations=(_with_prefix_routing, _with_max_concurrency))
 """A route has the name of its endpoint."""
 
 

@@ -154,6 +154,9 @@ class PlatformSettings:
     answers 503. With `strict` no request waits, as on AWS.
     """
 
+    serverless_idle_s: float = setting(rules.number(0, "seconds"), 300.0)
+    """Idle time after which a serverless variant is scaled to zero. 0: never. With `strict` it is never."""
+
     max_held: int = setting(rules.integer(1), 1024)
     """Requests that may wait for one endpoint to start from zero; others get 429."""
 

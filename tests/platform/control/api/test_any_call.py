@@ -52,6 +52,7 @@ KNOWN = {
     "MetricExpression": st.sampled_from(["m1 / m2", "METRICS()", "m1 +"]),
     "Period": st.sampled_from([10, 60, 300, 45]),
     "Stat": st.sampled_from(["Sum", "p90", "Mode"]),
+    "ServerlessMemorySizeInMB": st.sampled_from([1024, 6144]),
     "InitialTaskCount": st.integers(1, 3),
     "TaskCount": st.integers(0, 3),
 }

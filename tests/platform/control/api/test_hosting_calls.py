@@ -122,6 +122,27 @@ def test_a_change_of_an_unknown_endpoint_is_refused(client: Any) -> None:
     assert refusal(client.update_endpoint, EndpointName="no", EndpointConfigName="c") == message
 
 
+@pytest.mark.parametrize(
+    ("config", "more", "message"),
+    [
+        ({"MemorySizeInMB": 1500}, {}, "MemorySizeInMB of 1500; expected 1024, 2048"),
+        ({"ProvisionedConcurrency": 6}, {}, "ProvisionedConcurrency of 6; expected at most MaxConcurrency, 5"),
+        ({"MaxConcurrency": 201}, {}, "Member must have value less than or equal to 200"),
+        ({}, {"AsyncInferenceConfig": {"OutputConfig": {"S3OutputPath": "s3://b/o"}}}, "cannot have an AsyncInference"),
+        ({}, {"InstanceType": "ml.m5.large"}, "has a ServerlessConfig, and instances too"),
+    ],
+)
+def test_a_serverless_variant_that_cannot_be_is_refused(
+    client: Any, config: dict[str, int], more: dict[str, Any], message: str
+) -> None:
+    serverless = {"MemorySizeInMB": 1024, "MaxConcurrency": 5, **config}
+    variant = {"VariantName": "v", "ModelName": "m", "ServerlessConfig": serverless}
+    variant |= {name: value for name, value in more.items() if name == "InstanceType"}
+    rest = {name: value for name, value in more.items() if name not in variant}
+    call = client.create_endpoint_config
+    assert message in refusal(call, EndpointConfigName="c", ProductionVariants=[variant], **rest)
+
+
 def test_a_serverless_variant_keeps_its_config_and_has_no_instance_count(client: Any) -> None:
     serverless = {
         "VariantName": "v",

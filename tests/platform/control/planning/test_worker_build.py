@@ -147,6 +147,20 @@ def test_a_copy_has_the_cores_and_memory_that_its_component_asks_for_at_most_tho
     assert (unknown.threads is None) == (not (asked or {}).get("NumberOfCpuCoresRequired"))
 
 
+def test_a_serverless_worker_has_the_memory_that_its_variant_names() -> None:
+    variant = {"VariantName": "v", "ModelName": "m", "ServerlessConfig": {"MemorySizeInMB": 2048, "MaxConcurrency": 5}}
+    workload = workload_of(
+        {
+            "number": 1,
+            "config": {"EndpointConfigName": "c", "ProductionVariants": [variant]},
+            "models": {"m": {"PrimaryContainer": {"Image": DJL}}},
+        }
+    )
+    resources = resources_of(workload, HostShare(threads=4, memory_bytes=8 * GIB))
+    assert (resources.threads, resources.memory_bytes) == (4, 2 * GIB)
+    assert limits_of(workload).memory_bytes == 2 * GIB
+
+
 @pytest.mark.parametrize("image", [DJL, "unheard/of:1"])
 def test_an_image_without_a_description_is_a_container_if_containers_are_wanted(image: str) -> None:
     own = {"*": OwnImage(is_container=True), "team/server": OwnImage(dialect="tgi-3")}

@@ -35,7 +35,7 @@ def read_key(params: Json) -> TargetKey:
     resource_id, dimension = params["ResourceId"], params["ScalableDimension"]
     if dimension == _CONCURRENCY_DIMENSION:
         raise validation_error(
-            f"{dimension} is not supported by Headrace: a serverless variant is one worker that always runs. "
+            f"{dimension} is not supported by Headrace: a serverless variant has at most one worker. "
             f"Use {VARIANT_DIMENSION} on a variant with instances."
         )
     key = TargetKey.parse(resource_id, dimension)

@@ -28,7 +28,7 @@ from headrace.platform.control.api.context import CallContext, without
 from headrace.platform.control.api.endpoints import update_endpoint
 from headrace.platform.control.model.definitions import ENDPOINT_CONFIG
 from headrace.platform.control.model.endpoint import ENDPOINT
-from headrace.platform.control.model.workload import serving_revision
+from headrace.platform.control.model.workload import serving_revision, settled_revision
 from headrace.platform.state.records import Json, Record, Unreadable
 from headrace.platform.state.selection import Selection
 from headrace.serving.wire.aws.errors import AwsError, validation_error
@@ -51,6 +51,8 @@ def register_scalable_target(context: CallContext, params: Json) -> Json:
         if key.component and find_scaled(context.store, key) is not None:
             raise validation_error(f"{key.resource_id} is an adapter and has no capacity of its own. Scale its base.")
         raise validation_error(f"{title} does not exist: {key.resource_id}")
+    if key.variant and _is_serverless(context, key):
+        raise validation_error(f"{key.resource_id} is serverless and has no instances to scale.")
     if old is None:
         tags = dict(params.get("Tags") or {})
         if len(tags) > MAX_TAGS:
@@ -63,6 +65,12 @@ def register_scalable_target(context: CallContext, params: Json) -> Json:
     else:
         old = context.store.update(old, spec=spec)
     return {"ScalableTargetARN": target_arn(context.aws_scope, old)}
+
+
+def _is_serverless(context: CallContext, key: TargetKey) -> bool:
+    record = find_scaled(context.store, key)
+    workload = None if record is None else settled_revision(record).workload(key.variant)
+    return workload is not None and workload.serverless is not None
 
 
 def deregister_scalable_target(context: CallContext, params: Json) -> Json:

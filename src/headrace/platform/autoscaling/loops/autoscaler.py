@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from headrace.core.telemetry import get_logger
+from headrace.platform.autoscaling.loops.serverless import scale_idle_to_zero
 from headrace.platform.autoscaling.planning import schedule
 from headrace.platform.autoscaling.planning.decision import (
     Decision,
@@ -292,6 +293,8 @@ class Autoscaler:
     series: SeriesReader
     aws_scope: AwsScope
     is_strict: bool = False
+    serverless_idle_s: float = 0.0
+    """Idle time after which a serverless variant is scaled to zero. 0: never."""
     clock: Callable[[], float] = time.time
     _awake_since_s: float = field(init=False)
     """There are no earlier measurements, because the platform was down."""
@@ -340,7 +343,15 @@ class Autoscaler:
         alarms = self._alarms.evaluate_all(now_s=now_s)
         if not self._scale_all(records, alarms, now_s):
             return _RETRY_S
-        if not records.targets and not alarms:
+        are_serverless = scale_idle_to_zero(
+            self.store,
+            self.series,
+            self.aws_scope,
+            self.serverless_idle_s,
+            now_s=now_s,
+            awake_since_s=self._awake_since_s,
+        )
+        if not records.targets and not alarms and not are_serverless:
             return None
         return PERIOD_S - (now_s - _OFFSET_S) % PERIOD_S
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from headrace.platform.control.api.context import CallContext, check_environment, list_page, without
 from headrace.platform.control.api.packages import package_container
@@ -62,6 +62,7 @@ class DefinitionCalls(Generic[SpecT]):
         return {}
 
 
+_SERVERLESS_STEP_MB: Final = 1024
 MODELS = DefinitionCalls(kind=MODEL, word="Model")
 ENDPOINT_CONFIGS = DefinitionCalls(kind=ENDPOINT_CONFIG, word="EndpointConfig")
 
@@ -148,6 +149,8 @@ def _check_config(context: CallContext, params: Json) -> None:
         raise validation_error(
             "AsyncInferenceConfig.OutputConfig has no S3OutputPath; expected the location for responses. Set it."
         )
+    if asynchronous and any("ServerlessConfig" in variant for variant in params["ProductionVariants"]):
+        raise validation_error("A serverless variant cannot have an AsyncInferenceConfig. Leave out one of them.")
     names = [variant["VariantName"] for variant in params["ProductionVariants"]]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -169,6 +172,8 @@ def _check_variant(context: CallContext, variant: Json, *, has_role: bool) -> No
         raise validation_error(f"Variant {name} has a ServerlessConfig, and instances too. Give one of them.")
     if not is_serverless and not has_type:
         raise validation_error(f"Variant {name} has no InstanceType, and no ServerlessConfig. Give one of them.")
+    if is_serverless:
+        _check_serverless(name, variant["ServerlessConfig"])
     if context.is_strict and not is_serverless and "InitialInstanceCount" not in variant:
         raise validation_error(f"Variant {name} has no InitialInstanceCount.")
     model = model_name_of(variant)
@@ -178,4 +183,17 @@ def _check_variant(context: CallContext, variant: Json, *, has_role: bool) -> No
         raise validation_error(
             f"Variant {name} names no model. Name one, or give ExecutionRoleArn: the endpoint then hosts "
             "inference components."
+        )
+
+
+def _check_serverless(name: str, config: Json) -> None:
+    """Source: SageMaker API reference, ProductionVariantServerlessConfig."""
+    memory_mb, most = config["MemorySizeInMB"], config["MaxConcurrency"]
+    if memory_mb % _SERVERLESS_STEP_MB:
+        raise validation_error(
+            f"Variant {name} has a MemorySizeInMB of {memory_mb}; expected 1024, 2048, 3072, 4096, 5120 or 6144."
+        )
+    if (provisioned := config.get("ProvisionedConcurrency", 0)) > most:
+        raise validation_error(
+            f"Variant {name} has a ProvisionedConcurrency of {provisioned}; expected at most MaxConcurrency, {most}."
         )

@@ -12,6 +12,7 @@ from headrace.platform.control.model.workload import (
     DeployableStatus,
     DesiredCapacity,
     Revision,
+    Serverless,
     State,
     Workload,
     is_updatable,
@@ -72,6 +73,7 @@ class EndpointRevision(Revision, frozen=True, kw_only=True, dict=True):
         model = self.models[model_name] if model_name is not None else None
         desired = self.capacities.get(config["VariantName"]) or initial_capacity(config)
         routing: Json = config.get("RoutingConfig") or {}
+        serverless: Json | None = config.get("ServerlessConfig")
         strategy, prefix = routing.get("RoutingStrategy", "RANDOM"), routing.get("PrefixAwareRoutingConfig") or {}
         return Workload(
             variant=config["VariantName"],
@@ -86,9 +88,18 @@ class EndpointRevision(Revision, frozen=True, kw_only=True, dict=True):
             provision_timeout_s=config.get("VariantInstanceProvisionTimeoutInSeconds"),
             download_timeout_s=float(config.get("ModelDataDownloadTimeoutInSeconds", DOWNLOAD_TIMEOUT_S)),
             health_timeout_s=float(config.get("ContainerStartupHealthCheckTimeoutInSeconds", HEALTH_TIMEOUT_S)),
+            max_memory_mb=None if serverless is None else float(serverless["MemorySizeInMB"]),
+            serverless=None if serverless is None else _read_serverless(serverless),
             managed_scaling=config.get("ManagedInstanceScaling") or {},
             notices=variant_notices(self.config, config, model),
         )
+
+
+def _read_serverless(config: Json) -> Serverless:
+    return Serverless(
+        max_concurrency=int(config["MaxConcurrency"]),
+        provisioned_concurrency=int(config.get("ProvisionedConcurrency", 0)),
+    )
 
 
 class HostInstance(RecordPart, frozen=True, kw_only=True):
@@ -126,7 +137,7 @@ JOB_ENDPOINT: Final = Kind("job-endpoint", EndpointSpec, EndpointStatus)
 
 
 def initial_capacity(variant: Json) -> DesiredCapacity:
-    """Return a variant's weight and count in its configuration; serverless variants have one worker."""
+    """Return a variant's weight and count in its configuration; serverless variants begin with one worker."""
     count = variant.get("InitialInstanceCount", 1)
     return DesiredCapacity(weight=float(variant.get("InitialVariantWeight", 1.0)), count=int(count))
 

@@ -33,6 +33,16 @@ class DesiredCapacity(RecordPart, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Serverless:
+    """The concurrency of a `ServerlessConfig`."""
+
+    max_concurrency: int
+    """Requests in flight at which further ones are throttled."""
+    provisioned_concurrency: int = 0
+    """Above 0 the worker always runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """
     Equal workers of one model: a production variant, or an inference component on the instances of one.
@@ -58,7 +68,8 @@ class Workload:
     need: Resources | None = None
     """Resources that each worker takes from its instance; None if it has an instance of its own."""
     max_memory_mb: float | None = None
-    """`MaxMemoryRequiredInMb`, the memory limit of a component's worker."""
+    """`MaxMemoryRequiredInMb` of a component, or `MemorySizeInMB`: the memory limit of a worker."""
+    serverless: Serverless | None = None
     placement: Strategy = "SPREAD"
     adapter_url: str = ""
     """Location of the adapter that the copies of its base component load; such a workload has no workers."""

@@ -201,6 +201,7 @@ def _route(workload: Workload, weight: float, fleets: tuple[Fleet, ...]) -> Vari
         strategy=workload.strategy,
         prefix_routing=workload.prefix_routing,
         instance_type=workload.instance_type,
+        max_concurrency=None if workload.serverless is None else workload.serverless.max_concurrency,
     )
 
 

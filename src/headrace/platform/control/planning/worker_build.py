@@ -90,32 +90,30 @@ class WorkerResources:
     memory_bytes: int | None
     """None: what is free there."""
     is_asked: bool = False
-    """True if its inference component names them; otherwise they are the share of an instance."""
+    """True if its inference component or a `ServerlessConfig` names them; else they are the share of an instance."""
 
 
 def resources_of(workload: Workload, share: HostShare) -> WorkerResources:
     """
     Return the threads and the memory of a worker: those of its inference component, at most those of its instance.
 
-    `MaxMemoryRequiredInMb` is the memory limit, or else `MinMemoryRequiredInMb`. With accelerators the latter is no
-    limit: it is then host memory, and on AWS the model is in the accelerators' memory.
+    A serverless variant has only a memory limit, `MemorySizeInMB`. That of a component is `MaxMemoryRequiredInMb`, or
+    else `MinMemoryRequiredInMb`. With accelerators the latter is no limit: it is then host memory, and on AWS the model
+    is in the accelerators' memory.
     """
-    need = workload.need
-    if need is None:
-        return WorkerResources(threads=share.threads, memory_bytes=share.memory_bytes)
-    limits = limits_of(workload)
+    need, limits = workload.need, limits_of(workload)
     return WorkerResources(
-        threads=_least(share.threads, math.ceil(need.cpus)),
+        threads=_least(share.threads, math.ceil(need.cpus) if need is not None else 0),
         memory_bytes=_least(share.memory_bytes, limits.memory_bytes or 0),
         is_asked=limits != Limits(),
     )
 
 
 def limits_of(workload: Workload) -> Limits:
-    """Return the limits that an inference component names; an instance type is a share of the host, not a limit."""
+    """Return the limits that a component or a serverless variant names; an instance type is a share, not a limit."""
     need = workload.need
     if need is None:
-        return Limits()
+        return Limits(memory_bytes=round((workload.max_memory_mb or 0.0) * _MIB) or None)
     memory_mb = workload.max_memory_mb or (0 if need.accelerators else need.memory_mb)
     return Limits(num_cpus=need.cpus or None, memory_bytes=round(memory_mb * _MIB) or None)
 
