@@ -126,5 +126,5 @@ def _row(model_id: str, facts: dict[str, Any]) -> str:
 
 def _value(value: Any) -> str:
     if isinstance(value, dict):
-        return f"{{ {', '.join(f'{json.dumps(name)} = {json.dumps(text)}' for name, text in value.items())} }}"
-    return json.dumps(value)
+        return f"{{ {', '.join(f'{_value(name)} = {_value(text)}' for name, text in value.items())} }}"
+    return json.dumps(value, ensure_ascii=False)
