@@ -37,10 +37,6 @@ _INSTEAD = (
     ),
     ("shadow variants, explainers", "a second endpoint; production variants share traffic by weight"),
     (
-        "data capture (the platform stores and returns `DataCaptureConfig`, but captures nothing)",
-        "[logs](endpoints.md#logs) and [traces](tracing.md), which have no prompts and answers",
-    ),
-    (
         "predictive scaling (`GetPredictiveScalingForecast`, `PredictiveScaling` policies)",
         "[target tracking, steps or schedules](autoscaling.md)",
     ),

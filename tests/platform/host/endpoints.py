@@ -3,6 +3,7 @@
 import io
 import json
 import tarfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ WAIT = {"Delay": 1, "MaxAttempts": round(WAIT_S)}
 PROMPT = {"inputs": "The sea is", "parameters": {"max_new_tokens": 12, "details": True}}
 
 
-def make_endpoint(running: Running, name: str, container: dict[str, Any], **variant: Any) -> None:
+def make_endpoint(
+    running: Running, name: str, container: dict[str, Any], *, config: Mapping[str, Any] | None = None, **variant: Any
+) -> None:
     client = running.client("sagemaker")
     role = "arn:aws:iam::000000000000:role/any"
     client.create_model(ModelName=name, PrimaryContainer=container, ExecutionRoleArn=role)
@@ -27,7 +30,7 @@ def make_endpoint(running: Running, name: str, container: dict[str, Any], **vari
         "InstanceType": "ml.g5.2xlarge",
         **variant,
     }
-    client.create_endpoint_config(EndpointConfigName=name, ProductionVariants=[production])
+    client.create_endpoint_config(EndpointConfigName=name, ProductionVariants=[production], **(config or {}))
     client.create_endpoint(EndpointName=name, EndpointConfigName=name)
     assert client.describe_endpoint(EndpointName=name)["EndpointStatus"] == "Creating"
 

@@ -1,5 +1,6 @@
 """A user's day on a real platform with the real small model: boto3 and the command line, and nothing is mocked."""
 
+import base64
 import io
 import json
 import os
@@ -51,7 +52,13 @@ def test_a_model_is_uploaded_deployed_streamed_from_and_deleted(platform: Runnin
     properties = b"option.model_id=./model.gguf\n"
     body = archive({"folder/serving.properties": properties, "folder/model.gguf": smollm2_path})
     s3.upload_fileobj(io.BytesIO(body), "models", "smollm2/model.tar.gz")
-    make_endpoint(platform, "from-s3", {"Image": IMAGE, "ModelDataUrl": "s3://models/smollm2/model.tar.gz"})
+    capture = {
+        "InitialSamplingPercentage": 100,
+        "DestinationS3Uri": "s3://models/captured",
+        "CaptureOptions": [{"CaptureMode": "Output"}],
+    }
+    container = {"Image": IMAGE, "ModelDataUrl": "s3://models/smollm2/model.tar.gz"}
+    make_endpoint(platform, "from-s3", container, config={"DataCaptureConfig": capture})
     platform.until_in_service("from-s3")
 
     (answer,) = invoke(platform, "from-s3")
@@ -66,7 +73,19 @@ def test_a_model_is_uploaded_deployed_streamed_from_and_deleted(platform: Runnin
     delete_endpoint(platform, "from-s3")
     with pytest.raises(ClientError, match=r"not found|Could not find"):
         invoke(platform, "from-s3")
-    s3.delete_object(Bucket="models", Key="smollm2/model.tar.gz")
+    captured: list[Any] = []
+
+    def are_captured() -> bool:
+        found = s3.list_objects_v2(Bucket="models", Prefix="captured/from-s3/AllTraffic/").get("Contents", [])
+        bodies = [s3.get_object(Bucket="models", Key=entry["Key"])["Body"].read() for entry in found]
+        captured[:] = [json.loads(line) for body in bodies for line in body.splitlines()]
+        return len(captured) == 2
+
+    until(are_captured, "the answer and the stream are captured")
+    outputs = [base64.b64decode(line["captureData"]["endpointOutput"]["data"]) for line in captured]
+    assert answer in [json.loads(output)[0] for output in outputs if output.startswith(b"[")]
+    for entry in s3.list_objects_v2(Bucket="models")["Contents"]:
+        s3.delete_object(Bucket="models", Key=entry["Key"])
     s3.delete_bucket(Bucket="models")
 
 

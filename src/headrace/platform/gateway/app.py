@@ -17,6 +17,7 @@ from headrace.platform.gateway import openai, request
 from headrace.platform.gateway.async_files import MAX_INLINE_BYTES, pending_of
 from headrace.platform.gateway.async_invocations import AsyncInvocations
 from headrace.platform.gateway.async_queue import AsyncPublisher
+from headrace.platform.gateway.capture import DataCapture
 from headrace.platform.gateway.errors import ErrorTexts, GatewayConfig
 from headrace.platform.gateway.forwarding import Forwarder
 from headrace.platform.gateway.metrics import GatewayMetrics, InvocationRecord, labels_of
@@ -109,8 +110,10 @@ class Gateway:
             texts=texts,
             metrics=self.metrics,
             budget=self.budget,
+            captures=None if objects is None else DataCapture(objects, self.metrics, draw=draw),
             responses=responses,
         )
+        self._capturing: asyncio.Task[None] | None = None
         self.metrics.num_held = lambda: self._service.forwarder.wait_queue.num_held
         self._async: AsyncInvocations | None = None
         if objects is not None and config.async_folder is not None:
@@ -173,6 +176,8 @@ class Gateway:
 
     async def start(self) -> None:
         await self._table.start()
+        if self._service.captures is not None:
+            self._capturing = asyncio.create_task(self._service.captures.run())
 
     async def run_async(self) -> None:
         """Run the asynchronous invocations of all gateways on one folder until cancelled; call it on one of them."""
@@ -192,6 +197,9 @@ class Gateway:
             self._async.on_accepted_for_others = listener
 
     async def close(self) -> None:
+        if self._capturing is not None:
+            self._capturing.cancel()
+            await asyncio.wait([self._capturing])
         await self._table.close()
         await self._facts.close()
         await self._upstream.close()

@@ -121,6 +121,10 @@ class Forwarder:
         table.on_change(self._forget_gone)
         table.on_change(lambda _: self.wait_queue.release())
 
+    @property
+    def routes(self) -> Mapping[str, Route]:
+        return self._table.routes
+
     async def route(self, endpoint: str) -> Route:
         """Return the route of an endpoint that has begun to serve, or raise `AwsError`."""
         route = await self._table.route(endpoint)

@@ -155,6 +155,8 @@ class GatewayMetrics:
         self.async_done = 0
         self.async_failed = 0
         self.async_expired = 0
+        self.captures_written = 0
+        self.captures_lost = 0
 
     def count(self, record: InvocationRecord) -> None:
         """Count a request that has ended; under its endpoint's name only if it reached a replica of that endpoint."""
@@ -223,9 +225,11 @@ def families(metrics: GatewayMetrics) -> Iterator[Metric]:
     held.add_metric([], metrics.held_s.buckets(), sum_value=metrics.held_s.sum)
     yield held
     async_ended = {"done": metrics.async_done, "failed": metrics.async_failed, "expired": metrics.async_expired}
+    captures = {"written": metrics.captures_written, "lost": metrics.captures_lost}
     for name, help_text, label, counts in (
         ("refused", "Requests that reached no worker, by the error they got.", "error", metrics.refused),
         ("async_ended", "Asynchronous invocations by how they ended.", "outcome", async_ended),
+        ("captures", "Captured invocations that were written, and those that were lost.", "outcome", captures),
     ):
         counter = CounterMetricFamily(f"headrace_gateway_{name}", help_text, labels=[label])
         for value, count in counts.items():

@@ -11,6 +11,7 @@ from functools import partial
 from time import perf_counter
 
 from headrace.platform.gateway import errors
+from headrace.platform.gateway.capture import DataCapture
 from headrace.platform.gateway.errors import ErrorTexts, GatewayConfig, NoCapacity
 from headrace.platform.gateway.forwarding import Forwarder
 from headrace.platform.gateway.metrics import GatewayMetrics, InvocationRecord
@@ -121,6 +122,8 @@ class InvocationService:
     metrics: GatewayMetrics
     sessions: Sessions = field(default_factory=Sessions)
     budget: BodyBudget
+    captures: DataCapture | None = None
+    """None: there is no object storage to capture to."""
     responses: StoredResponses | None = None
     """None: responses of the Responses API are not stored."""
 
@@ -183,11 +186,18 @@ class InvocationService:
             except NoCapacity:
                 record.is_without_capacity = True
                 raise
+            captured = None
             try:
                 record.head_s = perf_counter()
                 record.model_status = forwarded.response.status
+                if self.captures is not None:
+                    captured = self.captures.begin(
+                        self.forwarder.routes.get(endpoint), record, request, forwarded.response
+                    )
                 yield forwarded.response
             finally:
+                if self.captures is not None and captured is not None:
+                    self.captures.end(captured)
                 forwarded.close()
 
     @contextmanager

@@ -107,6 +107,22 @@ INTERNAL: Final = "transform-job."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Capture:
+    """An endpoint's `DataCaptureConfig`, as far as the gateway needs it."""
+
+    destination: str
+    """`s3://bucket/prefix`"""
+    percentage: int
+    """Share of the requests that are captured, 0 to 100."""
+    takes_input: bool
+    takes_output: bool
+    csv_types: tuple[str, ...] = ()
+    """Content types, in lower case, of bodies that are captured as the text of a CSV file."""
+    json_types: tuple[str, ...] = ()
+    """Content types of bodies that are captured as JSON text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
     """The replicas of an endpoint and their shares of the traffic."""
 
@@ -119,6 +135,7 @@ class Route:
     variants: tuple[VariantRoute, ...]
     components: tuple[ComponentRoute, ...] = ()
     async_output: AsyncOutput | None = None
+    capture: Capture | None = None
 
     @property
     def is_internal(self) -> bool:
@@ -126,17 +143,21 @@ class Route:
         return self.endpoint.startswith(INTERNAL)
 
 
-def _with_prefix_routing(spec: Json, status: Json) -> tuple[Json, Json]:
-    """Migrate from version 1, which had neither `prefix_routing` nor `config`."""
+def _unchanged(spec: Json, status: Json) -> tuple[Json, Json]:
+    """Migrate from version 1, which had neither `prefix_routing` nor `config`, or from 2, which had no `capture`."""
     return spec, status
 
 
+<<<<<<< HEAD
 def _with_max_concurrency(spec: Json, status: Json) -> tuple[Json, Json]:
     """Migrate from version 2, which had no `max_concurrency`."""
     return spec, status
 
 
 ROUTE: Final = Kind("route", Route, NoStatus, migrations=(_with_prefix_routing, _with_max_concurrency))
+=======
+ROUTE: Final = Kind("route", Route, NoStatus, migrations=(_unchanged, _unchanged))
+>>>>>>> 2eac2d72 (Capture inputs and outputs of endpoints to S3)
 """A route has the name of its endpoint."""
 
 

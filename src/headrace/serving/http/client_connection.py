@@ -59,6 +59,7 @@ class ClientResponse:
         self._waiting_bytes = 0
         self._is_paused = False
         self._on_part: OnPart | None = None
+        self._copy: Callable[[bytes], None] | None = None
         self._is_held = False
         self._failure: Exception | None = None
         self._change: asyncio.Future[None] | None = None
@@ -69,6 +70,12 @@ class ClientResponse:
         flow, self._flow = self._flow, None
         if flow is not None:
             flow.release()
+
+    def copy_to(self, take: Callable[[bytes], None]) -> None:
+        """Call `take` with each part as it arrives, besides the owner; at once with those that have arrived."""
+        for part in self._parts:
+            take(part)
+        self._copy = take
 
     async def started(self) -> None:
         """Wait for status and headers. Raises `NoResponse`."""
@@ -129,6 +136,8 @@ class ClientResponse:
         return b"".join(parts)
 
     def add(self, part: bytes) -> None:
+        if self._copy is not None:
+            self._copy(part)
         if self._on_part is not None and not self._is_held:
             if not self._on_part(part):
                 self._is_held = True

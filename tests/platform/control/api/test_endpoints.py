@@ -7,6 +7,7 @@ from botocore.exceptions import ClientError
 
 from headrace.platform.control.api.endpoints import status_message
 from headrace.platform.control.model.worker import WORKER
+from headrace.platform.state.routes import ROUTE
 from headrace.testing.fake_launcher import fails_after, ready_after
 from tests.platform.control.calls import VARIANT, make_config
 from tests.platform.control.support import IMAGE, ROLE, Platform
@@ -88,9 +89,12 @@ def test_members_without_effect_are_described_as_notices(platform: Platform) -> 
     )
     client.create_endpoint(EndpointName="e", EndpointConfigName="c")
     found = platform.wait_for(client, "e", "InService")
-    assert found["DataCaptureConfig"]["CaptureStatus"] == "Stopped"
+    assert found["DataCaptureConfig"]["CaptureStatus"] == "Started"
+    routed = platform.store.get(ROUTE, "e").spec.capture
+    assert (routed.destination, routed.percentage) == ("s3://bucket/captured", 100)
+    assert (routed.takes_input, routed.takes_output) == (True, False)
     message = found["ProductionVariants"][0]["VariantStatus"][0]["StatusMessage"]
-    for part in ("nothing is captured", "No network is isolated", "KV_AWARE"):
+    for part in ("No network is isolated", "KV_AWARE"):
         assert part in message
 
 

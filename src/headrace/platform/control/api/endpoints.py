@@ -306,8 +306,8 @@ def _repeated_members(revision: EndpointRevision) -> Json:
     repeated: Json = {name: config[name] for name in ("AsyncInferenceConfig", "MetricsConfig") if name in config}
     if capture := config.get("DataCaptureConfig"):
         repeated["DataCaptureConfig"] = {
-            "EnableCapture": capture.get("EnableCapture", False),
-            "CaptureStatus": "Stopped",
+            "EnableCapture": capture.get("EnableCapture", True),
+            "CaptureStatus": "Stopped" if revision.capture is None else "Started",
             "CurrentSamplingPercentage": capture["InitialSamplingPercentage"],
             "DestinationS3Uri": capture["DestinationS3Uri"],
             "KmsKeyId": capture.get("KmsKeyId", ""),

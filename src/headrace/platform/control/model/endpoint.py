@@ -20,7 +20,7 @@ from headrace.platform.control.model.workload import (
     visible_state,
 )
 from headrace.platform.state.records import Json, Kind, Record, RecordPart
-from headrace.platform.state.routes import AsyncOutput, PrefixRouting, RoutingStrategy
+from headrace.platform.state.routes import AsyncOutput, Capture, PrefixRouting, RoutingStrategy
 from headrace.serving.wire.aws import services
 from headrace.serving.wire.aws.errors import AwsError, validation_error
 from headrace.serving.wire.aws.members import MEMBERS, notices
@@ -59,6 +59,23 @@ class EndpointRevision(Revision, frozen=True, kw_only=True, dict=True):
             output_path=output.get("S3OutputPath", ""),
             failure_path=output.get("S3FailurePath"),
             max_concurrent_per_replica=int(client.get("MaxConcurrentInvocationsPerInstance", 4)),
+        )
+
+    @property
+    def capture(self) -> Capture | None:
+        """`DataCaptureConfig`, if it is enabled."""
+        config = self.config.get("DataCaptureConfig")
+        if config is None or not config.get("EnableCapture", True):
+            return None
+        modes = {option["CaptureMode"] for option in config["CaptureOptions"]}
+        types = config.get("CaptureContentTypeHeader") or {}
+        return Capture(
+            destination=config["DestinationS3Uri"],
+            percentage=int(config["InitialSamplingPercentage"]),
+            takes_input=bool(modes & {"Input", "InputAndOutput"}),
+            takes_output=bool(modes & {"Output", "InputAndOutput"}),
+            csv_types=tuple(name.lower() for name in types.get("CsvContentTypes", ())),
+            json_types=tuple(name.lower() for name in types.get("JsonContentTypes", ())),
         )
 
     def with_desired(self, desired: Mapping[str, DesiredCapacity]) -> Self:

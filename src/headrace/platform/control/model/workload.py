@@ -17,7 +17,7 @@ import msgspec
 from headrace.platform.control.model.resources import Resources, Strategy
 from headrace.platform.control.model.rollout_config import Rollout, read_rollout
 from headrace.platform.state.records import Json, Record, RecordPart, Unreadable
-from headrace.platform.state.routes import DEFAULT_PREFIX_ROUTING, AsyncOutput, PrefixRouting, RoutingStrategy
+from headrace.platform.state.routes import DEFAULT_PREFIX_ROUTING, AsyncOutput, Capture, PrefixRouting, RoutingStrategy
 
 DOWNLOAD_TIMEOUT_S: Final = 1200.0
 """Default of `ModelDataDownloadTimeoutInSeconds`."""
@@ -144,6 +144,11 @@ class Revision(RecordPart, frozen=True, kw_only=True, dict=True):
     @property
     def async_output(self) -> AsyncOutput | None:
         """The S3 locations for responses of asynchronous invocations; None without `AsyncInferenceConfig`."""
+        return None
+
+    @property
+    def capture(self) -> Capture | None:
+        """The data capture of invocations; None without an enabled `DataCaptureConfig`."""
         return None
 
     def workload(self, variant: str) -> Workload | None:

@@ -160,6 +160,7 @@ def plan_endpoint(view: EndpointView, context: PassContext) -> EndpointPlan:
             ),
             components=hosted.routes,
             async_output=(host.stable or record.spec.revision).async_output,
+            capture=(host.stable or record.spec.revision).capture,
         )
     # The endpoint's record stays until its components are removed.
     actions = tuple(action for action in own.actions if view.is_last or not isinstance(action, RemoveRecord))
