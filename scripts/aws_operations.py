@@ -32,8 +32,8 @@ _INSTEAD = (
         "a model and an endpoint, or an [inference component](components.md), for each",
     ),
     (
-        "model cards (`CreateModelCard`), algorithms (`CreateAlgorithm`)",
-        "`ModelCard` and `InferenceSpecification` of a [model package](endpoints.md#model-registry)",
+        "algorithms (`CreateAlgorithm`), exports of model cards (`CreateModelCardExportJob`)",
+        "`InferenceSpecification` of a [model package](endpoints.md#model-registry)",
     ),
     ("shadow variants, explainers", "a second endpoint; production variants share traffic by weight"),
     (

@@ -11,6 +11,7 @@ from headrace.platform.autoscaling.records.activities import SCALING_ACTIVITY
 from headrace.platform.cloudwatch.alarms.records import ALARM
 from headrace.platform.cloudwatch.api import alarms, metrics
 from headrace.platform.control.api import (
+    cards,
     components,
     definitions,
     endpoints,
@@ -21,6 +22,7 @@ from headrace.platform.control.api import (
     transform_jobs,
 )
 from headrace.platform.control.api.context import Handler, add_tags, delete_tags, list_tags
+from headrace.platform.control.model.cards import MODEL_CARD
 from headrace.platform.control.model.component import INFERENCE_COMPONENT
 from headrace.platform.control.model.definitions import ENDPOINT_CONFIG, MODEL
 from headrace.platform.control.model.endpoint import ENDPOINT, JOB_ENDPOINT
@@ -41,6 +43,7 @@ KINDS: Final[Mapping[str, AnyKind]] = {
         INFERENCE_COMPONENT,
         JOB_ENDPOINT,
         MODEL,
+        MODEL_CARD,
         MODEL_PACKAGE,
         MODEL_PACKAGE_GROUP,
         ROUTE,
@@ -115,6 +118,12 @@ OPERATIONS: Mapping[tuple[str, str], Handler] = {
     ("sagemaker", "DescribeHubContent"): hub.describe_hub_content,
     ("sagemaker", "ListHubContents"): hub.list_hub_contents,
     ("sagemaker", "ListHubContentVersions"): hub.list_hub_content_versions,
+    ("sagemaker", "CreateModelCard"): cards.create_card,
+    ("sagemaker", "DescribeModelCard"): cards.describe_card,
+    ("sagemaker", "UpdateModelCard"): cards.update_card,
+    ("sagemaker", "ListModelCards"): cards.list_cards,
+    ("sagemaker", "ListModelCardVersions"): cards.list_card_versions,
+    ("sagemaker", "DeleteModelCard"): cards.delete_card,
     ("sagemaker", "AddTags"): add_tags,
     ("sagemaker", "ListTags"): list_tags,
     ("sagemaker", "DeleteTags"): delete_tags,

@@ -40,6 +40,8 @@ KNOWN = {
     "ResourceArn": st.builds(arn_of, st.just(AWS_SCOPE), st.sampled_from([MODEL, ENDPOINT]), st.just("m")),
     "ArnOrName": st.just("g"),
     "EntityName": st.sampled_from(["g", "p"]),
+    "ModelCardNameOrArn": st.sampled_from(["g", "p"]),
+    "ModelCardContent": st.just("{}"),
     "VersionedArnOrName": st.sampled_from(["g/1", "p"]),
     "ModelPackageArn": st.builds(arn_of, st.just(AWS_SCOPE), st.just(MODEL_PACKAGE), st.sampled_from(["g/1", "p"])),
     "ProductionVariantInstanceType": st.sampled_from(["ml.m5.large", "ml.g5.xlarge"]),

@@ -266,3 +266,32 @@ def test_packages_that_are_not_there_are_named(client: Any) -> None:
         assert refusal(call, **params) == f"ModelPackage {ARN}/group/1 does not exist."
     with pytest.raises(ClientError, match="already exists"):
         client.create_model_package_group(ModelPackageGroupName="group")
+
+
+def test_a_model_card_has_versions_with_a_status(client: Any) -> None:
+    card = {"ModelCardName": "Card"}
+    arn = client.create_model_card(**card, Content="{}", ModelCardStatus="Draft")["ModelCardArn"]
+    assert arn.endswith(":model-card/card")
+    with pytest.raises(client.exceptions.ConflictException, match="already exists"):
+        client.create_model_card(ModelCardName="card", Content="{}", ModelCardStatus="Draft")
+    client.update_model_card(ModelCardName=arn, Content='{"a": 1}')
+    client.update_model_card(**card, ModelCardStatus="Approved")
+    assert "cannot update both" in refusal(client.update_model_card, **card, Content="{}", ModelCardStatus="Draft")
+    assert "no JSON object" in refusal(client.update_model_card, **card, Content="[]")
+    newest = client.describe_model_card(**card)
+    assert (newest["ModelCardVersion"], newest["Content"], newest["ModelCardStatus"]) == (2, '{"a": 1}', "Approved")
+    assert client.describe_model_card(**card, IncludedData="MetadataOnly")["Content"] == ""
+    first = client.describe_model_card(**card, ModelCardVersion=1)
+    assert (first["Content"], first["ModelCardStatus"]) == ("{}", "Draft")
+    page = client.list_model_card_versions(**card, MaxResults=1)
+    rest = client.list_model_card_versions(**card, MaxResults=1, NextToken=page["NextToken"])
+    numbers = [found["ModelCardVersionSummaryList"][0]["ModelCardVersion"] for found in (page, rest)]
+    assert numbers == [2, 1]
+    assert "NextToken" not in rest
+    listed = client.list_model_cards(NameContains="car", ModelCardStatus="Approved")["ModelCardSummaries"]
+    assert [found["ModelCardName"] for found in listed] == ["Card"]
+    assert client.list_model_cards(ModelCardStatus="Draft")["ModelCardSummaries"] == []
+    client.delete_model_card(**card)
+    for call, params in ((client.describe_model_card, card), (client.list_model_card_versions, card)):
+        with pytest.raises(client.exceptions.ResourceNotFound, match="Modelcard with name Card does not exist"):
+            call(**params)

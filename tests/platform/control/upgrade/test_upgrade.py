@@ -63,7 +63,14 @@ def test_every_record_can_be_read(store: Store) -> None:
     refuse_newer(store.schema_versions(), what="The store")
     for kind in KINDS.values():
         assert [record for record in store.list(kind) if isinstance(record, Unreadable)] == []
-    lacking = {"scaling-activity", "model-package", "model-package-group", "transform-job", "job-endpoint"}
+    lacking = {
+        "scaling-activity",
+        "model-card",
+        "model-package",
+        "model-package-group",
+        "transform-job",
+        "job-endpoint",
+    }
     assert set(KINDS) - set(store.schema_versions()) == lacking, "the fixtures ran without an autoscaler, and are older"
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 from headrace.platform.cloudwatch.api.context import CloudWatchCall
 from headrace.platform.cluster.platform_logs import PlatformLogs
 from headrace.platform.control.jumpstart.catalogue import Catalogue
+from headrace.platform.control.model.cards import MODEL_CARD
 from headrace.platform.control.model.component import INFERENCE_COMPONENT
 from headrace.platform.control.model.definitions import ENDPOINT_CONFIG, MODEL
 from headrace.platform.control.model.endpoint import ENDPOINT
@@ -109,6 +110,7 @@ MAX_RECORDS: Final[Mapping[AnyKind, int]] = {
     ENDPOINT_CONFIG: 10_000,
     ENDPOINT: 5_000,
     INFERENCE_COMPONENT: 5_000,
+    MODEL_CARD: 10_000,
     MODEL_PACKAGE: 10_000,
     MODEL_PACKAGE_GROUP: 10_000,
     TRANSFORM_JOB: 10_000,
@@ -141,7 +143,7 @@ def check_environment(container: Json) -> None:
 
 PAGE_SIZE = 10
 """Default of `MaxResults`. Source: SageMaker API reference, ListEndpoints."""
-_PAGES = Paginator(
+PAGES = Paginator(
     invalid_token=lambda: validation_error(
         "Invalid NextToken. It belongs to a list in another order, or to another service: start again without it."
     )
@@ -167,7 +169,7 @@ def list_page(
     }
     key, example = keys[sort_by]
     listing = f"{member} by {sort_by}"
-    last = _PAGES.last_key(params, listing=listing, like=example)
+    last = PAGES.last_key(params, listing=listing, like=example)
     after = None
     if last is not None and sort_by != "Status":
         *created_s, last_name = last
@@ -184,7 +186,7 @@ def list_page(
     if sort_by == "Status":  # which no column has
         later = (item for item in fitting if last is None or (key(item) < last if is_descending else key(item) > last))
         fitting = (nlargest if is_descending else nsmallest)(size + 1, later, key=key)
-    page, token = _PAGES.cut(fitting, listing=listing, key=key, size=size)
+    page, token = PAGES.cut(fitting, listing=listing, key=key, size=size)
     return {member: page, **token}
 
 

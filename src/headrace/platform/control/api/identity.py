@@ -43,6 +43,12 @@ def get_caller_identity(context: CallContext, _params: Json) -> Json:
     }
 
 
+def created_by(aws_scope: AwsScope) -> Json:
+    """Return the `UserContext` of every caller."""
+    principal = f"{_role_id(ROLE_NAME)}:{SESSION_NAME}"
+    return {"IamIdentity": {"Arn": assumed_role_arn(aws_scope), "PrincipalId": principal}}
+
+
 def get_role(context: CallContext, params: Json) -> Json:
     """Answer GetRole: every name is a role, with all permissions."""
     name = params["RoleName"]

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from headrace.platform.control.api.context import CallContext, check_environment, check_number, list_page, without
-from headrace.platform.control.api.identity import get_caller_identity
+from headrace.platform.control.api.identity import created_by
 from headrace.platform.control.model.packages import (
     MODEL_PACKAGE,
     MODEL_PACKAGE_GROUP,
@@ -43,7 +43,7 @@ def create_group(context: CallContext, params: Json) -> Json:
 
 def describe_group(context: CallContext, params: Json) -> Json:
     record = _group(context, params)
-    return {**_group_summary(context, record), "CreatedBy": _caller(context)}
+    return {**_group_summary(context, record), "CreatedBy": created_by(context.aws_scope)}
 
 
 def list_groups(context: CallContext, params: Json) -> Json:
@@ -114,13 +114,13 @@ def describe_package(context: CallContext, params: Json) -> Json:
         members = {**members, "ModelCard": without(card, "ModelCardContent")}
     changed: Json = {}
     if record.modified_s > record.created_s:
-        changed = {"LastModifiedTime": record.modified_s, "LastModifiedBy": _caller(context)}
+        changed = {"LastModifiedTime": record.modified_s, "LastModifiedBy": created_by(context.aws_scope)}
     return {
         "CertifyForMarketplace": False,
         **members,
         **_package_summary(context, record),
         "ModelPackageStatusDetails": {"ValidationStatuses": [], "ImageScanStatuses": []},
-        "CreatedBy": _caller(context),
+        "CreatedBy": created_by(context.aws_scope),
         **changed,
     }
 
@@ -358,12 +358,6 @@ def _package_summary(context: CallContext, record: PackageRecord | Unreadable) -
         "ModelPackageStatus": "Completed" if isinstance(record, Record) else "Failed",
         **shown,
     }
-
-
-def _caller(context: CallContext) -> Json:
-    """Return the user of the registry: all callers have the same role."""
-    caller = get_caller_identity(context, {})
-    return {"IamIdentity": {"Arn": caller["Arn"], "PrincipalId": caller["UserId"]}}
 
 
 def _group_with_policy(context: CallContext, params: Json) -> GroupRecord:

@@ -7,6 +7,7 @@ Names in ARNs are in lower case, as on AWS; the lookup of names therefore ignore
 import re
 import secrets
 
+from headrace.platform.control.model.cards import MODEL_CARD
 from headrace.platform.control.model.component import INFERENCE_COMPONENT
 from headrace.platform.control.model.definitions import ENDPOINT_CONFIG, MODEL
 from headrace.platform.control.model.endpoint import ENDPOINT, JOB_ENDPOINT
@@ -20,6 +21,7 @@ ARN_TYPES: dict[AnyKind, str] = {
     ENDPOINT_CONFIG: "endpoint-config",
     ENDPOINT: "endpoint",
     INFERENCE_COMPONENT: "inference-component",
+    MODEL_CARD: "model-card",
     MODEL_PACKAGE: "model-package",
     MODEL_PACKAGE_GROUP: "model-package-group",
     TRANSFORM_JOB: "transform-job",
@@ -30,6 +32,7 @@ TITLES: dict[AnyKind, str] = {
     ENDPOINT_CONFIG: "endpoint configuration",
     ENDPOINT: "endpoint",
     INFERENCE_COMPONENT: "inference component",
+    MODEL_CARD: "model card",
     MODEL_PACKAGE: "model package",
     MODEL_PACKAGE_GROUP: "model package group",
     JOB_ENDPOINT: "transform job",
