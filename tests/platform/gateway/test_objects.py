@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 from botocore.config import Config
 
-from headrace.platform.gateway.objects import MAX_CALLS, ObjectFailed, ObjectsUnavailable, S3Objects, split_uri
+from headrace.platform.gateway.objects import (
+    MAX_CALLS,
+    FoundObject,
+    ObjectFailed,
+    ObjectsUnavailable,
+    S3Objects,
+    split_uri,
+)
 from tests.waiting import WAIT_S
 
 from .workers import Asked, Exchange, Worker
@@ -125,6 +132,35 @@ async def test_the_size_of_an_object_is_read_without_it():
         assert not isinstance(missing.value, ObjectsUnavailable)
         with pytest.raises(ObjectsUnavailable, match="s3://bucket/busy cannot be read"):
             await objects.size("s3://bucket/busy")
+    finally:
+        await objects.close()
+        await worker.stop()
+
+
+async def test_objects_are_listed_and_read_in_parts_unless_they_were_replaced():
+    listing = (
+        b'<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><IsTruncated>false</IsTruncated><Contents>'
+        b"<Key>in/a</Key><Size>9</Size><ETag>&quot;e&quot;</ETag></Contents></ListBucketResult>"
+    )
+
+    async def storage(exchange: Exchange) -> None:
+        asked = exchange.asked
+        if "list-type=2" in asked.path:
+            exchange.whole(listing, content_type="application/xml")
+        elif asked.headers["if-match"] == '"e"':
+            exchange.whole(asked.headers["range"].encode(), status="206 Partial Content")
+        else:
+            exchange.whole(b"", status="412 Precondition Failed")
+
+    worker = Worker(storage)
+    await worker.start()
+    objects = objects_at(worker.url)
+    try:
+        assert await objects.list("bucket", "in/") == [FoundObject(key="in/a", num_bytes=9, etag='"e"')]
+        assert "prefix=in%2F" in worker.asked[0].path
+        assert await objects.part("s3://bucket/in/a", first=4, num_bytes=4, etag='"e"') == b"bytes=4-7"
+        with pytest.raises(ObjectFailed, match=r"s3://bucket/in/a cannot be read: .*412"):
+            await objects.part("s3://bucket/in/a", first=4, num_bytes=4, etag='"old"')
     finally:
         await objects.close()
         await worker.stop()
