@@ -143,21 +143,12 @@ class Route:
         return self.endpoint.startswith(INTERNAL)
 
 
-def _unchanged(spec: Json, status: Json) -> tuple[Json, Json]:
-    """Migrate from version 1, which had neither `prefix_routing` nor `config`, or from 2, which had no `capture`."""
+def _with_default(spec: Json, status: Json) -> tuple[Json, Json]:
+    """Migrate to a version with one more member, which has a default."""
     return spec, status
 
 
-<<<<<<< HEAD
-def _with_max_concurrency(spec: Json, status: Json) -> tuple[Json, Json]:
-    """Migrate from version 2, which had no `max_concurrency`."""
-    return spec, status
-
-
-ROUTE: Final = Kind("route", Route, NoStatus, migrations=(_with_prefix_routing, _with_max_concurrency))
-=======
-ROUTE: Final = Kind("route", Route, NoStatus, migrations=(_unchanged, _unchanged))
->>>>>>> 2eac2d72 (Capture inputs and outputs of endpoints to S3)
+ROUTE: Final = Kind("route", Route, NoStatus, migrations=(_with_default, _with_default, _with_default))
 """A route has the name of its endpoint."""
 
 
