@@ -5,11 +5,10 @@
 
 // The panels of a thread are one stream from memory, so weights are prefetched. If a panel is read more than once (by
 // several tiles of rows, or of outputs), each pass prefetches its part of the next panel, which keeps the memory busy;
-// otherwise a pass prefetches this many bytes ahead. With 1-4 rows the GEMM is memory-bound: prefetch weights to L1.
-// With 5 or more, arithmetic hides the latency of L2: prefetch to L2 and leave L1 to the rows. With more than
-// kMaxTilesFromL2 tiles memory no longer matters (Zen 4: 8 rows gain 2-10 % from L2, 1 row loses 10 %, 32 rows 4 %).
+// otherwise a pass prefetches this many bytes ahead. Tiles of fewer than kMinRowsFromL2 rows wait for memory: prefetch
+// weights to L1. Above, arithmetic hides the latency of L2: prefetch to L2 and leave L1 to the rows. With more than
+// kMaxTilesFromL2 tiles memory no longer matters (AVX-512: 8 rows gain 2-10 % from L2, 1 row loses 10 %, 32 rows 4 %).
 constexpr size_t kPrefetchAhead = 8192;
-constexpr int kMinRowsFromL2 = 5, kMaxTilesFromL2 = 3;
 constexpr int kPanelPasses = kPanel / (2 * W);  // of one tile
 
 constexpr int kBf16Bytes = 2 * kBf16Parts, kSlab = 64 / kBf16Bytes;  // of an input, and inputs of a row that lie together

@@ -10,6 +10,7 @@ constexpr int kRowsBf16 = 12;
 constexpr int kBf16Parts = HEADRACE_NATIVE_BF16 ? 1 : 2;  // dot_bf16 multiplies pairs of bf16, or single numbers as fp32
 constexpr int kRowsAttention = 12;
 constexpr int kWideAttentionRows = 6;  // up to here P x V keeps four vectors per row in registers, above it two
+constexpr int kMinRowsFromL2 = 5, kMaxTilesFromL2 = 3;  // when products prefetch weights to L2 (gemm.inl)
 constexpr int kW8Bias = -128;      // dot_w8 reads the weight as unsigned w + 128: sums start at kW8Bias * sum(b)
 constexpr int kW4SumBits = 32;     // of a lane of dot_w4
 

@@ -10,6 +10,7 @@ constexpr int kRowsBf16 = 4;
 constexpr int kBf16Parts = 2;
 constexpr int kRowsAttention = 4;
 constexpr int kWideAttentionRows = 2;
+constexpr int kMinRowsFromL2 = 5, kMaxTilesFromL2 = 3;
 constexpr int kW8Bias = 0;
 constexpr int kW4SumBits = 32;
 
