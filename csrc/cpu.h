@@ -3,6 +3,9 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
 #endif
 
 namespace headrace {
@@ -27,6 +30,13 @@ inline bool has_avx512() {
 }
 
 inline bool has_avx512_bf16() { return has_avx512() && __builtin_cpu_supports("avx512bf16"); }
+#elif defined(__aarch64__) && defined(__linux__)
+// What the kernel reports: dot products of bytes (Armv8.2: Graviton 2, Cortex-A76), and USDOT (Graviton 3, Neoverse N2).
+inline bool has_neon() { return getauxval(AT_HWCAP) & HWCAP_ASIMDDP; }
+inline bool has_neon_i8mm() { return has_neon() && (getauxval(AT_HWCAP2) & HWCAP2_I8MM); }
+#elif defined(__aarch64__)
+inline bool has_neon() { return false; }
+inline bool has_neon_i8mm() { return false; }
 #endif
 
 // Returns the name of the best isa_*.cpp for this CPU, compiled or not.
@@ -36,6 +46,9 @@ inline const char* best_isa() {
   if (has_avx512()) return "avx512";
   if (has_avx_vnni()) return "avx_vnni";
   if (has_avx2()) return "avx2";
+#elif defined(__aarch64__)
+  if (has_neon_i8mm()) return "neon_i8mm";
+  if (has_neon()) return "neon";
 #endif
   return "portable";
 }

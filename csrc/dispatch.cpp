@@ -32,6 +32,12 @@ const std::vector<Variant>& variants() {
 #if defined(HEADRACE_HAS_avx_vnni_evex)
       {"avx_vnni_evex", has_avx512(), avx_vnni_evex::kernels},
 #endif
+#if defined(HEADRACE_HAS_neon_i8mm)
+      {"neon_i8mm", has_neon_i8mm(), neon_i8mm::kernels},
+#endif
+#if defined(HEADRACE_HAS_neon)
+      {"neon", has_neon(), neon::kernels},
+#endif
       {"portable", true, portable::kernels},
   };
   return all;
@@ -73,6 +79,9 @@ std::vector<std::string> cpu_features() {
   if (__builtin_cpu_supports("avx512vl")) names.push_back("avx512vl");
   if (__builtin_cpu_supports("avx512vnni")) names.push_back("avx512_vnni");
   if (__builtin_cpu_supports("avx512bf16")) names.push_back("avx512_bf16");
+#elif defined(__aarch64__)
+  if (has_neon()) names.push_back("asimddp");
+  if (has_neon_i8mm()) names.push_back("i8mm");
 #endif
   return names;
 }

@@ -27,6 +27,13 @@ extern const Kernels kernels;
 namespace avx512_bf16 {
 extern const Kernels kernels;
 }
+#elif defined(__aarch64__)
+namespace neon {
+extern const Kernels kernels;
+}
+namespace neon_i8mm {
+extern const Kernels kernels;
+}
 #endif
 
 // Names of the isa_*.cpp that this build compiled (CMake: HEADRACE_KERNELS), best first.

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import which
 
 import pytest
 
@@ -32,6 +33,8 @@ MODULES = {
     "mkdocs": "MkDocs",
 }
 """The need behind each heavy module; the dependency group `test-all` installs them."""
+PROGRAMS = {"qemu-user and g++-aarch64-linux-gnu": ("qemu-aarch64", "aarch64-linux-gnu-g++")}
+"""Debian packages that are a need, and their programs."""
 ENVIRONMENTS = {"sdk3": "the SageMaker SDK", "clients": "constrained clients", "deploy": "schemas", "vllm": "vLLM"}
 """The need behind each environment of `scripts/environment`, which the tests create themselves."""
 FIXTURES = {"postgresql_server": "PostgreSQL"}
@@ -47,6 +50,7 @@ TESTS = {
     f"{_REFUSED}_is_refused_by_one_error_that_names_each_backend": "torch",
     f"{_BACKENDS}/test_libraries.py::test_marks_of_a_network_are_found_in_its_code": "torch",
     f"{_BACKENDS}/test_loading.py::test_what_transformers_lacks_is_refused_before_anything_is_loaded": "torch",
+    "tests/inference/runner/test_arm.py": "qemu-user and g++-aarch64-linux-gnu",
     "tests/platform/state/test_coordination.py::test_the_error_for_an_unreachable_server_has_no_secrets": "PostgreSQL",
     "tests/platform/state/test_store.py::test_a_server_that_cannot_be_reached_may_be_tried_again": "PostgreSQL",
     "tests/test_site.py::test_the_site_is_built_without_a_warning": "MkDocs",
@@ -299,6 +303,12 @@ def of_function(function: object) -> frozenset[str]:
 
 @cache
 def is_installed(need: str) -> bool:
-    """Return whether the modules behind a need can be imported; programs and environments are the tests' own affair."""
+    """
+    Return whether the modules behind a need can be imported, and its programs are there.
+
+    Environments, and programs that `PROGRAMS` does not list, are the tests' own affair.
+    """
+    if need in PROGRAMS:
+        return all(map(which, PROGRAMS[need]))
     environments = set(ENVIRONMENTS.values()) - {"the SageMaker SDK"}
     return need in environments or all(find_spec(name.split(".")[0]) for name, its in MODULES.items() if its == need)

@@ -47,16 +47,47 @@ struct Tile {
   float* out;  // [rows][kPanel]
 };
 
-// Returns the sums of a group over all terms, in steps of the first.
+// Returns the sums of a row and a group over all terms, in steps of the first.
 template <int TERMS>
-INLINE vf add_terms(const vi (&part)[TERMS][2], int half) {
+INLINE vf add_terms(const vi (*part)[2], int half) {
   const vf first = to_f(part[0][half]);
   if constexpr (TERMS == 1) return first;
-  else return fma(to_f(part[TERMS - 1][half]), set_f(1 / kTermRatio), first);
+  else return fma(to_f(part[1][half]), set_f(1 / kTermRatio), first);
+}
+
+// A line holds a term of a row. Of LINES lines of a tile, dot_pair multiplies the first kPaired, two at a time.
+template <int LINES>
+constexpr int kPaired = kPairsRows ? LINES / 2 * 2 : 0;
+
+// Adds to the sums of these lines the products of 8 inputs from `q` on; `low` has the weights of the first four inputs.
+template <int LINES>
+INLINE void dot_paired(const vi (&low)[2], const vi (&high)[2], const int8_t* q, vi (&sums)[LINES][2]) {
+  if constexpr (kPaired<LINES> > 0) {
+    UNROLL for (int line = 0; line < kPaired<LINES>; line += 2) {
+      const int8_t* at = q + line * kDepth;
+      UNROLL for (int half = 0; half < 2; half++) {
+        dot_pair(sums[line][half], sums[line + 1][half], low[half], high[half], at, at + kDepth);
+      }
+    }
+  }
+}
+
+// Brings the sums of these lines into the order of dot_pair (`kToPairs`), or back.
+template <bool kToPairs, int LINES>
+INLINE void transpose_paired(vi (&sums)[LINES][2]) {
+  if constexpr (kPaired<LINES> > 0) {
+    UNROLL for (int line = 0; line < kPaired<LINES>; line += 2) {
+      UNROLL for (int half = 0; half < 2; half++) {
+        if (kToPairs) pair_sums(sums[line][half], sums[line + 1][half]);
+        else part_sums(sums[line][half], sums[line + 1][half]);
+      }
+    }
+  }
 }
 
 template <int ROWS, int TERMS>
 NOINLINE void tile_w8(const Tile& t) {
+  constexpr int kLines = ROWS * TERMS;
   Ahead<ROWS * TERMS> ahead(t.ahead, t.num_tiles);
   const int32_t num_groups = t.k / kDepth;
   const float* output_scales = reinterpret_cast<const float*>(t.panel + num_groups * kW8GroupBytes);
@@ -66,35 +97,41 @@ NOINLINE void tile_w8(const Tile& t) {
     vf total[ROWS][2];
     UNROLL for (int r = 0; r < ROWS; r++) total[r][0] = total[r][1] = zero_f();
     for (int32_t g = 0; g < num_groups; g++, q += t.pitch) {
-      vi part[ROWS][TERMS][2];
-      UNROLL for (int r = 0; r < ROWS; r++) {
-        UNROLL for (int term = 0; term < TERMS; term++) {
-          const int32_t* bias = t.biases + (r * TERMS + term) * t.groups_pitch + g;
-          part[r][term][0] = part[r][term][1] = kW8Bias ? set_i(*bias) : zero_i();
-        }
+      vi part[kLines][2];
+      UNROLL for (int line = 0; line < kLines; line++) {
+        const int32_t* bias = t.biases + line * t.groups_pitch + g;
+        part[line][0] = part[line][1] = kW8Bias ? set_i(*bias) : zero_i();
       }
+      transpose_paired<true>(part);
       // NOTE: unrolled, because GCC 12 copies and spills the sums at the ends of a loop (4 % of the time of 8 rows).
       UNROLL for (int i = 0; i < kDepth; i += 16) {
         ahead.fetch(16 * kPanel / 64);
+        if constexpr (kPaired<kLines> > 0) {
+          UNROLL for (int u = 0; u < 16; u += 8) {
+            const uint8_t *first = p + u * kPanel, *second = first + 4 * kPanel;
+            const w8_t low[2] = {load_w8(first), load_w8(first + 4 * W)};
+            const w8_t high[2] = {load_w8(second), load_w8(second + 4 * W)};
+            dot_paired(low, high, q + i + u, part);
+          }
+        }
         UNROLL for (int u = 0; u < 16; u += 4, p += 4 * kPanel) {
           const w8_t w0 = load_w8(p), w1 = load_w8(p + 4 * W);
-          UNROLL for (int r = 0; r < ROWS; r++) {
-            UNROLL for (int term = 0; term < TERMS; term++) {
-              const vi b = bcast4(q + (r * TERMS + term) * kDepth + i + u);
-              part[r][term][0] = dot_w8(part[r][term][0], w0, b);
-              part[r][term][1] = dot_w8(part[r][term][1], w1, b);
-            }
+          UNROLL for (int line = kPaired<kLines>; line < kLines; line++) {
+            const vi b = bcast4(q + line * kDepth + i + u);
+            part[line][0] = dot_w8(part[line][0], w0, b);
+            part[line][1] = dot_w8(part[line][1], w1, b);
           }
         }
       }
+      transpose_paired<false>(part);
       ahead.fetch(1);
       const auto* halves = reinterpret_cast<const uint16_t*>(p - lane * 4) + lane;
       const vf d0 = load_f16(halves), d1 = load_f16(halves + W);
       p += kW8GroupBytes - kW8Bytes;
       UNROLL for (int r = 0; r < ROWS; r++) {
         const vf scale = set_f(t.scales[r * t.groups_pitch + g]);
-        total[r][0] = fma(add_terms<TERMS>(part[r], 0), mul(d0, scale), total[r][0]);
-        total[r][1] = fma(add_terms<TERMS>(part[r], 1), mul(d1, scale), total[r][1]);
+        total[r][0] = fma(add_terms<TERMS>(part + r * TERMS, 0), mul(d0, scale), total[r][0]);
+        total[r][1] = fma(add_terms<TERMS>(part + r * TERMS, 1), mul(d1, scale), total[r][1]);
       }
     }
     const vf s0 = load_f(output_scales + lane), s1 = load_f(output_scales + lane + W);
@@ -113,6 +150,7 @@ constexpr int slices_of_sum(WeightKind kind) {
 
 template <WeightKind KIND, int ROWS, int TERMS>
 NOINLINE void tile_w4(const Tile& t) {
+  constexpr int kLines = ROWS * TERMS;
   constexpr bool kHasMinima = KIND == WeightKind::kW4;
   constexpr int kSlices = slices_of_sum(KIND);
   constexpr size_t kNibbleBytes = kPanel * kW4Group / 2, kGroupBytes = kNibbleBytes + (kHasMinima ? 4 : 2) * kPanel;
@@ -125,29 +163,30 @@ NOINLINE void tile_w4(const Tile& t) {
     vf total[ROWS][2];
     UNROLL for (int r = 0; r < ROWS; r++) total[r][0] = total[r][1] = zero_f();
     for (int32_t g = 0; g < num_groups; g++, p += kGroupBytes, q += g % 2 ? kW4Group : t.pitch - kW4Group) {
-      vi part[ROWS][TERMS][2], sums[ROWS][TERMS][2];
+      vi part[kLines][2], sums[kLines][2];
+      UNROLL for (int line = 0; line < kPaired<kLines>; line++) part[line][0] = part[line][1] = zero_i();
       ahead.fetch(static_cast<int>(kGroupBytes) / 64);
       UNROLL for (int u = 0; u < kW4Group / 8; u++) {
         const bool is_first = u % kSlices == 0, is_last = u % kSlices == kSlices - 1;
         const uint8_t* slice = p + u * 4 * kPanel + lane * 4;
         const vi x0 = load_i(slice), x1 = load_i(slice + 4 * W);
-        const vi low0 = steps(low_nibbles(x0)), high0 = steps(high_nibbles(x0));
-        const vi low1 = steps(low_nibbles(x1)), high1 = steps(high_nibbles(x1));
-        UNROLL for (int r = 0; r < ROWS; r++) {
-          UNROLL for (int term = 0; term < TERMS; term++) {
-            const int8_t* at = q + (r * TERMS + term) * kDepth + u * 8;
-            const vi b = bcast4(at), c = bcast4(at + 4);
-            vi* sum = sums[r][term];
-            sum[0] = dot_w4(is_first ? mul_w4(low0, b) : dot_w4(sum[0], low0, b), high0, c);
-            sum[1] = dot_w4(is_first ? mul_w4(low1, b) : dot_w4(sum[1], low1, b), high1, c);
-            if (!is_last) continue;
-            UNROLL for (int half = 0; half < 2; half++) {
-              const vi wide = widen_w4(sum[half]);
-              part[r][term][half] = u < kSlices ? wide : add_i(part[r][term][half], wide);
-            }
+        const vi low[2] = {steps(low_nibbles(x0)), steps(low_nibbles(x1))};
+        const vi high[2] = {steps(high_nibbles(x0)), steps(high_nibbles(x1))};
+        dot_paired(low, high, q + u * 8, part);
+        UNROLL for (int line = kPaired<kLines>; line < kLines; line++) {
+          const int8_t* at = q + line * kDepth + u * 8;
+          const vi b = bcast4(at), c = bcast4(at + 4);
+          vi* sum = sums[line];
+          sum[0] = dot_w4(is_first ? mul_w4(low[0], b) : dot_w4(sum[0], low[0], b), high[0], c);
+          sum[1] = dot_w4(is_first ? mul_w4(low[1], b) : dot_w4(sum[1], low[1], b), high[1], c);
+          if (!is_last) continue;
+          UNROLL for (int half = 0; half < 2; half++) {
+            const vi wide = widen_w4(sum[half]);
+            part[line][half] = u < kSlices ? wide : add_i(part[line][half], wide);
           }
         }
       }
+      transpose_paired<false>(part);
       const auto* halves = reinterpret_cast<const uint16_t*>(p + kNibbleBytes) + lane;
       const vf d0 = load_f16(halves), d1 = load_f16(halves + W);
       if constexpr (!kHasMinima) {
@@ -155,16 +194,16 @@ NOINLINE void tile_w4(const Tile& t) {
         UNROLL for (int r = 0; r < ROWS; r++) {
           const vf scale = set_f(t.scales[r * t.groups_pitch + g]);
           const vf offset = set_f(-kMiddle * t.sums[r * t.groups_pitch + g]);
-          total[r][0] = fma(fma(add_terms<TERMS>(part[r], 0), scale, offset), d0, total[r][0]);
-          total[r][1] = fma(fma(add_terms<TERMS>(part[r], 1), scale, offset), d1, total[r][1]);
+          total[r][0] = fma(fma(add_terms<TERMS>(part + r * TERMS, 0), scale, offset), d0, total[r][0]);
+          total[r][1] = fma(fma(add_terms<TERMS>(part + r * TERMS, 1), scale, offset), d1, total[r][1]);
         }
         continue;
       }
       const vf m0 = load_f16(halves + kPanel), m1 = load_f16(halves + kPanel + W);
       UNROLL for (int r = 0; r < ROWS; r++) {
         const vf scale = set_f(t.scales[r * t.groups_pitch + g]), total_q = set_f(t.sums[r * t.groups_pitch + g]);
-        total[r][0] = fma(total_q, m0, fma(mul(add_terms<TERMS>(part[r], 0), scale), d0, total[r][0]));
-        total[r][1] = fma(total_q, m1, fma(mul(add_terms<TERMS>(part[r], 1), scale), d1, total[r][1]));
+        total[r][0] = fma(total_q, m0, fma(mul(add_terms<TERMS>(part + r * TERMS, 0), scale), d0, total[r][0]));
+        total[r][1] = fma(total_q, m1, fma(mul(add_terms<TERMS>(part + r * TERMS, 1), scale), d1, total[r][1]));
       }
     }
     UNROLL for (int r = 0; r < ROWS; r++) {

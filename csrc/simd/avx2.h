@@ -22,6 +22,7 @@ constexpr int kRowsNibbles = 4;
 constexpr int kW8Bias = 0;  // dot_w8 is signed here
 constexpr int kW4SumBits = 16;
 #endif
+constexpr bool kPairsRows = false;
 
 using vf = __m256;
 using vi = __m256i;

@@ -13,6 +13,7 @@ constexpr int kWideAttentionRows = 6;  // up to here P x V keeps four vectors pe
 constexpr int kMinRowsFromL2 = 5, kMaxTilesFromL2 = 3;  // when products prefetch weights to L2 (gemm.inl)
 constexpr int kW8Bias = -128;      // dot_w8 reads the weight as unsigned w + 128: sums start at kW8Bias * sum(b)
 constexpr int kW4SumBits = 32;     // of a lane of dot_w4
+constexpr bool kPairsRows = false; // dot_pair multiplies two rows at once; neon.h has it
 
 using vf = __m512;
 using vi = __m512i;

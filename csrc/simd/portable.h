@@ -13,6 +13,7 @@ constexpr int kWideAttentionRows = 2;
 constexpr int kMinRowsFromL2 = 5, kMaxTilesFromL2 = 3;
 constexpr int kW8Bias = 0;
 constexpr int kW4SumBits = 32;
+constexpr bool kPairsRows = false;
 
 typedef float vf __attribute__((vector_size(16)));
 typedef int32_t vi __attribute__((vector_size(16)));

@@ -60,9 +60,15 @@ def test_a_build_of_another_cpu_is_named():
 
 
 def test_the_reason_for_portable_kernels_is_that_of_the_architecture():
-    assert "aarch64" in _reason("portable", "aarch64")
+    assert "dotprod" in _reason("portable", "aarch64")
     assert "AVX2" in _reason("portable", "x86_64")
     assert "AVX-VNNI" in _reason("avx_vnni", "x86_64")
+    assert "riscv64" in _reason("portable", "riscv64")
+
+
+def test_the_reason_for_the_kernels_of_arm_names_its_extensions():
+    assert "i8mm" in _reason("neon_i8mm", "aarch64")
+    assert _reason("neon", "aarch64").endswith("but not i8mm")
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="names of x86-64")

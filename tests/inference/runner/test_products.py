@@ -221,9 +221,9 @@ def test_panels_of_any_bytes_give_the_same_numbers_on_every_cpu(kind, terms):
         size = packed(kind, *random_matrix(rng, kind, "any")).size
     for count in range(1, MAX_ROWS + 1):
         panels, inputs = rng.integers(0, 256, size, np.uint8), rows_of(rng, "noise", width)[:count]
-        first, *others = (_native.multiply(kind, panels, inputs, terms=terms, isa=isa) for isa in isas)
-        for other in others:
-            np.testing.assert_array_equal(other, first)
+        products = [_native.multiply(kind, panels, inputs, terms=terms, isa=isa) for isa in isas]
+        for other in products[1:]:
+            np.testing.assert_array_equal(other, products[0])
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -70,6 +70,12 @@ def _mismatch(best: str, built: list[str]) -> str:
 _REASONS = {
     "avx_vnni": "the CPU has AVX2 with AVX-VNNI, but not AVX-512 with VNNI",
     "avx2": "the CPU has AVX2, FMA and F16C, but no VNNI; w4a8 is its fastest format at every batch size",
+    "neon_i8mm": "the CPU has NEON with dot products of signed and of mixed bytes (dotprod, i8mm)",
+    "neon": "the CPU has NEON with dot products of bytes (dotprod), but not i8mm",
+}
+_REASONS_OF_PORTABLE = {
+    **dict.fromkeys(("x86_64", "amd64"), "the CPU has neither AVX-512 with VNNI nor AVX2 with FMA and F16C"),
+    **dict.fromkeys(("aarch64", "arm64"), "the CPU has no dot products of bytes (dotprod of Armv8.2)"),
 }
 
 
@@ -79,9 +85,7 @@ def _reason(isa: str, machine: str) -> str:
         return f"the CPU has AVX-512 with VNNI; bf16 products are {bf16}"
     if isa in _REASONS:
         return _REASONS[isa]
-    if machine.lower() not in {"x86_64", "amd64"}:
-        return f"there are no special kernels for {machine}"
-    return "the CPU has neither AVX-512 with VNNI nor AVX2 with FMA and F16C"
+    return _REASONS_OF_PORTABLE.get(machine.lower(), f"there are no special kernels for {machine}")
 
 
 def _cgroup_cpus(cgroup: Path) -> int | None:

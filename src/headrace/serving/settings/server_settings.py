@@ -139,7 +139,7 @@ class ServerSettings:
     threads: int | None = setting(rules.integer(1), None)
     """Threads of a step. Default: the physical cores that this process may use."""
 
-    isa: str | None = setting(rules.choice("avx512", "avx_vnni", "avx2", "portable"), None)
+    isa: str | None = setting(rules.choice("avx512", "avx_vnni", "avx2", "neon_i8mm", "neon", "portable"), None)
     """Kernels to run. Default: the fastest that this CPU supports."""
 
     max_draft_tokens: int = model_setting(rules.integer(0), 8)

@@ -1,4 +1,4 @@
-"""The pytest plugin of `scripts/sanitize`: load its build of the native module instead of the installed one."""
+"""The pytest plugin of `scripts/sanitize` and `scripts/arm`: load their own build of the native module."""
 
 import importlib.util
 import os
@@ -8,7 +8,7 @@ import headrace
 
 _NAME = "headrace._native"
 
-_spec = importlib.util.spec_from_file_location(_NAME, os.environ["HEADRACE_SANITIZED"])
+_spec = importlib.util.spec_from_file_location(_NAME, os.environ["HEADRACE_NATIVE_BUILD"])
 headrace._native = sys.modules[_NAME] = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(headrace._native)
 
