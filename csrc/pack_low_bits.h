@@ -10,7 +10,8 @@ constexpr bool is_low_bits(Encoding encoding) {
 }
 // The format of matrices that keeps such an encoding.
 constexpr WeightKind kind_of(Encoding encoding) {
-  return encoding == Encoding::kTernary ? WeightKind::kTernary : encoding == Encoding::kQ2K ? WeightKind::kW2 : WeightKind::kW3;
+  if (encoding == Encoding::kTernary) return WeightKind::kTernary;
+  return encoding == Encoding::kQ2K ? WeightKind::kW2 : WeightKind::kW3;
 }
 constexpr size_t low_encoded_bytes(Encoding encoding) {  // of a block
   return encoding == Encoding::kTernary ? 34 : encoding == Encoding::kQ2K ? 84 : 110;

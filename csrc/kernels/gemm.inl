@@ -249,7 +249,9 @@ NOINLINE void tile_low_bits(const Tile& t);  // low_bits.inl
 // The largest number of rows of a tile.
 constexpr int tile_rows(WeightKind kind, int terms) {
   if (kind == WeightKind::kBf16) return kRowsBf16;
-  return terms == 2 ? kRowsTwoTerms : kind == WeightKind::kW8 ? kRowsInt : kRowsNibbles;
+  const int rows = terms == 2 ? kRowsTwoTerms : kind == WeightKind::kW8 ? kRowsInt : kRowsNibbles;
+  // With scales a row has two sums, and those of 8 rows do not fit the registers of AVX-512. On AVX2, 3 rows are not faster.
+  return has_low_bits(kind) && kind != WeightKind::kTernary && rows > 4 ? rows * 3 / 4 : rows;
 }
 
 template <WeightKind KIND, int TERMS, int ROWS>

@@ -25,12 +25,13 @@ INLINE vi scale_pairs(vi bytes, int half) {
 }
 INLINE vi minus_middle(vi pairs) { return (vi)((Lanes16)pairs * -4); }
 
-// The weights of 32 inputs and 2 W outputs, for a tile of rows.
+// The sums of a tile of rows with 2 W outputs.
 template <WeightKind KIND, int ROWS, int TERMS>
 struct LowTile {
+  static constexpr bool kHasScales = KIND != WeightKind::kTernary, kHasMinima = KIND == WeightKind::kW2;
   const Tile& t;
-  vi part[ROWS][TERMS][2];  // products of the group
-  vf sum[ROWS][2], minimum[ROWS][2];  // of the block, without d and dmin
+  vi part[ROWS][TERMS][2];  // products of 32 inputs
+  vf sum[ROWS][2], minimum[ROWS][2];  // of a block, without d and dmin
 
   INLINE void begin_block() {
     UNROLL for (int r = 0; r < ROWS; r++) sum[r][0] = sum[r][1] = minimum[r][0] = minimum[r][1] = zero_f();
@@ -38,16 +39,15 @@ struct LowTile {
 
   // Adds the products of 32 inputs at `q`, which share scale `g`. `half`: of the slab at `p`.
   INLINE void add_group(const uint8_t* p, const int8_t* q, int half, int32_t g) {
-    vi factors[2][2];  // [vector][group of 16]
-    begin_group(p, half, g, factors);
     const vi h0 = load_high(p, half, 0), h1 = load_high(p, half, 1);
-    vi sums[ROWS][TERMS][2];
+    vi sums[ROWS][TERMS][2], pairs[2];
+    UNROLL for (int v = 0; v < 2; v++) pairs[v] = load_scales(p, half, v, false);
     UNROLL for (int u = 0; u < 2; u++) {
       const uint8_t* row = p + (2 * half + u) * kLowRowBytes;
       const vi x0 = load_i(row), x1 = load_i(row + 4 * W);
       UNROLL for (int i = 0; i < 4; i++) {
         const vi w0 = weights(x0, h0, u, i), w1 = weights(x1, h1, u, i);
-        const bool is_first = i == 0 && (u == 0 || KIND != WeightKind::kTernary);
+        const bool is_first = i == 0 && (u == 0 || kHasScales);
         UNROLL for (int r = 0; r < ROWS; r++) {
           UNROLL for (int term = 0; term < TERMS; term++) {
             const vi b = bcast4(q + (r * TERMS + term) * kDepth + u * kLowGroup + i * 4);
@@ -57,52 +57,49 @@ struct LowTile {
           }
         }
       }
-      if (KIND == WeightKind::kTernary && u == 0) continue;
-      UNROLL for (int r = 0; r < ROWS; r++) {
-        UNROLL for (int term = 0; term < TERMS; term++) {
-          UNROLL for (int v = 0; v < 2; v++) {
-            vi& total = part[r][term][v];
-            if constexpr (KIND == WeightKind::kTernary) total = add_i(total, widen_w4(sums[r][term][v]));
-            else total = dot_s16(total, sums[r][term][v], factors[v][u]);
-          }
-        }
-      }
+      if (kHasScales || u == 1) add_sums(sums, pairs, u);
     }
-    UNROLL for (int r = 0; r < ROWS; r++) {
-      const vf scale = set_f(t.scales[r * t.groups_pitch + g]);
-      sum[r][0] = fma(add_terms<TERMS>(part[r], 0), scale, sum[r][0]);
-      sum[r][1] = fma(add_terms<TERMS>(part[r], 1), scale, sum[r][1]);
-    }
+    finish_group(p, half, g, pairs);
   }
 
  private:
-  // Finds the factors of the sums, and begins them with what the weights have in common.
-  INLINE void begin_group(const uint8_t* p, int half, int32_t g, vi (&factors)[2][2]) {
-    vi common[2];
+  INLINE void add_sums(const vi (&sums)[ROWS][TERMS][2], const vi (&pairs)[2], int u) {
     UNROLL for (int v = 0; v < 2; v++) {
-      if constexpr (KIND == WeightKind::kTernary) {
-        common[v] = set_i(-1);  // a pair of -1
-        continue;
-      }
-      const vi bytes = load_i(p + low_scales_row(KIND) * kLowRowBytes + v * 4 * W);
-      const vi pairs = scale_pairs(KIND == WeightKind::kW2 ? low_nibbles(bytes) : bytes, half);
-      common[v] = KIND == WeightKind::kW2 ? scale_pairs(high_nibbles(bytes), half) : minus_middle(pairs);
-      factors[v][0] = sum_factor(pairs, 0);
-      factors[v][1] = sum_factor(pairs, 1);
-    }
-    UNROLL for (int r = 0; r < ROWS; r++) {
-      UNROLL for (int term = 0; term < TERMS; term++) {
-        const vi inputs = set_i(t.biases[(r * TERMS + term) * t.groups_pitch + g]);
-        UNROLL for (int v = 0; v < 2; v++) part[r][term][v] = dot_s16(zero_i(), common[v], inputs);
-      }
-      if constexpr (KIND == WeightKind::kW2) {  // minima have a factor of their own
-        const vf scale = set_f(t.scales[r * t.groups_pitch + g]);
-        UNROLL for (int v = 0; v < 2; v++) {
-          minimum[r][v] = fma(add_terms<TERMS>(part[r], v), scale, minimum[r][v]);
-          UNROLL for (int term = 0; term < TERMS; term++) part[r][term][v] = zero_i();
+      const vi factor = sum_factor(pairs[v], u);
+      UNROLL for (int r = 0; r < ROWS; r++) {
+        UNROLL for (int term = 0; term < TERMS; term++) {
+          vi& total = part[r][term][v];
+          const vi products = sums[r][term][v];
+          total = kHasScales ? dot_s16(u == 0 ? zero_i() : total, products, factor) : widen_w4(products);
         }
       }
     }
+  }
+
+  // Adds what the weights have in common, times the sums of the inputs, and applies the scales of the inputs.
+  INLINE void finish_group(const uint8_t* p, int half, int32_t g, const vi (&pairs)[2]) {
+    UNROLL for (int v = 0; v < 2; v++) {
+      const vi common = kHasMinima ? load_scales(p, half, v, true) : kHasScales ? minus_middle(pairs[v]) : set_i(-1);
+      UNROLL for (int r = 0; r < ROWS; r++) {
+        const vf scale = set_f(t.scales[r * t.groups_pitch + g]);
+        vi low[TERMS][2];
+        UNROLL for (int term = 0; term < TERMS; term++) {
+          const vi inputs = set_i(t.biases[(r * TERMS + term) * t.groups_pitch + g]);
+          low[term][v] = dot_s16(kHasMinima ? zero_i() : part[r][term][v], common, inputs);
+        }
+        vf& total = kHasMinima ? minimum[r][v] : sum[r][v];
+        total = fma(add_terms<TERMS>(low, v), scale, total);
+        if constexpr (kHasMinima) sum[r][v] = fma(add_terms<TERMS>(part[r], v), scale, sum[r][v]);
+      }
+    }
+  }
+
+  // The scales or minima of 32 inputs of a slab, as pairs of 16 bits.
+  INLINE static vi load_scales(const uint8_t* p, int half, int v, bool are_minima) {
+    if (!kHasScales) return zero_i();
+    const vi bytes = load_i(p + low_scales_row(KIND) * kLowRowBytes + v * 4 * W);
+    if (!kHasMinima) return scale_pairs(bytes, half);
+    return (vi)((Lanes32)bytes >> (half * 8 + are_minima * 4) & 0x000f000f);
   }
 
   INLINE static vi load_high(const uint8_t* p, int half, int v) {
