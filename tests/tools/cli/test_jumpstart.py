@@ -32,6 +32,7 @@ def test_a_row_of_a_known_id_keeps_what_is_not_given_and_is_replaced(jumpstart: 
     for model, more in (("a/b", ()), (str(tmp_path / "model"), ("--server", "tgi", "--instance-type", "ml.m5.xlarge"))):
         done = jumpstart("add", KNOWN, "--model", model, *more)
         assert (done.exit_code, done.stdout) == (0, f"{KNOWN} is {model} in {path}.\n")
+        assert [(file.name, file.stat().st_mode & 0o777) for file in path.parent.iterdir()] == [(path.name, 0o600)]
     row = open_catalogue(None, path).rows[KNOWN]
     assert (row.model, row.server, row.instance_type, row.gated) == (model, "tgi", "ml.m5.xlarge", True)
     (shown,) = json.loads(jumpstart("ls", KNOWN, "--json").stdout)

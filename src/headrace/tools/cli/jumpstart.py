@@ -91,7 +91,10 @@ def add(*, model_id: str, model: str, data_dir: Path | None, file: Path | None, 
     text = "\n".join([_row(model_id, facts), *others]) + "\n"
     read_rows(text, source=str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    partial = path.with_suffix(".partial")
+    partial.touch(mode=0o600)  # as all files of a platform: its environment may have tokens
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
     click.echo(f"{model_id} is {facts['model']} in {path}.")
 
 
