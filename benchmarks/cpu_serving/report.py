@@ -136,6 +136,9 @@ def write_report(result: Mapping[str, Any]) -> str:
         f"median of the runs. Load tool: {result['load_tool']}, on the same CPUs. "
         "Method and caveats: [README](../cpu_serving/README.md). Ratios are to the best peer of the cell."
     )
+    if result.get("isa"):
+        kernels = f"{result['isa']} kernels, for which the peers were compiled"
+        method += f" Headrace ran its {kernels}; the goals are those of AVX-512."
     parts = [
         "# Serving over HTTP on a CPU",
         method,
