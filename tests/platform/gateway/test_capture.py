@@ -134,6 +134,7 @@ def test_only_whole_answers_within_the_percentage_are_captured(gateway: Running,
     gateway.boto.invoke_endpoint(EndpointName="ep", Body=b"x")
     gateway.clean_up()
     put(gateway, percentage=31)
+    assert gateway.client.get("/endpoints/ep/openai/v1/models").status_code == 200, "no invocation"
     gateway.boto.invoke_endpoint(EndpointName="ep", Body=b"y", ContentType="text/csv")
     gateway.until(lambda: counts(gateway) == (1, 0), "the last one is written")
     assert [line["captureData"]["endpointInput"]["data"] for line in lines(objects)] == ["y"]

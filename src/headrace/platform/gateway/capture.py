@@ -77,7 +77,9 @@ class DataCapture:
     ) -> CapturedInvocation | None:
         """Begin to capture a request whose response has begun; None if it is not captured."""
         capture = None if route is None else route.capture
-        if capture is None or not 200 <= response.status < 300 or 100 * self._draw() >= capture.percentage:
+        if capture is None or not record.generates or not 200 <= response.status < 300:
+            return None
+        if 100 * self._draw() >= capture.percentage:
             return None
         invocation = CapturedInvocation(
             capture=capture,
