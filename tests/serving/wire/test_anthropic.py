@@ -140,6 +140,29 @@ def said(role, text):
     return {"role": role, "content": text}
 
 
+ATTRIBUTION = "x-anthropic-billing-header: cc_version=2.1.197.f4c; cc_entrypoint=cli; cch=3ffcb;"
+
+
+@pytest.mark.parametrize(
+    ("system", "texts"),
+    [
+        ([{"type": "text", "text": ATTRIBUTION}, {"type": "text", "text": "Be brief."}], ["Be brief."]),
+        (f"{ATTRIBUTION}\nBe brief.", ["Be brief."]),
+        (ATTRIBUTION, []),
+        (f"Remove the line\n{ATTRIBUTION}", [f"Remove the line\n{ATTRIBUTION}"]),
+        ("", [""]),
+    ],
+)
+def test_claude_code_s_attribution_is_no_part_of_the_prompt(system, texts):
+    prompts = [
+        parse(system=system).requests[0].prompt,
+        parse(messages=[{"role": "system", "content": system}, *HI]).requests[0].prompt,
+        parse_count(body(model="m", messages=HI, system=system), CONTEXT),
+    ]
+    for prompt in prompts:
+        assert [message["content"] for message in prompt.messages] == [*texts, "Hi"]
+
+
 @pytest.mark.parametrize(
     ("messages", "turns"),
     [

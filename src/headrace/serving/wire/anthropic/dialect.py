@@ -6,6 +6,7 @@ beside text: each result becomes a message of its own, in front of the text.
 Source: Anthropic API reference, "Create a Message"; "Messages"; "Tool use"; "Structured outputs"; "Extended thinking".
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -65,16 +66,30 @@ def chat_messages(system: Content | None, messages: Sequence[InputMessage]) -> l
     """Return the conversation in OpenAI's form. Raises `InvalidRequest`: a block is not text, or not of its role."""
     if not messages:
         raise InvalidRequest("messages: at least one message is required", param="messages")
-    result = [] if system is None else [Message(role="system", content=_text(system, "system"))]
+    result = [] if system is None else _system(system, "system")
     for role, turn in groupby(enumerate(messages), key=lambda message: message[1].role):
         if role == "system":
-            result += [
-                Message(role="system", content=_text(message.content, f"messages.{n}.content")) for n, message in turn
-            ]
+            for number, message in turn:
+                result += _system(message.content, f"messages.{number}.content")
             continue
         blocks = [block for number, message in turn for block in _blocks(message, f"messages.{number}.content")]
         result += [_assistant(blocks)] if role == "assistant" else _user(blocks)
     return result
+
+
+_ATTRIBUTION = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n?")
+"""
+The line with which Claude Code begins its system prompt, in a block of its own.
+
+It is for Anthropic's accounts and holds a hash that changes with every request: left in the prompt, it would make
+the prefix cache useless for everything after it. Claude Code omits it if CLAUDE_CODE_ATTRIBUTION_HEADER is 0.
+"""
+
+
+def _system(content: Content, param: str) -> list[Message]:
+    text = _text(content, param)
+    own = _ATTRIBUTION.sub("", text)
+    return [Message(role="system", content=own)] if own or not text else []
 
 
 def _blocks(message: InputMessage, param: str) -> list[_Placed]:
