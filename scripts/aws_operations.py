@@ -14,14 +14,7 @@ Handled = Collection[tuple[str, str]]
 
 _INSTEAD = (
     ("CloudFormation, and with it the CDK and SAM", "`headrace deploy`, boto3 or the SageMaker SDK"),
-    (
-        "`iam:CreateRole`, `iam:AttachRolePolicy`, … (Terraform: `aws_iam_role`), `sts:AssumeRole`",
-        "any ARN, such as `arn:aws:iam::000000000000:role/any`: every role exists and may do everything",
-    ),
-    (
-        "`logs:CreateLogGroup` (Terraform: `aws_cloudwatch_log_group`)",
-        "nothing: the platform creates an endpoint's [log group](endpoints.md#logs) with it",
-    ),
+    ("users, groups and instance profiles of IAM", "access keys (`headrace keys`), and roles"),
     (
         "training, processing, pipelines, notebooks (`CreateTrainingJob`, `CreateProcessingJob`, `CreatePipeline`, …)",
         "AWS or your own scripts; `ModelDataUrl` deploys what they wrote",

@@ -3,7 +3,9 @@
 import base64
 import hashlib
 import hmac
+import json
 import socket
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -19,6 +21,7 @@ from headrace.platform.storage.s3_upload import begun, open_upload, signed_paylo
 from headrace.serving.http.asgi import Receive, Scope, Send, headers_of, send_response
 from headrace.serving.wire.aws.chunk_signatures import ChunkKey
 from headrace.serving.wire.aws.errors import AwsError
+from headrace.serving.wire.aws.sessions import OPEN_PLATFORM, Session, issue
 from headrace.serving.wire.aws.sigv4 import MAX_SKEW_S
 from tests import plain_http
 from tests.waiting import WAIT_S
@@ -41,9 +44,11 @@ def _signed(signer: Any, url: str, method: str, headers: dict[str, str]) -> tupl
     return sent.url, {name: value for name, value in sent.headers.items() if name.lower() != "content-length"}
 
 
-def with_credential(kind: str, url: str, method: str, headers: dict[str, str]) -> tuple[str, dict[str, str]]:
+def with_credential(
+    kind: str, url: str, method: str, headers: dict[str, str], *, key: Any = None
+) -> tuple[str, dict[str, str]]:
     """The URL and the headers of a request without a body that has one kind of credential."""
-    key = Credentials(KEY, SECRET)
+    key = key or Credentials(KEY, SECRET)
     bearers = {
         "secret": {"Authorization": f"Bearer {SECRET}"},
         "x-api-key": {"X-Api-Key": SECRET},
@@ -118,6 +123,57 @@ def test_every_mount_takes_its_kinds_of_credentials_and_no_other(closed: str, mo
                 expected = "control"
             assert served == expected, (mount, kind, answer.text)
             assert served or 400 <= answer.status_code < 500
+
+
+def temporary(*, secret: str = SECRET, after_s: float = 3600, key: str = KEY, **changed: str) -> Credentials:
+    """Temporary credentials of a key, as AssumeRole returns them, or forged ones."""
+    session = Session(key=key, expires_s=int(time.time() + after_s), role="r", name="s")
+    made = issue(session, secret)
+    fields = {"access_key": made.access_key, "secret_key": made.secret, "token": made.token} | changed
+    return Credentials(**fields)
+
+
+@pytest.mark.parametrize("kind", ["sagemaker", "sagemaker url", *sorted(S3)])
+def test_temporary_credentials_open_what_their_key_opens(closed: str, kind: str) -> None:
+    path, server = ("/bucket/key", "s3") if kind in S3 else ("/metrics/targets", "metrics")
+    with plain_http.Client(timeout=WAIT_S) as client:
+
+        def status(key: Credentials) -> int:
+            url, sent = with_credential(kind, closed + path, "GET", {}, key=key)
+            answer = client.get(url, headers=sent)
+            assert answer.status_code != 200 or answer.json()["served_by"] == server
+            assert answer.status_code != 200 or answer.headers["x-caller"] == KEY
+            return int(answer.status_code)
+
+        assert status(temporary()) == 200
+        other = temporary()
+        refused = {
+            "expired": temporary(after_s=-1),
+            "of a removed key": temporary(key="HRAKGONE"),
+            "of a guessed secret": temporary(secret="guessed"),
+            "of an open platform": temporary(key="", secret=OPEN_PLATFORM),
+            "with the secret of its key": temporary(secret_key=SECRET),
+            "with another token": temporary(token=other.token),
+            "for longer": temporary(token=f"{forged_payload(other.token)}.{other.token.partition('.')[2]}"),
+            "without its token": temporary(token=""),
+            "with a token of nonsense": temporary(token="a." * 900),
+        }
+        assert {name: status(key) for name, key in refused.items()} == dict.fromkeys(
+            refused, 403 if kind in S3 else 400
+        )
+
+
+def forged_payload(token: str) -> str:
+    """The payload of a token with a later end."""
+    fields = json.loads(base64.urlsafe_b64decode(token.partition(".")[0]))
+    return base64.urlsafe_b64encode(json.dumps({**fields, "expires_s": 2**40}).encode()).decode()
+
+
+def test_a_token_of_the_sdk_by_temporary_credentials_acts_for_their_key(closed: str) -> None:
+    answer = plain_http.post(
+        closed + OPENAI, content=b"{}", headers={"Authorization": sagemaker_token(key=temporary())}, timeout=WAIT_S
+    )
+    assert (answer.status_code, answer.headers["x-caller"]) == (200, KEY)
 
 
 TOKEN_FORMS = (

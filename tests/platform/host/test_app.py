@@ -244,11 +244,11 @@ def test_a_secret_is_a_bearer_key(closed: str, path: str) -> None:
         assert refused.json()["error"]["code"] == "invalid_api_key"
 
 
-def sagemaker_token(secret: str) -> str:
+def sagemaker_token(secret: str = SECRET, *, key: Credentials | None = None) -> str:
     """As `sagemaker.core.token_generator.generate_token` makes it of an access key."""
     host = "sagemaker.amazonaws.com"
     request = AWSRequest("POST", f"https://{host}/", headers={"host": host}, params={"Action": "CallWithBearerToken"})
-    SigV4QueryAuth(Credentials(KEY, secret), "sagemaker", "us-east-1", expires=600).add_auth(request)
+    SigV4QueryAuth(key or Credentials(KEY, secret), "sagemaker", "us-east-1", expires=600).add_auth(request)
     url = request.url.removeprefix("https://") + "&Version=1"
     return f"Bearer sagemaker-api-key-{base64.b64encode(url.encode()).decode()}"
 

@@ -25,7 +25,16 @@ from headrace.platform.control.jumpstart.catalogue import Catalogue
 from headrace.platform.control.model.images import OwnImage
 from headrace.platform.state.records import MAX_WRITE_TRIES, Conflict, Json
 from headrace.platform.state.store import Store
-from headrace.serving.http.asgi import Receive, Scope, Send, content_length, request_of, send_response
+from headrace.serving.http.asgi import (
+    Receive,
+    Scope,
+    Send,
+    caller_of,
+    content_length,
+    request_of,
+    send_response,
+    session_of,
+)
 from headrace.serving.http.audit import AuditedCall, AuditLog
 from headrace.serving.http.body import (
     BodyBudget,
@@ -144,7 +153,7 @@ class ControlApp:
             notices = members.check(
                 services.operation(call.service, call.operation), call.params, MEMBERS[call.service]
             )
-            result = self._handle(call, request_id)
+            result = self._handle(scope, call, request_id)
             response = self._with_notices(calls.render(call, result, request_id), call, notices, request_id)
         except AwsError as error:
             identified = identified or identify(request)
@@ -165,9 +174,9 @@ class ControlApp:
         header = (NOTICE_HEADER, header_value(" ".join(notices))[:_MAX_NOTICE_CHARACTERS])
         return replace(response, headers=(*response.headers, header))
 
-    def _handle(self, call: AwsCall, request_id: str) -> Json:
+    def _handle(self, scope: Scope, call: AwsCall, request_id: str) -> Json:
         handler = self._handler_of(call.service, call.operation)
-        context = replace(self._context, now_s=self._clock())
+        context = replace(self._context, now_s=self._clock(), caller=caller_of(scope), session=session_of(scope))
         try:
             for _ in range(MAX_WRITE_TRIES):
                 try:

@@ -1,10 +1,11 @@
 """
 Authentication of requests to the platform.
 
-A request must be signed with an access key of this platform (Signature Version 4), or carry the key's secret as a
-bearer token, as OpenAI's clients and browsers do; or, on OpenAI's routes, a token that the SageMaker SDK derived from a
-key. An open platform admits any credentials or none. Web pages of other sites are refused; on a loopback address even
-if they reach the platform by a host name of their own (DNS rebinding).
+A request must be signed with an access key of this platform (Signature Version 4) or with temporary credentials that
+were derived from one (`wire.aws.sessions`), or carry the key's secret as a bearer token, as OpenAI's clients and
+browsers do; or, on OpenAI's routes, a token that the SageMaker SDK derived from a key. An open platform admits any
+credentials or none. Web pages of other sites are refused; on a loopback address even if they reach the platform by a
+host name of their own (DNS rebinding).
 
 The mount that answers a request decides which credentials it takes (`CredentialPolicy`); the path does not.
 """
@@ -14,6 +15,7 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import partial
 from typing import Final
 from urllib.parse import parse_qs, unquote
 
@@ -23,9 +25,10 @@ from headrace.serving.http.asgi import ASGIApp, Message, Receive, Scope, Send, r
 from headrace.serving.http.audit import AuditedCall, AuditLog
 from headrace.serving.http.body import BodyShare, BodyTooLarge, BodyTooSlow, read_body, replay
 from headrace.serving.http.origins import allowed_patterns, host_refusal, is_host_allowed, is_origin_allowed
-from headrace.serving.wire.aws import bearer_tokens, sigv4
+from headrace.serving.wire.aws import bearer_tokens, sessions, sigv4
 from headrace.serving.wire.aws.errors import AwsError
 from headrace.serving.wire.aws.http import HttpRequest
+from headrace.serving.wire.aws.sessions import Session
 from headrace.serving.wire.aws.signature_faults import Fault, fault_error
 
 MAX_SIGNED_BODY_BYTES = 25 * 1024 * 1024
@@ -71,7 +74,9 @@ FOR_S3 = CredentialPolicy(kinds=_FULL, service="s3", is_streamed=True)
 class Admission:
     receive: Receive
     access_key: str = ""
-    """The id of the key; empty if no credentials are required."""
+    """The id of the key, of temporary credentials their long-term key; empty if no credentials are required."""
+    session: Session | None = None
+    """What the request's temporary credentials are for."""
     signed: sigv4.Identity | None = None
     """What a signature says of a body that was not read; None: the request has no signature."""
 
@@ -123,7 +128,7 @@ class Authenticator:
             Unavailable: the key is unknown, but the database is out of reach.
         """
         if self._is_open:
-            return Admission(receive)
+            return Admission(receive, session=self._open_session(request))
         for name in ("authorization", "x-api-key"):
             if len(request.headers.get(name, "")) > _MAX_CREDENTIAL_BYTES:
                 message = f"The header {name} has more than {_MAX_CREDENTIAL_BYTES} bytes."
@@ -131,13 +136,13 @@ class Authenticator:
         await self._ring.refresh()
         bearer = _bearer_of(request, policy)
         if bearer is not None:
-            return Admission(receive, self._bearer_key(request, *bearer, policy))
-        key = sigv4.access_key_of(request)
-        if key is not None and self._ring.secret_of(key) is None:  # before the body is read
+            return Admission(receive, *self._bearer_key(request, *bearer, policy))
+        lookup, key = _Lookup(request, self._ring, self._now()), sigv4.access_key_of(request)
+        if key is not None and lookup.secret_of(key) is None:  # before the body is read
             raise fault_error(request, Fault.UNKNOWN_KEY)
         if key is None or policy.is_streamed:
-            identity = self._verify(request, policy)
-            return Admission(receive, identity.access_key, identity)
+            identity = self._verify(request, policy, lookup)
+            return Admission(receive, lookup.key_of(identity), lookup.session, identity)
         try:
             body = await read_body(receive, max_bytes=MAX_SIGNED_BODY_BYTES, timeout_s=_BODY_TIMEOUT_S, share=share)
         except BodyTooLarge:
@@ -147,23 +152,62 @@ class Authenticator:
             raise AwsError("RequestTimeout", "The body of the request did not arrive in time.", status=408) from None
         whole = HttpRequest(request.method, request.path, request.query, request.headers, body)
         is_small = len(body) <= _INLINE_BODY_BYTES
-        identity = self._verify(whole, policy) if is_small else await asyncio.to_thread(self._verify, whole, policy)
-        return Admission(replay(body, receive), identity.access_key)
+        verify = partial(self._verify, whole, policy, lookup)
+        identity = verify() if is_small else await asyncio.to_thread(verify)
+        return Admission(replay(body, receive), lookup.key_of(identity), lookup.session)
 
-    def _verify(self, request: HttpRequest, policy: CredentialPolicy) -> sigv4.Identity:
-        return sigv4.verify(request, self._ring.secret_of, self._now(), service=policy.service)
+    def _verify(self, request: HttpRequest, policy: CredentialPolicy, lookup: "_Lookup") -> sigv4.Identity:
+        return sigv4.verify(request, lookup.secret_of, self._now(), service=policy.service)
 
-    def _bearer_key(self, request: HttpRequest, kind: Credential, token: str, policy: CredentialPolicy) -> str:
-        """Return the id of the access key that a bearer key, or a token derived from it, belongs to."""
+    def _open_session(self, request: HttpRequest) -> Session | None:
+        """Return the session of credentials that an open platform issued, for what the caller is told of itself."""
+        token = sessions.token_of(request)
+        found = None if token is None else sessions.verify(token, {"": sessions.OPEN_PLATFORM}.get)
+        return None if found is None else found.session
+
+    def _bearer_key(
+        self, request: HttpRequest, kind: Credential, token: str, policy: CredentialPolicy
+    ) -> tuple[str, Session | None]:
+        """Return the access key that a bearer key, or a token derived from it, belongs to, and its session."""
         if kind not in policy.kinds:
             message = "A token of the SageMaker SDK opens only the OpenAI-compatible routes of endpoints."
             raise fault_error(request, Fault.UNKNOWN_KEY, message)
         if kind is Credential.SDK_TOKEN:
-            return bearer_tokens.verify(token, self._ring.secret_of, self._now()).access_key
+            lookup = _Lookup(bearer_tokens.read(token), self._ring, self._now())
+            return lookup.key_of(bearer_tokens.verify(token, lookup.secret_of, self._now())), lookup.session
         key = self._ring.key_of(token)
         if key is None:
             raise fault_error(request, Fault.UNKNOWN_KEY)
-        return key
+        return key, None
+
+
+@dataclass(slots=True)
+class _Lookup:
+    """The secrets that may have signed one request: those of keys, and that of its temporary credentials."""
+
+    request: HttpRequest
+    ring: KeyRing
+    now_s: float
+    session: Session | None = None
+    """What the request's temporary credentials are for, once their secret was looked up."""
+
+    def secret_of(self, access_key: str) -> str | None:
+        """Return the secret of a key; None: unknown. Raises `AwsError`: the credentials have expired."""
+        token = sessions.token_of(self.request) if access_key.startswith(sessions.PREFIX) else None
+        if token is None:
+            return self.ring.secret_of(access_key)
+        found = sessions.verify(token, self.ring.secret_of)
+        if found is None or found.access_key != access_key:
+            return None
+        if found.session.expires_s <= self.now_s:
+            message = "The security token included in the request is expired"
+            raise fault_error(self.request, Fault.SESSION_EXPIRED, message)
+        self.session = found.session
+        return found.secret
+
+    def key_of(self, identity: sigv4.Identity) -> str:
+        """Return the long-term key of who signed the request."""
+        return identity.access_key if self.session is None else self.session.key
 
 
 def _bearer_of(request: HttpRequest, policy: CredentialPolicy) -> tuple[Credential, str] | None:

@@ -144,7 +144,7 @@ class PlatformApp:
                 admission = await self._authenticator.check(request, receive, share, mount.policy)
             except Unavailable as error:
                 raise AwsError("ServiceUnavailable", error.message) from error
-            set_caller(scope, admission.access_key)
+            set_caller(scope, admission.access_key, admission.session)
             set_signed_payload(scope, admission.signed)
             receive = admission.receive
         await mount.app(scope, receive, send)

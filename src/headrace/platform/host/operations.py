@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from headrace.core.errors import SettingsError
+from headrace.platform.account import dashboards, iam
+from headrace.platform.account.dashboards import DASHBOARDS
 from headrace.platform.autoscaling.api import policies, schedules, targets
 from headrace.platform.autoscaling.planning.policies import SCALING_POLICY
 from headrace.platform.autoscaling.planning.targets import SCALABLE_TARGET, SCHEDULED_ACTION
@@ -17,6 +19,7 @@ from headrace.platform.control.api import (
     endpoints,
     hub,
     identity,
+    log_groups,
     logs,
     packages,
     transform_jobs,
@@ -29,6 +32,7 @@ from headrace.platform.control.model.endpoint import ENDPOINT, JOB_ENDPOINT
 from headrace.platform.control.model.packages import MODEL_PACKAGE, MODEL_PACKAGE_GROUP
 from headrace.platform.control.model.transform_job import TRANSFORM_JOB
 from headrace.platform.control.model.worker import WORKER
+from headrace.platform.host import sts
 from headrace.platform.host.access_keys import ACCESS_KEY
 from headrace.platform.state.records import AnyKind
 from headrace.platform.state.routes import ROUTE
@@ -38,14 +42,18 @@ KINDS: Final[Mapping[str, AnyKind]] = {
     for kind in (
         ACCESS_KEY,
         ALARM,
+        DASHBOARDS.kind,
         ENDPOINT,
         ENDPOINT_CONFIG,
         INFERENCE_COMPONENT,
         JOB_ENDPOINT,
+        log_groups.LOG_GROUPS.kind,
         MODEL,
         MODEL_CARD,
         MODEL_PACKAGE,
         MODEL_PACKAGE_GROUP,
+        iam.POLICIES.kind,
+        iam.ROLES.kind,
         ROUTE,
         SCALABLE_TARGET,
         SCALING_ACTIVITY,
@@ -127,12 +135,21 @@ OPERATIONS: Mapping[tuple[str, str], Handler] = {
     ("sagemaker", "AddTags"): add_tags,
     ("sagemaker", "ListTags"): list_tags,
     ("sagemaker", "DeleteTags"): delete_tags,
+    ("logs", "CreateLogGroup"): log_groups.create_log_group,
     ("logs", "DeleteLogGroup"): logs.delete_log_group,
     ("logs", "DeleteLogStream"): logs.delete_log_stream,
     ("logs", "DescribeLogGroups"): logs.describe_log_groups,
     ("logs", "DescribeLogStreams"): logs.describe_log_streams,
     ("logs", "FilterLogEvents"): logs.filter_log_events,
     ("logs", "GetLogEvents"): logs.get_log_events,
+    ("logs", "PutRetentionPolicy"): log_groups.put_retention_policy,
+    ("logs", "DeleteRetentionPolicy"): log_groups.delete_retention_policy,
+    ("logs", "TagResource"): log_groups.LOG_GROUPS.tag,
+    ("logs", "UntagResource"): log_groups.LOG_GROUPS.untag,
+    ("logs", "ListTagsForResource"): log_groups.list_tags_for_resource,
+    ("logs", "TagLogGroup"): log_groups.LOG_GROUPS.tag,
+    ("logs", "UntagLogGroup"): log_groups.untag_log_group,
+    ("logs", "ListTagsLogGroup"): log_groups.list_tags_for_resource,
     ("cloudwatch", "PutMetricData"): metrics.put_metric_data,
     ("cloudwatch", "GetMetricData"): metrics.get_metric_data,
     ("cloudwatch", "GetMetricStatistics"): metrics.get_metric_statistics,
@@ -148,6 +165,10 @@ OPERATIONS: Mapping[tuple[str, str], Handler] = {
     ("cloudwatch", "TagResource"): alarms.tag_resource,
     ("cloudwatch", "UntagResource"): alarms.untag_resource,
     ("cloudwatch", "ListTagsForResource"): alarms.list_tags_for_resource,
+    ("cloudwatch", "PutDashboard"): dashboards.put_dashboard,
+    ("cloudwatch", "GetDashboard"): DASHBOARDS.get,
+    ("cloudwatch", "ListDashboards"): DASHBOARDS.list,
+    ("cloudwatch", "DeleteDashboards"): dashboards.delete_dashboards,
     ("application-autoscaling", "RegisterScalableTarget"): targets.register_scalable_target,
     ("application-autoscaling", "DeregisterScalableTarget"): targets.deregister_scalable_target,
     ("application-autoscaling", "DescribeScalableTargets"): targets.describe_scalable_targets,
@@ -163,7 +184,44 @@ OPERATIONS: Mapping[tuple[str, str], Handler] = {
     ("application-autoscaling", "UntagResource"): targets.untag_resource,
     ("application-autoscaling", "ListTagsForResource"): targets.list_tags_for_resource,
     ("sts", "GetCallerIdentity"): identity.get_caller_identity,
-    ("iam", "GetRole"): identity.get_role,
+    ("sts", "AssumeRole"): sts.assume_role,
+    ("sts", "GetSessionToken"): sts.get_session_token,
+    ("iam", "CreateRole"): iam.ROLES.create,
+    ("iam", "GetRole"): iam.ROLES.get,
+    ("iam", "ListRoles"): iam.ROLES.list,
+    ("iam", "UpdateRole"): iam.ROLES.update,
+    ("iam", "UpdateRoleDescription"): iam.ROLES.update,
+    ("iam", "UpdateAssumeRolePolicy"): iam.ROLES.update,
+    ("iam", "PutRolePermissionsBoundary"): iam.ROLES.update,
+    ("iam", "DeleteRolePermissionsBoundary"): iam.delete_permissions_boundary,
+    ("iam", "DeleteRole"): iam.ROLES.delete,
+    ("iam", "TagRole"): iam.ROLES.tag,
+    ("iam", "UntagRole"): iam.ROLES.untag,
+    ("iam", "ListRoleTags"): iam.ROLES.list_tags,
+    ("iam", "PutRolePolicy"): iam.INLINE.put,
+    ("iam", "GetRolePolicy"): iam.INLINE.get,
+    ("iam", "ListRolePolicies"): iam.INLINE.list,
+    ("iam", "DeleteRolePolicy"): iam.INLINE.delete,
+    ("iam", "AttachRolePolicy"): iam.ATTACHED.put,
+    ("iam", "ListAttachedRolePolicies"): iam.ATTACHED.list,
+    ("iam", "DetachRolePolicy"): iam.ATTACHED.delete,
+    ("iam", "ListInstanceProfilesForRole"): iam.list_instance_profiles_for_role,
+    ("iam", "CreateServiceLinkedRole"): iam.create_service_linked_role,
+    ("iam", "DeleteServiceLinkedRole"): iam.delete_service_linked_role,
+    ("iam", "GetServiceLinkedRoleDeletionStatus"): iam.get_deletion_status,
+    ("iam", "CreatePolicy"): iam.create_policy,
+    ("iam", "GetPolicy"): iam.POLICIES.get,
+    ("iam", "ListPolicies"): iam.list_policies,
+    ("iam", "DeletePolicy"): iam.POLICIES.delete,
+    ("iam", "TagPolicy"): iam.POLICIES.tag,
+    ("iam", "UntagPolicy"): iam.POLICIES.untag,
+    ("iam", "ListPolicyTags"): iam.POLICIES.list_tags,
+    ("iam", "CreatePolicyVersion"): iam.create_policy_version,
+    ("iam", "GetPolicyVersion"): iam.get_policy_version,
+    ("iam", "ListPolicyVersions"): iam.list_policy_versions,
+    ("iam", "DeletePolicyVersion"): iam.delete_policy_version,
+    ("iam", "SetDefaultPolicyVersion"): iam.set_default_policy_version,
+    ("iam", "ListEntitiesForPolicy"): iam.list_entities_for_policy,
     ("iam", "GetUser"): identity.get_user,
     ("iam", "SimulatePrincipalPolicy"): identity.simulate_principal_policy,
 }

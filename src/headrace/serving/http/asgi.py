@@ -6,6 +6,7 @@ from typing import Final
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headrace.serving.wire.aws.http import HttpRequest
+from headrace.serving.wire.aws.sessions import Session
 from headrace.serving.wire.dialect import ErrorReply
 
 __all__ = ["ASGIApp", "Message", "Receive", "Scope", "Send"]
@@ -14,6 +15,7 @@ WRITE_PART = "headrace.write_part"
 """The ASGI extension of `http.protocol`; it is optional for servers and applications."""
 
 _CALLER = "headrace.caller"
+_SESSION = "headrace.session"
 
 WritePart = Callable[[bytes], bool]
 """
@@ -68,9 +70,15 @@ def caller_of(scope: Scope) -> str:
     return str(scope.get(_CALLER, ""))
 
 
-def set_caller(scope: Scope, access_key: str) -> None:
+def session_of(scope: Scope) -> Session | None:
+    """Return what the temporary credentials of a request are for; None: it has none."""
+    session: Session | None = scope.get(_SESSION)
+    return session
+
+
+def set_caller(scope: Scope, access_key: str, session: Session | None = None) -> None:
     """Name the caller of a request for the applications behind its authentication."""
-    scope[_CALLER] = access_key
+    scope[_CALLER], scope[_SESSION] = access_key, session
 
 
 def part_writer(scope: Scope) -> WritePart | None:

@@ -11,7 +11,7 @@ from typing import Final
 
 from headrace.core.client_text import shortened
 from headrace.core.telemetry import get_logger
-from headrace.serving.http.asgi import Scope, caller_of
+from headrace.serving.http.asgi import Scope, caller_of, session_of
 
 ANONYMOUS: Final = "anonymous"
 """The caller on a platform that requires no credentials."""
@@ -76,6 +76,7 @@ class AuditLog:
             status=status,
             request_id=request_id,
             **({"total_ms": round(total_s * 1e3, 1)} if total_s is not None else {}),
+            **({"session": f"{session.role}/{session.name}"} if (session := session_of(scope)) else {}),
             **({"error": call.error} if call.error else {}),
             **({"repeated": num_repeated} if num_repeated else {}),
         )

@@ -33,6 +33,7 @@ from headrace.platform.state.records import Json, Record, Unreadable
 from headrace.platform.state.selection import Selection
 from headrace.serving.wire.aws.errors import AwsError, validation_error
 from headrace.serving.wire.aws.scope import MAX_TAGS
+from headrace.serving.wire.aws.tags import merge_tags
 
 _MAX_TARGETS = 500
 """Source: Application Auto Scaling user guide, "Quotas"."""
@@ -54,9 +55,7 @@ def register_scalable_target(context: CallContext, params: Json) -> Json:
     if key.variant and _is_serverless(context, key):
         raise validation_error(f"{key.resource_id} is serverless and has no instances to scale.")
     if old is None:
-        tags = dict(params.get("Tags") or {})
-        if len(tags) > MAX_TAGS:
-            raise validation_error(f"The scalable target would have {len(tags)} tags; expected at most {MAX_TAGS}.")
+        tags = merge_tags(params.get("Tags"), validation_error)
         if context.store.count(SCALABLE_TARGET) >= _MAX_TARGETS:
             raise AwsError("LimitExceededException", f"There are {_MAX_TARGETS} scalable targets already, the maximum.")
         old = create(context, SCALABLE_TARGET, key.name, spec, tags=tags)
@@ -122,10 +121,7 @@ def describe_scaling_activities(context: CallContext, params: Json) -> Json:
 
 def tag_resource(context: CallContext, params: Json) -> Json:
     record = _find(context, params["ResourceARN"])
-    reserved = next((key for key in params["Tags"] if key.lower().startswith("aws:")), None)
-    if reserved is not None:
-        raise validation_error(f"The tag key {reserved} begins with aws:, which is reserved. Choose another one.")
-    tags = {**record.tags, **params["Tags"]}
+    tags = {**record.tags, **merge_tags(params["Tags"], validation_error)}
     if len(tags) > MAX_TAGS:
         message = f"The scalable target would have {len(tags)} tags; expected at most {MAX_TAGS}."
         raise AwsError("TooManyTagsException", message, members={"ResourceName": params["ResourceARN"]})

@@ -1,7 +1,7 @@
 """Handlers of the operations on alarms, their states, actions, history and tags."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from heapq import nlargest, nsmallest
 
@@ -29,7 +29,7 @@ from headrace.platform.state.records import AlreadyExists, Conflict, Json, Recor
 from headrace.platform.state.selection import Entry, Selection
 from headrace.serving.wire.aws.errors import AwsError
 from headrace.serving.wire.aws.paging import Key
-from headrace.serving.wire.aws.scope import MAX_TAGS
+from headrace.serving.wire.aws.tags import list_tags, merge_tags
 
 MAX_ALARMS = 5000
 """Source: CloudWatch service quotas, metric alarms per region."""
@@ -42,7 +42,7 @@ _FILTERS = {"Statistic": "statistic", "ExtendedStatistic": "extended_statistic",
 def put_metric_alarm(context: CloudWatchCall, params: Json) -> Json:
     """Answer PutMetricAlarm: create an alarm, or change one, which keeps its state."""
     definition = parse_alarm(params)
-    name, tags = params["AlarmName"], _parse_tags(params.get("Tags"))
+    name, tags = params["AlarmName"], merge_tags(params.get("Tags"), invalid_value)
     spec = AlarmSpec(**msgspec.structs.asdict(definition), configured_s=context.now_s)
     record = context.store.get(ALARM, name)
     if record is not None:
@@ -165,9 +165,7 @@ def _history(context: CloudWatchCall, params: Json, *, sign: int) -> Iterator[tu
 
 def tag_resource(context: CloudWatchCall, params: Json) -> Json:
     record = _find(context, params["ResourceARN"])
-    tags = {**record.tags, **_parse_tags(params["Tags"])}
-    _check_number(tags)
-    context.store.update(record, tags=tags)
+    context.store.update(record, tags=merge_tags(params["Tags"], invalid_value, before=record.tags))
     return {}
 
 
@@ -179,8 +177,7 @@ def untag_resource(context: CloudWatchCall, params: Json) -> Json:
 
 
 def list_tags_for_resource(context: CloudWatchCall, params: Json) -> Json:
-    tags = _find(context, params["ResourceARN"]).tags
-    return {"Tags": [{"Key": key, "Value": value} for key, value in sorted(tags.items())]}
+    return {"Tags": list_tags(_find(context, params["ResourceARN"]).tags)}
 
 
 def _readable(record: AlarmRecord | Unreadable) -> AlarmRecord:
@@ -198,27 +195,9 @@ def _fits(record: AlarmRecord | Unreadable, params: Json) -> bool:
     )
 
 
-def _parse_tags(given: Sequence[Json] | None) -> dict[str, str]:
-    """Parse a list of at most 50 tags, whose keys are unique and do not begin with `aws:`."""
-    tags: dict[str, str] = {}
-    for tag in given or ():
-        if tag["Key"] in tags:
-            raise invalid_value(f"The tag key {tag['Key']} is given twice in Tags. Tag keys are unique.")
-        if tag["Key"].lower().startswith("aws:"):
-            raise invalid_value(f"The tag key {tag['Key']} begins with aws:, which is reserved. Choose another one.")
-        tags[tag["Key"]] = tag["Value"]
-    _check_number(tags)
-    return tags
-
-
 def _find(context: CloudWatchCall, arn: str) -> AlarmRecord | Unreadable:
     record = context.store.get(ALARM, arn.partition(":alarm:")[2])
     if record is None or alarm_arn(context.aws_scope, record.name) != arn:
         members = {"ResourceType": "alarm", "ResourceId": arn}
         raise AwsError("ResourceNotFoundException", f"There is no alarm {arn}.", status=404, members=members)
     return record
-
-
-def _check_number(tags: dict[str, str]) -> None:
-    if len(tags) > MAX_TAGS:
-        raise invalid_value(f"The alarm would have {len(tags)} tags; expected at most {MAX_TAGS}.")

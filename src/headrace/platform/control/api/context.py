@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import nlargest, nsmallest
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from headrace.platform.cloudwatch.api.context import CloudWatchCall
@@ -21,7 +22,8 @@ from headrace.platform.state.selection import Entry, Selection
 from headrace.platform.state.store import Store
 from headrace.serving.wire.aws.errors import AwsError, not_found, validation_error
 from headrace.serving.wire.aws.paging import Key, Paginator
-from headrace.serving.wire.aws.scope import MAX_TAGS
+from headrace.serving.wire.aws.tags import list_tags as list_of_tags
+from headrace.serving.wire.aws.tags import merge_tags
 
 SpecT = TypeVar("SpecT")
 StatusT = TypeVar("StatusT")
@@ -88,17 +90,9 @@ Handler = Callable[[CallContext, Json], Json]
 """Takes the call's parameters and returns the members of the result, or raises `AwsError`. Blocks on the store."""
 
 
-def tags_of(params: Json) -> dict[str, str]:
-    """Read the inline `Tags` of a call. Raises `AwsError`: a key is given twice, or begins with `aws:`."""
-    tags: dict[str, str] = {}
-    for tag in params.get("Tags") or []:
-        key = tag["Key"]
-        if key in tags:
-            raise validation_error(f"Duplicate tag keys found: {key}. Tag keys are unique.")
-        if key.lower().startswith("aws:"):
-            raise validation_error(f"The tag key {key} begins with aws:, which is reserved. Choose another one.")
-        tags[key] = tag["Value"]
-    return tags
+def tags_of(params: Json, *, before: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
+    """Return the tags of a resource with the `Tags` of a call. Raises `AwsError`, as `merge_tags` does."""
+    return merge_tags(params.get("Tags"), validation_error, before=before)
 
 
 def without(params: Json, *names: str) -> Json:
@@ -202,16 +196,14 @@ def _fits(resource: Json, params: Json, status: str) -> bool:
 
 def add_tags(context: CallContext, params: Json) -> Json:
     record = _tagged(context, params["ResourceArn"])
-    tags = {**record.tags, **tags_of(params)}
-    if len(tags) > MAX_TAGS:
-        raise validation_error(f"The resource would have {len(tags)} tags; expected at most {MAX_TAGS}.")
+    tags = tags_of(params, before=record.tags)
     context.store.update(record, tags=tags)
-    return {"Tags": _list(tags)}
+    return {"Tags": list_of_tags(tags)}
 
 
 def list_tags(context: CallContext, params: Json) -> Json:
     """Answer ListTags with one page: a resource has at most 50 tags."""
-    return {"Tags": _list(_tagged(context, params["ResourceArn"]).tags)}
+    return {"Tags": list_of_tags(_tagged(context, params["ResourceArn"]).tags)}
 
 
 def delete_tags(context: CallContext, params: Json) -> Json:
@@ -227,7 +219,3 @@ def _tagged(context: CallContext, arn: str) -> Record[Any, Any] | Unreadable:
     if record is None:
         raise not_found("resource", arn)
     return record
-
-
-def _list(tags: dict[str, str]) -> list[dict[str, str]]:
-    return [{"Key": key, "Value": value} for key, value in sorted(tags.items())]

@@ -1,76 +1,53 @@
 """
-The operations of STS and IAM that SDKs call: caller identity, roles and permissions.
+The identity and the permissions of callers, as STS and IAM tell them.
 
-All callers have the same assumed role, not a user: SageMaker's SDK derives the execution role of models from the
-caller, and refuses users.
+Callers with an access key have the same assumed role, not a user: SageMaker's SDK derives the execution role of models
+from the caller, and refuses users. Temporary credentials have the role that they are for (`host.sts`).
 """
 
-from urllib.parse import quote
-
+from headrace.platform.account.iam import CALLER_ROLE, IAM_PAGES, entity_id
 from headrace.platform.control.api.context import CallContext
 from headrace.platform.state.records import Json
 from headrace.serving.wire.aws.errors import AwsError
-from headrace.serving.wire.aws.paging import Paginator
 from headrace.serving.wire.aws.scope import AwsScope, partition_of
 
-ROLE_NAME = "HeadraceRole"
-"""The role that callers have assumed."""
 SESSION_NAME = "headrace"
-_ROLE_CREATED_S = 1_700_000_000.0
 _PAGE_SIZE = 100
 """Results on a page without MaxItems. Source: IAM API reference, SimulatePrincipalPolicy."""
-_PAGES = Paginator(
-    invalid_token=lambda: AwsError("InvalidInput", "The Marker is not one of this list. Begin without it."),
-    member="Marker",
-)
 
 
-def assumed_role_arn(aws_scope: AwsScope) -> str:
-    """Return the ARN of every caller."""
-    role = f"assumed-role/{ROLE_NAME}/{SESSION_NAME}"
-    return f"arn:{partition_of(aws_scope.region)}:sts::{aws_scope.account}:{role}"
+def session_arn(aws_scope: AwsScope, role: str, session: str) -> str:
+    """Return the ARN of a caller that has assumed a role."""
+    return f"arn:{partition_of(aws_scope.region)}:sts::{aws_scope.account}:assumed-role/{role}/{session}"
 
 
-def role_arn(aws_scope: AwsScope, name: str) -> str:
-    return f"arn:{partition_of(aws_scope.region)}:iam::{aws_scope.account}:role/{name}"
+def caller_arn(context: CallContext) -> str:
+    return session_arn(context.aws_scope, *_caller(context))
 
 
 def get_caller_identity(context: CallContext, _params: Json) -> Json:
-    return {
-        "UserId": f"{_role_id(ROLE_NAME)}:{SESSION_NAME}",
-        "Account": context.aws_scope.account,
-        "Arn": assumed_role_arn(context.aws_scope),
-    }
+    role, session = _caller(context)
+    user_id = f"{entity_id('AROA', role)}:{session}"
+    return {"UserId": user_id, "Account": context.aws_scope.account, "Arn": caller_arn(context)}
+
+
+def _caller(context: CallContext) -> tuple[str, str]:
+    """Return the role and the session of the caller."""
+    session = context.session
+    return (session.role, session.name) if session is not None and session.role else (CALLER_ROLE, SESSION_NAME)
 
 
 def created_by(aws_scope: AwsScope) -> Json:
-    """Return the `UserContext` of every caller."""
-    principal = f"{_role_id(ROLE_NAME)}:{SESSION_NAME}"
-    return {"IamIdentity": {"Arn": assumed_role_arn(aws_scope), "PrincipalId": principal}}
-
-
-def get_role(context: CallContext, params: Json) -> Json:
-    """Answer GetRole: every name is a role, with all permissions."""
-    name = params["RoleName"]
-    trust = '{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Principal":{"Service":"sagemaker.amazonaws.com"},'
-    return {
-        "Role": {
-            "Path": "/",
-            "RoleName": name,
-            "RoleId": _role_id(name),
-            "Arn": role_arn(context.aws_scope, name),
-            "CreateDate": _ROLE_CREATED_S,
-            "AssumeRolePolicyDocument": quote(trust + '"Action":"sts:AssumeRole"}]}'),
-            "MaxSessionDuration": 43_200,
-        }
-    }
+    """Return the `UserContext` of what callers have created, whose sessions are not stored."""
+    principal = f"{entity_id('AROA', CALLER_ROLE)}:{SESSION_NAME}"
+    return {"IamIdentity": {"Arn": session_arn(aws_scope, CALLER_ROLE, SESSION_NAME), "PrincipalId": principal}}
 
 
 def simulate_principal_policy(_context: CallContext, params: Json) -> Json:
     """Answer SimulatePrincipalPolicy: everything is allowed. Only the results of one page are made."""
     actions, resources = params["ActionNames"], params.get("ResourceArns") or ["*"]
     listing = "policy simulation"
-    begin, num_results = _PAGES.begin(params, listing=listing), len(actions) * len(resources)
+    begin, num_results = IAM_PAGES.paginator.begin(params, listing=listing), len(actions) * len(resources)
     end = min(begin + params.get("MaxItems", _PAGE_SIZE), num_results)
     results = [
         {
@@ -81,17 +58,12 @@ def simulate_principal_policy(_context: CallContext, params: Json) -> Json:
         }
         for number in range(begin, end)
     ]
-    token = _PAGES.token_at(end, listing=listing) if end < num_results else {}
+    token = IAM_PAGES.paginator.token_at(end, listing=listing) if end < num_results else {}
     return {"EvaluationResults": results, "IsTruncated": bool(token), **token}
 
 
 def get_user(_context: CallContext, params: Json) -> Json:
     """Answer GetUser with an error: Headrace has only roles."""
     shown = params.get("UserName", "the caller")
-    message = f"The user with name {shown} cannot be found: callers of Headrace have the role {ROLE_NAME}."
+    message = f"The user with name {shown} cannot be found: callers of Headrace have the role {CALLER_ROLE}."
     raise AwsError("NoSuchEntity", message, status=404)
-
-
-def _role_id(name: str) -> str:
-    """Return an id of 21 characters that is a function of the name."""
-    return "AROA" + "".join(f"{byte:02X}" for byte in name.encode())[:17].ljust(17, "0")

@@ -7,27 +7,30 @@ worker outlives the worker and its endpoint, bounded in size and age (`cluster.p
 
 from collections.abc import Iterator
 
+from headrace.platform.account.resource import StoredRecord, StoredSpec
+from headrace.platform.cluster.log_streams import LogStream, Reading, lines_of, read_token
 from headrace.platform.cluster.worker_logs import WorkerLogEvent
 from headrace.platform.control.api.context import CallContext
+from headrace.platform.control.api.log_groups import (
+    LOG_GROUPS,
+    LOG_PAGES,
+    STANDARD,
+    group_json,
+    invalid,
+    stored_groups,
+)
 from headrace.platform.control.api.log_lines import (
     LineFilter,
-    LogStream,
-    Reading,
     all_streams,
-    lines_of,
     read_pattern,
-    read_token,
 )
 from headrace.platform.state.records import Json
 from headrace.serving.wire.aws.errors import AwsError
-from headrace.serving.wire.aws.paging import Paginator
 
 _MAX_EVENTS = 10_000
 _MAX_ANSWER_CHARACTERS = 1_000_000
 """Source: CloudWatch Logs, FilterLogEvents: a response has at most 1 MB."""
 _PAGE_SIZE = 50
-_CLASS = "STANDARD"
-"""The class of all log groups."""
 _MAX_SCANNED = 200_000
 """Maximum lines scanned in a call; a pattern that rarely matches continues with `nextToken`."""
 
@@ -38,15 +41,21 @@ def describe_log_groups(context: CallContext, params: Json) -> Json:
         groups.setdefault(stream.group, []).append(stream)
     prefix, part = params.get("logGroupNamePrefix", ""), params.get("logGroupNamePattern", "").lower()
     named = {_group_name(identifier) for identifier in params.get("logGroupIdentifiers") or []}
-    is_standard = params.get("logGroupClass", _CLASS) == _CLASS
+    stored = stored_groups(context)
     found = [
         name
-        for name in groups
-        if is_standard and name.startswith(prefix) and part in name.lower() and (not named or name in named)
+        for name in groups.keys() | stored.keys()
+        if name.startswith(prefix) and part in name.lower() and (not named or name in named)
     ]
+    found = [name for name in found if params.get("logGroupClass") in (None, _class_of(stored.get(name)))]
     size = params.get("limit", _PAGE_SIZE)
-    page, token = _PAGES.page(found, params, listing="log groups", key=lambda name: (name,), size=size)
-    return {"logGroups": [_group(context, name, groups[name]) for name in page], **token}
+    page, token = LOG_PAGES.page(found, params, listing="log groups", key=lambda name: (name,), size=size)
+    shown = [group_json(context, name, stored.get(name), groups.get(name, [])) for name in page]
+    return {"logGroups": shown, **token}
+
+
+def _class_of(record: StoredRecord | None) -> str:
+    return STANDARD if record is None else record.spec.members.get("logGroupClass", STANDARD)
 
 
 def describe_log_streams(context: CallContext, params: Json) -> Json:
@@ -54,7 +63,7 @@ def describe_log_streams(context: CallContext, params: Json) -> Json:
     streams = [stream for stream in _streams(context, params) if stream.name.startswith(prefix)]
     is_by_time = params.get("orderBy") == "LastEventTime"
     last_ms = {stream.worker: (_times_ms(context, stream) or (0, 0))[1] if is_by_time else 0 for stream in streams}
-    page, token = _PAGES.page(
+    page, token = LOG_PAGES.page(
         streams,
         params,
         listing="log streams by time" if is_by_time else "log streams",
@@ -72,8 +81,8 @@ def filter_log_events(context: CallContext, params: Json) -> Json:
     try:
         reading = read_token(params["nextToken"]) if "nextToken" in params else Reading()
     except ValueError:
-        raise _invalid("The specified nextToken is invalid.") from None
-    lines = lines_of(context, streams, params, reading)
+        raise invalid("The specified nextToken is invalid.") from None
+    lines = lines_of(context.logs, streams, reading, start_ms=params.get("startTime"), end_ms=params.get("endTime"))
     events, is_more = _take(lines, wanted, reading, limit=params.get("limit", _MAX_EVENTS))
     answer: Json = {"events": events, "searchedLogStreams": []}
     if is_more:
@@ -109,6 +118,9 @@ def delete_log_group(context: CallContext, params: Json) -> Json:
     streams = _streams(context, params)
     if any(not stream.is_ended for stream in streams):
         raise AwsError("OperationAbortedException", f"{params['logGroupName']} has running workers, which write to it.")
+    record = context.store.get(LOG_GROUPS.kind, _group_name(params["logGroupName"]))
+    if record is not None:
+        context.store.remove(record)
     context.logs.drop([stream.worker for stream in streams])
     return {}
 
@@ -155,7 +167,7 @@ def _event(event: WorkerLogEvent) -> Json:
 def _chosen(streams: list[LogStream], params: Json) -> list[LogStream]:
     names, prefix = params.get("logStreamNames"), params.get("logStreamNamePrefix", "")
     if names and prefix:
-        raise _invalid("Both logStreamNames and logStreamNamePrefix were given. Give one of them.")
+        raise invalid("Both logStreamNames and logStreamNamePrefix were given. Give one of them.")
     if names:
         return [_named(streams, name) for name in dict.fromkeys(names)]
     return [stream for stream in streams if stream.name.startswith(prefix)]
@@ -164,11 +176,11 @@ def _chosen(streams: list[LogStream], params: Json) -> list[LogStream]:
 def _streams(context: CallContext, params: Json) -> list[LogStream]:
     group = params.get("logGroupName") or params.get("logGroupIdentifier", "")
     if not group:
-        raise _invalid("Neither logGroupName nor logGroupIdentifier was given. Give one of them.")
+        raise invalid("Neither logGroupName nor logGroupIdentifier was given. Give one of them.")
     group = _group_name(group)
     found = [stream for stream in all_streams(context) if stream.group == group]
-    if not found:
-        raise AwsError("ResourceNotFoundException", "The specified log group does not exist.")
+    if not found and context.store.get(LOG_GROUPS.kind, group) is None:
+        raise LOG_GROUPS.absent.error()
     return found
 
 
@@ -182,19 +194,6 @@ def _named(streams: list[LogStream], name: str) -> LogStream:
     if found is None:
         raise AwsError("ResourceNotFoundException", "The specified log stream does not exist.")
     return found
-
-
-def _group(context: CallContext, name: str, streams: list[LogStream]) -> Json:
-    arn = _group_arn(context, name)
-    return {
-        "logGroupName": name,
-        "creationTime": min(stream.created_ms for stream in streams),
-        "metricFilterCount": 0,
-        "arn": f"{arn}:*",
-        "logGroupArn": arn,
-        "storedBytes": sum(context.logs.size_bytes(stream.worker) for stream in streams),
-        "logGroupClass": _CLASS,
-    }
 
 
 def _stream(context: CallContext, stream: LogStream) -> Json:
@@ -220,7 +219,7 @@ def _times_ms(context: CallContext, stream: LogStream) -> tuple[int, int] | None
 
 
 def _group_arn(context: CallContext, name: str) -> str:
-    return f"arn:aws:logs:{context.aws_scope.region}:{context.aws_scope.account}:log-group:{name}"
+    return LOG_GROUPS.arn_of(context, name, StoredSpec(members={}))
 
 
 def _read_place(token: str | None) -> tuple[str, int | None]:
@@ -229,12 +228,5 @@ def _read_place(token: str | None) -> tuple[str, int | None]:
         return "", None
     direction, _, digits = token.partition("/")
     if direction not in ("f", "b") or not (digits.isascii() and digits.isdigit() and len(digits) == 20):
-        raise _invalid("The specified nextToken is invalid.")
+        raise invalid("The specified nextToken is invalid.")
     return direction, int(digits)
-
-
-def _invalid(message: str) -> AwsError:
-    return AwsError("InvalidParameterException", message)
-
-
-_PAGES = Paginator(member="nextToken", invalid_token=lambda: _invalid("The specified nextToken is invalid."))

@@ -23,13 +23,8 @@ def is_bearer_token(text: str) -> bool:
     return text.startswith(PREFIX)
 
 
-def verify(token: str, secret_of: Callable[[str], str | None], now_s: float) -> sigv4.Identity:
-    """
-    Return the identity that signed a token, the text after `Bearer `.
-
-    Raises:
-        AwsError: the token is malformed or expired, its key is unknown, or its signature is wrong.
-    """
+def read(token: str) -> HttpRequest:
+    """Return the request that a token, the text after `Bearer `, signs. Raises `AwsError`: the token is malformed."""
     try:
         url = base64.b64decode(token.removeprefix(PREFIX), validate=True).decode("ascii")
     except (binascii.Error, ValueError) as error:
@@ -41,7 +36,17 @@ def verify(token: str, secret_of: Callable[[str], str | None], now_s: float) -> 
     is_short = expires.isascii() and expires.isdigit() and len(expires) <= 5 and int(expires) <= _MAX_EXPIRES_S
     if query_parameter(signed, "Action") != _ACTION or not is_short:
         raise _malformed()
-    identity = sigv4.verify(HttpRequest("POST", "/", signed, {"host": host}), secret_of, now_s)
+    return HttpRequest("POST", "/", signed, {"host": host})
+
+
+def verify(token: str, secret_of: Callable[[str], str | None], now_s: float) -> sigv4.Identity:
+    """
+    Return the identity that signed a token.
+
+    Raises:
+        AwsError: the token is malformed or expired, its key is unknown, or its signature is wrong.
+    """
+    identity = sigv4.verify(read(token), secret_of, now_s)
     if identity.service != "sagemaker":
         raise _malformed()
     return identity

@@ -23,6 +23,8 @@ class Fault(Enum):
     """The signature is too old, or the client's clock is wrong."""
     URL_EXPIRED = auto()
     """The presigned URL has expired."""
+    SESSION_EXPIRED = auto()
+    """The temporary credentials have expired."""
 
 
 KEY_HINT = "`headrace env` on the platform's machine prints an access key."
@@ -42,6 +44,7 @@ _CODES = {
     Fault.UNSIGNED: ("InvalidSignatureException", "SignatureDoesNotMatch", "AccessDenied"),
     Fault.EXPIRED: ("InvalidSignatureException", "SignatureDoesNotMatch", "RequestTimeTooSkewed"),
     Fault.URL_EXPIRED: ("InvalidSignatureException", "RequestExpired", "AccessDenied"),
+    Fault.SESSION_EXPIRED: ("ExpiredTokenException", "ExpiredToken", "ExpiredToken"),
 }
 _TEXTS = {
     Fault.MISSING: (

@@ -1,0 +1,71 @@
+"""Temporary credentials from AssumeRole to their end, with boto3 against a platform that requires keys."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import boto3
+import pytest
+from botocore.exceptions import ClientError
+
+from headrace.platform.control.app import ControlApp
+from headrace.platform.host.access_keys import ACCESS_KEY, AccessKeySpec
+from headrace.platform.host.operations import OPERATIONS
+from headrace.platform.state.store import Store, open_store
+from tests.platform.control.support import AWS_SCOPE, ROLE, ListedLogs
+
+from .test_app import KEY, SECRET, platform
+
+
+class Clock:
+    ahead_s = 0.0
+
+    def __call__(self) -> float:
+        return time.time() + self.ahead_s
+
+
+@contextmanager
+def closed_platform(clock: Clock) -> Iterator[tuple[str, Store]]:
+    store = open_store("sqlite://")
+    store.create(ACCESS_KEY, KEY, spec=AccessKeySpec(secret=SECRET))
+    logs: Any = ListedLogs()
+    control = ControlApp(store, OPERATIONS, aws_scope=AWS_SCOPE, logs=logs, own_images={}, is_strict=False, clock=clock)
+    with platform(is_open=False, control=control) as url:
+        yield url, store
+    store.close()
+
+
+def client(service: str, url: str, credentials: dict[str, Any] | None = None) -> Any:
+    made = credentials or {"AccessKeyId": KEY, "SecretAccessKey": SECRET}
+    return boto3.client(
+        service,
+        endpoint_url=url,
+        region_name="us-east-1",
+        aws_access_key_id=made["AccessKeyId"],
+        aws_secret_access_key=made["SecretAccessKey"],
+        aws_session_token=made.get("SessionToken"),
+    )
+
+
+def test_an_assumed_role_works_is_named_and_never_outlives_who_assumed_it() -> None:
+    clock = Clock()
+    with closed_platform(clock) as (url, _):
+        answer = client("sts", url).assume_role(RoleArn=ROLE, RoleSessionName="nightly", DurationSeconds=900)
+        first = answer["Credentials"]
+        assert 880 < first["Expiration"].timestamp() - time.time() <= 901
+        sts = client("sts", url, first)
+        arn = "arn:aws:sts::123456789012:assumed-role/HeadraceRole/nightly"
+        assert sts.get_caller_identity()["Arn"] == answer["AssumedRoleUser"]["Arn"] == arn
+        assert client("sagemaker", url, first).list_models()["Models"] == []
+        chained = sts.assume_role(RoleArn=f"{ROLE}2", RoleSessionName="s2", DurationSeconds=3600)
+        assert chained["Credentials"]["Expiration"] == first["Expiration"]
+        assert client("sts", url, chained["Credentials"]).get_caller_identity()["Arn"].endswith("/HeadraceRole2/s2")
+        with pytest.raises(ClientError, match="1 hour session limit"):
+            sts.assume_role(RoleArn=ROLE, RoleSessionName="s2", DurationSeconds=7200)
+        with pytest.raises(ClientError, match="Cannot call GetSessionToken with session credentials"):
+            sts.get_session_token()
+        clock.ahead_s = -10_000  # of the issuing process: these have expired before they are used
+        expired = client("sts", url).get_session_token(DurationSeconds=900)["Credentials"]
+        with pytest.raises(ClientError, match="ExpiredToken"):
+            client("sts", url, expired).get_caller_identity()
