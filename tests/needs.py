@@ -37,7 +37,7 @@ PROGRAMS = {"qemu-user and g++-aarch64-linux-gnu": ("qemu-aarch64", "aarch64-lin
 """Debian packages that are a need, and their programs."""
 ENVIRONMENTS = {"sdk3": "the SageMaker SDK", "clients": "constrained clients", "deploy": "schemas", "vllm": "vLLM"}
 """The need behind each environment of `scripts/environment`, which the tests create themselves."""
-FIXTURES = {"postgresql_server": "PostgreSQL"}
+FIXTURES = {"postgresql_server": "PostgreSQL", "sdk2": "the SageMaker SDK"}
 PARAMETERS = {"postgresql": "PostgreSQL", "ray_nodes": "Ray"}
 """Needs of a value of a parameter, for fixtures that ask for others by name."""
 _UNPICKLED = (

@@ -1,22 +1,25 @@
 """One platform with the real small model for the session."""
 
+import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.needs import ROOT
 from tests.otlp_receiver import Receiver, http_receiver
 from tests.postgresql import new_database, postgresql_server
 from tests.service_models import parsed_service_models
 
 from .running import Running, clean_environment, up
+from .sdk_scripts import SDK_2, SDK_3, SDK_BUCKET, Command, warm_python
 
 __all__ = ["new_database", "parsed_service_models", "postgresql_server"]
 
 PLATFORM_SECRET = "canary-of-the-platform"
 """A credential of the platform, which nothing else may get: `test_canaries.py` looks for it."""
-SDK_BUCKET = "sagemaker-us-east-1-000000000000"
 
 
 @pytest.fixture(scope="session")
@@ -48,6 +51,34 @@ def endpoint(platform: Running, smollm2_path: Path) -> str:
 @pytest.fixture(scope="session")
 def shell(platform: Running) -> dict[str, str]:
     return shell_for(platform)
+
+
+@pytest.fixture(scope="session")
+def sdk2(shell: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
+    """The command that runs a script with the SageMaker SDK 2.x."""
+    with warm_python(sys.executable, SDK_2, shell, tmp_path_factory.mktemp("sdk2")) as command:
+        yield command
+
+
+@pytest.fixture(scope="session")
+def sdk3_python() -> str:
+    """A Python with the SDK; making it takes a minute the first time, and the network."""
+    made = subprocess.run(
+        [ROOT / "scripts" / "environment", "sdk3"], env=clean_environment(), capture_output=True, text=True
+    )
+    if made.returncode != 0:
+        why = f"the SDK 3.x cannot be installed: {made.stderr[-1000:]}"
+        if os.environ.get("CI"):
+            pytest.fail(why)
+        pytest.skip(why)
+    return made.stdout.strip()
+
+
+@pytest.fixture(scope="session")
+def sdk3(sdk3_python: str, shell: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
+    """The command that runs a script with the SageMaker SDK 3.x."""
+    with warm_python(sdk3_python, SDK_3, shell, tmp_path_factory.mktemp("sdk3")) as command:
+        yield command
 
 
 def shell_for(platform: Running) -> dict[str, str]:

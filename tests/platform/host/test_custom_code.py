@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from tests.serving.handlers.wheels import make_wheel
 from tests.waiting import WAIT_S
 
 from .running import Running, until
-from .test_sdks import IMPATIENT
+from .sdk_scripts import Command
 
 SCRIPT = Path(__file__).parent / "deploy_code.py"
 PACKAGES = "with the packages of requirements.txt in an environment."
@@ -27,11 +26,12 @@ DESCRIPTIONS = {
 
 @pytest.mark.timeout(900)
 def test_sdk_models_with_code_are_deployed_and_invoked_in_their_formats(
-    platform: Running, shell: dict[str, str], tmp_path: Path
+    platform: Running, shell: dict[str, str], sdk2: Command, tmp_path: Path
 ) -> None:
     make_wheel(tmp_path, "greeting", source="text = 'hello'")
-    command = [sys.executable, "-W", "ignore", "-c", IMPATIENT, str(SCRIPT), str(tmp_path)]
-    done = subprocess.run(command, env=shell, capture_output=True, text=True, timeout=3 * WAIT_S, check=False)
+    done = subprocess.run(
+        [*sdk2, SCRIPT, tmp_path], env=shell, capture_output=True, text=True, timeout=3 * WAIT_S, check=False
+    )
     assert done.returncode == 0, f"{done.stdout}{done.stderr[-3000:]}{platform.log()[-3000:]}"
     answers: dict[str, object] = {}
     for line in done.stdout.splitlines():

@@ -3,7 +3,6 @@
 import json
 import shutil
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from headrace_handler.standins.transformers_neuronx.module import save_pretraine
 from tests.waiting import WAIT_S
 
 from .running import Running, until
-from .test_sdks import EXAMPLES, IMPATIENT
+from .sdk_scripts import EXAMPLES, Command
 
 pytestmark = pytest.mark.model
 
@@ -51,13 +50,10 @@ def write_split_folder(folder: Path, tokenizer_folder: Path) -> Any:
     return network
 
 
-def output_of(micro_batch_size: str, shell: dict[str, str], checkpoint: Path) -> str:
+def output_of(micro_batch_size: str, sdk2: Command, shell: dict[str, str], checkpoint: Path) -> str:
     """Run the example and return what it prints."""
-    command = [sys.executable, "-W", "ignore", "-c", IMPATIENT, str(EXAMPLES / "inferentia2.py")]
-    arguments = [str(checkpoint), micro_batch_size]
-    done = subprocess.run(
-        [*command, *arguments], env=shell, capture_output=True, text=True, timeout=3 * WAIT_S, check=False
-    )
+    command = [*sdk2, EXAMPLES / "inferentia2.py", checkpoint, micro_batch_size]
+    done = subprocess.run(command, env=shell, capture_output=True, text=True, timeout=3 * WAIT_S, check=False)
     assert done.returncode == 0, f"{done.stdout}{done.stderr[-3000:]}"
     return done.stdout
 
@@ -78,14 +74,14 @@ def check(output: str, network: Any, tokenizer_folder: Path) -> None:
 
 @pytest.mark.timeout(900)
 def test_the_inferentia2_example_streams_words_with_micro_batches_of_one_and_four(
-    platform: Running, shell: dict[str, str], smollm2_folder: Path, tmp_path: Path
+    platform: Running, shell: dict[str, str], sdk2: Command, smollm2_folder: Path, tmp_path: Path
 ) -> None:
     from transformers import AutoModelForCausalLM
 
     tiny = write_split_folder(tmp_path / "split", smollm2_folder)
     with ThreadPoolExecutor(2) as scripts:
-        by_one = scripts.submit(output_of, "1", shell, tmp_path / "split")
-        by_four = scripts.submit(output_of, "4", shell, smollm2_folder)
+        by_one = scripts.submit(output_of, "1", sdk2, shell, tmp_path / "split")
+        by_four = scripts.submit(output_of, "4", sdk2, shell, smollm2_folder)
     check(by_one.result(), tiny, smollm2_folder)
     check(by_four.result(), AutoModelForCausalLM.from_pretrained(smollm2_folder, dtype="float32"), smollm2_folder)
     client = platform.client("sagemaker")

@@ -3,7 +3,6 @@
 import json
 import re
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,7 @@ from typing import Any
 import pytest
 
 from .running import IMAGE, Running, until
-from .test_sdks import IMPATIENT, PATIENCE_S
-from .test_sdks_v3 import sdk3_python
-
-__all__ = ["sdk3_python"]
+from .sdk_scripts import PATIENCE_S, Command
 
 pytestmark = pytest.mark.model
 
@@ -40,10 +36,11 @@ def rows(platform: Running, smollm2_path: Path, minilm_path: Path) -> None:
     ]
 
 
-def shown(python: str, script: Path, shell: Mapping[str, str], platform: Running) -> dict[str, Any]:
+def shown(python: Command, script: Path, shell: Mapping[str, str], platform: Running) -> dict[str, Any]:
     """Run a script; return the JSON that it prints."""
-    command = [python, "-W", "ignore", "-c", IMPATIENT, str(script)]
-    done = subprocess.run(command, env=dict(shell), capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    done = subprocess.run(
+        [*python, script], env=dict(shell), capture_output=True, text=True, check=False, timeout=PATIENCE_S
+    )
     assert done.returncode == 0, f"{done.stdout}{done.stderr[-3000:]}{platform.log()[-3000:]}"
     found: dict[str, Any] = {}
     for line in re.findall(r'^\{".*', done.stdout, re.MULTILINE):
@@ -53,8 +50,10 @@ def shown(python: str, script: Path, shell: Mapping[str, str], platform: Running
 
 @pytest.mark.timeout(1200)
 @pytest.mark.usefixtures("rows")
-def test_the_sdk_2_lists_describes_and_deploys_models_by_their_ids(platform: Running, shell: dict[str, str]) -> None:
-    found = shown(sys.executable, SDK2, shell, platform)
+def test_the_sdk_2_lists_describes_and_deploys_models_by_their_ids(
+    platform: Running, shell: dict[str, str], sdk2: Command
+) -> None:
+    found = shown(sdk2, SDK2, shell, platform)
     assert {"a-llm-gated", "a-llm-small", "deepseek-llm-r1"} <= set(found["listed"])
     defaults = found["defaults"]
     assert defaults["instance_type"] == "ml.g5.2xlarge"
@@ -99,9 +98,9 @@ def test_a_model_that_cannot_be_fetched_names_the_command_that_replaces_it(platf
 @pytest.mark.timeout(1200)
 @pytest.mark.usefixtures("rows")
 def test_the_sdk_3_searches_describes_and_deploys_a_model_by_its_id(
-    platform: Running, shell: dict[str, str], sdk3_python: str
+    platform: Running, shell: dict[str, str], sdk3: Command
 ) -> None:
-    found = shown(sdk3_python, SDK3, shell, platform)
+    found = shown(sdk3, SDK3, shell, platform)
     image, files = found["defaults"]
     assert ("tgi-inference" in image, files) == (True, f"s3://jumpstart-cache-prod-us-east-1/{FILES}/v2.3.4/")
     assert sorted(found["found"]) == ["a-embedding-small", "a-llm-gated", "a-llm-small"]

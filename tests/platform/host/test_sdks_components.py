@@ -14,7 +14,7 @@ import pytest
 from .component_scene import dumb_up
 from .conftest import shell_for
 from .running import Running, until
-from .test_sdks import EXAMPLES, check_all, started
+from .sdk_scripts import EXAMPLES, SDK_2, check_all, started, warm_python
 
 PIECES = {
     "components": (
@@ -45,12 +45,10 @@ def platform(tmp_path: Path) -> Iterator[Running]:
 def test_components_and_their_instances_scale_out_under_load_and_components_in_without_it(
     platform: Running, tmp_path: Path
 ) -> None:
-    shell = shell_for(platform)
-    model = tmp_path / "model"
-    processes = {
-        name: started(sys.executable, EXAMPLES / f"{name}.py", shell, model, tmp_path / name) for name in PIECES
-    }
-    check_all(processes, PIECES, platform)
+    shell, model = shell_for(platform), tmp_path / "model"
+    with warm_python(sys.executable, SDK_2, shell, tmp_path) as python:
+        processes = {name: started(python, EXAMPLES / f"{name}.py", shell, model, tmp_path / name) for name in PIECES}
+        check_all(processes, PIECES, platform)
     client = platform.client("sagemaker")
     for made in ("smollm2-comp", "llama3-chat"):
         until(lambda made=made: not client.list_endpoints(NameContains=made)["Endpoints"], "the endpoint is deleted")

@@ -1,19 +1,19 @@
 """The SageMaker SDK 3.x, in an environment of its own: it has the name of 2.x, which the other tests use."""
 
-import os
 import subprocess
 import sysconfig
 from pathlib import Path
 
 import pytest
 
-from .running import Running, clean_environment, until
-from .test_sdks import check_all, check_session_helpers, started
+from tests.needs import ROOT
+
+from .running import Running, until
+from .sdk_scripts import Command, check_all, check_session_helpers, cold_python, started
 
 pytestmark = pytest.mark.model
 
-REPOSITORY = Path(__file__).parent.parent.parent.parent
-EXAMPLES = REPOSITORY / "examples" / "sagemaker" / "sdk3"
+EXAMPLES = ROOT / "examples" / "sagemaker" / "sdk3"
 PIECES = {
     "resources": ("at once:", "found:    ['smollm2-resources-"),
     "components": ("at once:", "copies:   2", "found:    ['smollm2-sdk3-component-"),
@@ -34,20 +34,6 @@ ALIASES = {"inference_spec": "Greeter"}
 
 
 @pytest.fixture(scope="module")
-def sdk3_python() -> str:
-    """A Python with the SDK; making it takes a minute the first time, and the network."""
-    made = subprocess.run(
-        [REPOSITORY / "scripts" / "environment", "sdk3"], env=clean_environment(), capture_output=True, text=True
-    )
-    if made.returncode != 0:
-        why = f"the SDK 3.x cannot be installed: {made.stderr[-1000:]}"
-        if os.environ.get("CI"):
-            pytest.fail(why)
-        pytest.skip(why)
-    return made.stdout.strip()
-
-
-@pytest.fixture(scope="module")
 def layered_python(sdk3_python: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     """A Python with the SDK 3.x, and behind it the frameworks of this one, whose SDK is 2.x."""
     folder = tmp_path_factory.mktemp("layers")
@@ -59,15 +45,15 @@ def layered_python(sdk3_python: str, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.mark.timeout(600)
-def test_no_session_helper_of_the_sdk_3_reaches_aws(shell: dict[str, str], sdk3_python: str) -> None:
-    check_session_helpers(sdk3_python, shell, "sagemaker.core.helper.session_helper")
+def test_no_session_helper_of_the_sdk_3_reaches_aws(shell: dict[str, str], sdk3: Command) -> None:
+    check_session_helpers(sdk3, shell, "sagemaker.core.helper.session_helper")
 
 
 @pytest.mark.timeout(1200)
 def test_resource_classes_and_the_model_builder_run_and_leave_nothing(
     platform: Running,
     shell: dict[str, str],
-    sdk3_python: str,
+    sdk3: Command,
     layered_python: str,
     smollm2_path: Path,
     tmp_path: Path,
@@ -76,12 +62,14 @@ def test_resource_classes_and_the_model_builder_run_and_leave_nothing(
     assert {script.stem for script in scripts} == set(PIECES)
     processes = {
         script.stem: started(
-            *(sdk3_python, script, shell, smollm2_path, tmp_path / script.stem),
+            *(sdk3, script, shell, smollm2_path, tmp_path / script.stem),
             alias=ALIASES.get(script.stem, "smollm2"),
         )
         for script in scripts
     }
-    objects = started(layered_python, BUILDER, shell, tmp_path / "objects", tmp_path / "builder", alias="ModelBuilder")
+    objects = started(
+        cold_python(layered_python), BUILDER, shell, tmp_path / "objects", tmp_path / "builder", alias="ModelBuilder"
+    )
     check_all({**processes, "builder": objects}, {**PIECES, "builder": BUILDER_PIECES}, platform)
     client = platform.client("sagemaker")
     for prefix in (

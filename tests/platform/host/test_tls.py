@@ -2,7 +2,6 @@
 
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 
 from .conftest import shell_for
 from .running import Running, up
-from .test_sdks import EXAMPLES, PIECES, check_all, started
+from .sdk_scripts import EXAMPLES, PIECES, check_all, cold_python, started
 
 pytestmark = pytest.mark.model
 
@@ -37,7 +36,7 @@ def test_the_sagemaker_sdk_deploys_streams_and_deletes_through_tls(
 ) -> None:
     shell = shell_for(tls_platform)
     assert shell["AWS_CA_BUNDLE"] == str(tls_platform.certificate)
-    process = started(sys.executable, EXAMPLES / "tgi.py", shell, smollm2_path, tmp_path / "tgi")
+    process = started(cold_python(), EXAMPLES / "tgi.py", shell, smollm2_path, tmp_path / "tgi")
     check_all({"tgi": process}, PIECES, tls_platform)
 
 

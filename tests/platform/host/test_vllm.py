@@ -32,7 +32,7 @@ from tests.waiting import WAIT_S
 from .conftest import shell_for
 from .endpoints import PROMPT
 from .running import Running, until, up
-from .test_sdks import EXAMPLES, PIECES, check_all, started
+from .sdk_scripts import EXAMPLES, PIECES, check_all, cold_python, started
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -110,7 +110,7 @@ def deployed_by_the_article(platform: Running, model: Path, folder: Path) -> str
         code = code.replace(text, other)
     copy = folder / EXAMPLE.name
     copy.write_text(code)
-    script = started(sys.executable, copy, shell_for(platform), model, folder / "lmi")
+    script = started(cold_python(), copy, shell_for(platform), model, folder / "lmi")
     check_all({"lmi": script}, PIECES, platform)
     ((name,),) = [[found["EndpointName"]] for found in platform.client("sagemaker").list_endpoints()["Endpoints"]]
     events = platform.client("logs").filter_log_events(logGroupName=f"/aws/sagemaker/Endpoints/{name}")["events"]
