@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from headrace.serving.wire.anthropic.dialect import FIELDS as MESSAGES_FIELDS
 from headrace.serving.wire.constraints import ConstraintFields
 from headrace.serving.wire.fields import LEAVE_IT_OUT, struct_fields
+from headrace.serving.wire.infill import FIELDS as INFILL_FIELDS
 from headrace.serving.wire.lmi.dialect import PARAMETER_FIELDS as LMI_FIELDS
 from headrace.serving.wire.ollama.dialect import CHAT_FIELDS as OLLAMA_CHAT_FIELDS
 from headrace.serving.wire.ollama.dialect import GENERATE_FIELDS as OLLAMA_GENERATE_FIELDS
@@ -31,6 +32,7 @@ _TABLES: tuple[tuple[str, "FieldTable"], ...] = (
     ("Ollama chat", OLLAMA_CHAT_FIELDS),
     ("Ollama generate", OLLAMA_GENERATE_FIELDS),
     ("Ollama `options`", OLLAMA_OPTIONS),
+    ("llama-server `/infill`", INFILL_FIELDS),
     ("TGI", TGI_FIELDS),
     ("LMI", LMI_FIELDS),
     ("TorchServe", TORCHSERVE_FIELDS),

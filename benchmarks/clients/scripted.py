@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from headrace.core.generation import ChatPrompt
-from headrace.testing.echo import EchoBackend, EchoScript, Prompt
+from headrace.core.generation import ChatPrompt, Prompt
+from headrace.testing.echo import EchoBackend, EchoScript
 from headrace.testing.server import MODEL, echo_server
 
 MAX_MODEL_LEN = 200_000

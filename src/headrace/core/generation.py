@@ -6,9 +6,8 @@ nothing but these types.
 """
 
 import sys
-import time
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
@@ -16,6 +15,7 @@ from typing import Literal
 from headrace.core.answer_format.formats import AnswerFormat
 from headrace.core.model_kinds import PoolingTask, ToolSupport
 from headrace.core.sampling_defaults import RecommendedSampling, SamplingDefaults
+from headrace.core.session import Session
 
 
 class FinishReason(StrEnum):
@@ -146,6 +146,20 @@ class ChatPrompt:
     template_values: Mapping[str, object] = field(default_factory=dict)  # `chat_template_kwargs`
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InfillPrompt:
+    """The text around a gap, which the answer fills (fill-in-the-middle)."""
+
+    prefix: str
+    suffix: str
+    files: Sequence[tuple[str, str]] = ()
+    """Other files of the project as path and text, the most useful last; the first are left out if they do not fit."""
+
+
+Prompt = str | tuple[int, ...] | ChatPrompt | InfillPrompt
+"""Text (the tokenizer adds special tokens), token ids (used unchanged), a chat, or the text around a gap."""
+
+
 PoolingMethod = Literal["last", "mean", "cls", "all"]
 """The hidden state of the last token, the mean of all, that of the first token, or all of them."""
 
@@ -185,28 +199,12 @@ class Pooled:
         return [values[start : start + self.size] for start in range(0, len(values), self.size)]
 
 
-@dataclass(slots=True)
-class Session:
-    """A stateful session of SageMaker's runtime API, whose requests continue each other's prompts."""
-
-    id: str
-    expires_s: float
-    """Seconds since 1970."""
-    is_closed: bool = False
-    clock: Callable[[], float] = time.time
-
-    @property
-    def has_ended(self) -> bool:
-        return self.is_closed or self.expires_s <= self.clock()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
     """A request to generate text, or with `pooling` to pool the hidden states of a prompt; of any dialect."""
 
     request_id: str
-    prompt: str | tuple[int, ...] | ChatPrompt
-    """Text (the tokenizer adds special tokens), token ids (used unchanged), or a chat."""
+    prompt: Prompt
     sampling: SamplingParams = field(default_factory=SamplingParams)
     pooling: PoolingParams | None = None
     truncate_prompt_tokens: int | None = None
@@ -366,6 +364,8 @@ class ModelInfo:
     answer_format: AnswerFormat | None = None
     """The separators of reasoning in chats; None: the model has none."""
     tool_support: ToolSupport | None = None  # None without a chat template
+    can_infill: bool = False
+    """The model has tokens for fill-in-the-middle."""
     rope: str = ""
     """The rotary embedding in use, with its scaling."""
     format_reason: str = ""

@@ -26,7 +26,9 @@ from headrace.core.generation import (
     Finish,
     FinishReason,
     GenerationRequest,
+    InfillPrompt,
     ModelInfo,
+    Prompt,
     SamplingParams,
     TextSpan,
     Token,
@@ -47,8 +49,6 @@ TEMPLATE = (
     "{% if add_generation_prompt %}\nassistant:{% endif %}"
 )
 """The chat template, as `/tokenizer_info` shows it."""
-
-Prompt = str | tuple[int, ...] | ChatPrompt
 
 _PIECE = re.compile(r"\s*\S+|\s+")
 
@@ -350,7 +350,10 @@ def _aborted(index: int) -> Chunk:
 def _words_of(prompt: Prompt) -> tuple[str, ...]:
     if isinstance(prompt, tuple):
         return FALLBACK_WORDS
-    text = prompt if isinstance(prompt, str) else _content(prompt.messages[-1]) if prompt.messages else ""
+    if isinstance(prompt, InfillPrompt):
+        text = prompt.prefix
+    else:
+        text = prompt if isinstance(prompt, str) else _content(prompt.messages[-1]) if prompt.messages else ""
     return tuple(_PIECE.findall(text)) or FALLBACK_WORDS
 
 
@@ -359,7 +362,9 @@ def _content(message: object) -> str:
     return content if isinstance(content, str) else json.dumps(content)
 
 
-def _render(prompt: ChatPrompt) -> str:
+def _render(prompt: ChatPrompt | InfillPrompt) -> str:
+    if isinstance(prompt, InfillPrompt):
+        return prompt.prefix + prompt.suffix
     lines = [f"{message.get('role')}: {_content(message)}" for message in prompt.messages]
     return "\n".join([*lines, "assistant:"] if prompt.add_generation_prompt else lines)
 

@@ -12,7 +12,8 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.core.generation import FinishReason, GenerationRequest, RepetitionDetection, Session
+from headrace.core.generation import FinishReason, GenerationRequest, RepetitionDetection
+from headrace.core.session import Session
 from tests.inference.engine.books import check_scheduler
 from tests.inference.engine.support import (
     LIMITS,

@@ -8,7 +8,7 @@ import gguf
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFWriter, quants
 from safetensors.numpy import save_file
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from headrace.core.errors import BrokenModel, UnsupportedModel
 from headrace.inference.models.shapes import expected_shapes
@@ -52,6 +52,25 @@ def byte_level_tokenizer(vocab_size: int = 320) -> Tokenizer:
     )
     tokenizer.train_from_iterator(CORPUS, trainer)
     return tokenizer
+
+
+def sentencepiece_tokenizer(*, prefix: bool = True) -> Tokenizer:
+    """Return a vocabulary of letters, a few merges, and byte tokens for everything else."""
+    pieces = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "\u2581", *"abcdé", "ab", "\u2581ab", "ä"]
+    vocab = {piece: index for index, piece in enumerate(pieces)}
+    backend = Tokenizer(
+        models.BPE(
+            vocab=vocab,
+            merges=[("a", "b"), ("\u2581", "ab")],
+            unk_token="<unk>",
+            fuse_unk=True,
+            byte_fallback=True,
+        )
+    )
+    spaces = normalizers.Replace(" ", "\u2581")
+    backend.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), spaces]) if prefix else spaces
+    backend.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()])
+    return backend
 
 
 def vocabulary(tokenizer: Tokenizer) -> tuple[list[str], list[str]]:

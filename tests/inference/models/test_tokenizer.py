@@ -10,7 +10,7 @@ from headrace.core.errors import BrokenModel, InvalidRequest, UnsupportedModel
 from headrace.inference.models.fields import Fields
 from headrace.inference.models.hf_tokenizer import read_hf_tokenizer
 from headrace.inference.models.tokenizer import LONG_TEXT_CHARACTERS, Tokenizer
-from tests.inference.models.model_files import byte_level_tokenizer
+from tests.inference.models.model_files import byte_level_tokenizer, sentencepiece_tokenizer
 
 BACKEND = byte_level_tokenizer()
 BACKEND.add_tokens([AddedToken("<tool>", special=False, normalized=False)])
@@ -19,22 +19,8 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 
 
 def sentencepiece(*, prefix: bool) -> Tokenizer:
-    """Return a vocabulary of letters, a few merges, and byte tokens for everything else."""
-    pieces = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "\u2581", *"abcdé", "ab", "\u2581ab", "ä"]
-    vocab = {piece: index for index, piece in enumerate(pieces)}
-    backend = Backend(
-        models.BPE(
-            vocab=vocab,
-            merges=[("a", "b"), ("\u2581", "ab")],
-            unk_token="<unk>",
-            fuse_unk=True,
-            byte_fallback=True,
-        )
-    )
-    spaces = normalizers.Replace(" ", "\u2581")
-    backend.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), spaces]) if prefix else spaces
-    backend.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()])
-    return Tokenizer(backend, vocab_size=len(pieces))
+    backend = sentencepiece_tokenizer(prefix=prefix)
+    return Tokenizer(backend, vocab_size=backend.get_vocab_size())
 
 
 @given(TEXTS)

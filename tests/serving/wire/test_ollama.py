@@ -239,7 +239,6 @@ def test_what_a_chat_cannot_do_is_refused_by_name(fields, part):
 @pytest.mark.parametrize(
     ("fields", "part"),
     [
-        ({"suffix": "return x"}, "'suffix' is not supported"),
         ({"template": "{{ .Prompt }}"}, "'template' is not supported"),
         ({"context": [1, 2]}, "Send the messages to /api/chat"),
         ({"images": ["aGk="]}, "'images' is not supported"),

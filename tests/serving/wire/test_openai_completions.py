@@ -232,7 +232,6 @@ def test_the_openai_client_s_types_fit():
         ({"prompt": [[1], []]}, "prompt", "empty array"),
         ({"prompt": [49152]}, "prompt", "Expected a value <= 49151"),
         ({"prompt": ["a"] * 129}, "prompt", "129 answers; expected at most 128"),
-        ({"suffix": "x"}, "suffix", "not supported"),
         ({"temperature": 2.5}, "temperature", "Expected a value <= 2, but got 2.5"),
         ({"temperature": -1}, "temperature", "Expected a value >= 0"),
         ({"n": 4}, "n", "Expected a value <= 3, but got 4"),

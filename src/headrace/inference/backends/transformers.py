@@ -36,6 +36,7 @@ from headrace.inference.engine.loading.source import read_hf_model, start_adapte
 from headrace.inference.engine.service.async_engine import AsyncEngine, runner_engine
 from headrace.inference.engine.service.thread import EngineThread
 from headrace.inference.engine.text.detokenizer import TokenTable
+from headrace.inference.models.infill import find_infill
 from headrace.inference.models.model import HfModel
 from headrace.inference.models.peft_adapter import read_peft_modules
 from headrace.inference.runner.cpu import default_threads
@@ -222,6 +223,7 @@ def _model_info(
         num_parameters=runner.num_parameters,
         has_chat_template=model.chat_template is not None,
         answer_format=None if model.chat_template is None else model.chat_template.answer_format,
+        can_infill=find_infill(model.tokenizer) is not None,
         tool_support=None if model.chat_template is None else model.chat_template.tool_support,
         created_s=int(time.time()),
         format_reason=f"{runner.info.dtype} {'as requested' if config.dtype != 'auto' else 'as in the checkpoint'}",

@@ -48,6 +48,16 @@ _SPECIAL_NAMES: Final = {
     "pad_token": "padding_token_id",
 }
 
+_INFILL_NAMES: Final = {
+    "prefix": ("fim_pre_token_id", "prefix_token_id"),
+    "suffix": ("fim_suf_token_id", "suffix_token_id"),
+    "middle": ("fim_mid_token_id", "middle_token_id"),
+    "pad": ("fim_pad_token_id",),
+    "repository": ("fim_rep_token_id",),
+    "file": ("fim_sep_token_id",),
+}
+"""The keys of fill-in-the-middle; the second name of a part is of older files."""
+
 
 def read_gguf_tokenizer(file: GgufFile, vocab_size: int) -> Tokenizer:
     """Return the tokenizer of a GGUF file; raises `BrokenModel` or `UnsupportedModel`."""
@@ -72,6 +82,12 @@ def read_gguf_tokenizer(file: GgufFile, vocab_size: int) -> Tokenizer:
         special_names={
             name: tokens[index]
             for name, key in _SPECIAL_NAMES.items()
+            if (index := _token_id(fields, key, len(tokens))) is not None
+        },
+        infill_names={
+            part: tokens[index]
+            for part, keys in _INFILL_NAMES.items()
+            for key in reversed(keys)
             if (index := _token_id(fields, key, len(tokens))) is not None
         },
         source=source,

@@ -65,19 +65,22 @@ class Tokenizer:
         bos_token_id: int | None = None,
         eos_token_ids: Iterable[int] = (),
         special_names: Mapping[str, str] | None = None,
+        infill_names: Mapping[str, str] | None = None,
         source: str = "The tokenizer",
     ) -> None:
         """
         Wrap a backend that was read from `source`; raises `UnsupportedModel` for an unknown kind of vocabulary.
 
         `vocab_size` is the number of rows of the model's embedding; higher ids cannot be used. `eos_token_ids` end an
-        answer, the most common first. `special_names` are `bos_token` and the like with their text, for chat templates.
+        answer, the most common first. `special_names` are `bos_token` and the like with their text, for chat templates;
+        `infill_names` are those that a GGUF file names for fill-in-the-middle, by the parts of `infill.InfillTokens`.
         """
         self.vocab_size = vocab_size
         self.bos_token_id = bos_token_id if bos_token_id is not None and bos_token_id < vocab_size else None
         self._eos_order = tuple(dict.fromkeys(eos_token_ids))
         self.eos_token_ids = frozenset(self._eos_order)
         self.special_names: Mapping[str, str] = special_names or {}
+        self.infill_names: Mapping[str, str] = infill_names or {}
         self._backend = backend
         self.form = _byte_form(backend, source)
         added = backend.get_added_tokens_decoder()

@@ -29,6 +29,7 @@ from headrace.serving.wire.anthropic.dialect import AnthropicMessages, parse_cou
 from headrace.serving.wire.anthropic.reply import render_count as render_anthropic_count
 from headrace.serving.wire.dialect import Dialect, ParsedRequest, RequestContext
 from headrace.serving.wire.framing import JSON_CONTENT_TYPE, field_names
+from headrace.serving.wire.infill import Infill
 from headrace.serving.wire.ollama import models as ollama
 from headrace.serving.wire.ollama.dialect import OllamaChat, OllamaGenerate
 from headrace.serving.wire.ollama.embeddings import OllamaEmbed, OllamaEmbeddings
@@ -112,6 +113,7 @@ def openai_routes(service: Service) -> list[Route]:
         Route("/v1/models/{name:path}", model, methods=["GET"]),
         generation_route(service, "/v1/chat/completions", OpenAIChat()),
         generation_route(service, "/v1/completions", OpenAICompletions()),
+        generation_route(service, "/infill", Infill()),
         *_responses_routes(service),
         generation_route(service, "/v1/embeddings", OpenAIEmbeddings()),
     ]

@@ -21,7 +21,7 @@ import msgspec
 
 from headrace.core.client_text import shortened
 from headrace.core.errors import InvalidRequest, SessionNotFound
-from headrace.core.generation import Session
+from headrace.core.session import Session
 from headrace.core.telemetry import get_logger
 from headrace.serving.http.asgi import ASGIApp, Receive, Scope, Send, content_length, header, send_response
 from headrace.serving.http.body import replay

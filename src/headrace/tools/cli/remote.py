@@ -19,6 +19,7 @@ from headrace.core.generation import (
     FinishReason,
     GenerationRequest,
     Grammar,
+    InfillPrompt,
     ModelInfo,
     SamplingParams,
 )
@@ -305,6 +306,8 @@ def request_parts(request: GenerationRequest, model: str, *, is_extended: bool =
         body["repetition_detection"] = asdict(sampling.repetition_detection)
     if isinstance(request.prompt, ChatPrompt):
         return "/v1/chat/completions", {**body, "messages": list(request.prompt.messages)}
+    if isinstance(request.prompt, InfillPrompt):
+        return "/v1/completions", {**body, "prompt": request.prompt.prefix, "suffix": request.prompt.suffix}
     prompt = request.prompt if isinstance(request.prompt, str) else list(request.prompt)
     return "/v1/completions", {**body, "prompt": prompt}
 

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from headrace.core.generation import Session
+from headrace.core.session import Session
 from headrace.inference.engine.core.blocks import BlockPool, SessionBlocks, chain_hash, root_hash
 from tests.inference.engine.books import check_pool
 

@@ -41,6 +41,7 @@ from headrace.inference.engine.loading.plan import DEFAULT_MAX_MODEL_LEN, Contex
 from headrace.inference.engine.loading.source import read_hf_model, start_adapters
 from headrace.inference.engine.service.async_engine import AsyncEngine
 from headrace.inference.engine.text.detokenizer import TokenTable
+from headrace.inference.models.infill import find_infill
 from headrace.inference.models.model import HfModel
 from headrace.inference.models.sources import home_folder
 from headrace_handler.stray_files import listed
@@ -181,6 +182,7 @@ def _model_info(
         num_parameters=0,
         has_chat_template=model.chat_template is not None,
         answer_format=None if model.chat_template is None else model.chat_template.answer_format,
+        can_infill=find_infill(model.tokenizer) is not None,
         tool_support=None if model.chat_template is None else model.chat_template.tool_support,
         created_s=int(time.time()),
         format_reason=f"{config.dtype} as requested" if config.dtype != "auto" else "as vLLM chooses",

@@ -17,7 +17,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 
-from headrace.core.generation import Session
+from headrace.core.session import Session
 
 HASH_BYTES = 16
 

@@ -10,7 +10,8 @@ from enum import Enum, auto
 import numpy as np
 import numpy.typing as npt
 
-from headrace.core.generation import SamplingParams, Session
+from headrace.core.generation import SamplingParams
+from headrace.core.session import Session
 from headrace.inference.engine.core.blocks import chain_hash
 from headrace.inference.engine.core.pooling import SequencePool
 from headrace.inference.engine.spec_decode.token_match import TokenMatcher

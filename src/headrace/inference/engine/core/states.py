@@ -28,7 +28,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from headrace.core.generation import Session
+from headrace.core.session import Session
 from headrace.inference.engine.core.blocks import BlockPool, SessionBlocks
 from headrace.inference.engine.core.sequence import Sequence
 from headrace.inference.runner.step import RunnerLimits, StateStep

@@ -20,6 +20,7 @@ from headrace.inference.engine.loading.smoothquant import smoothed_weights
 from headrace.inference.engine.loading.source import read_model, start_adapters
 from headrace.inference.engine.service.async_engine import AsyncEngine, runner_engine
 from headrace.inference.engine.service.prompt_tokens import TextParts
+from headrace.inference.models.infill import find_infill
 from headrace.inference.models.model import HfModel, Model
 from headrace.inference.models.peft_adapter import read_peft_adapter
 from headrace.inference.models.pooling import Pooler
@@ -133,6 +134,7 @@ def _model_info(
         num_parameters=model.spec.num_parameters,
         has_chat_template=model.chat_template is not None,
         answer_format=None if model.chat_template is None else model.chat_template.answer_format,
+        can_infill=find_infill(model.tokenizer) is not None,
         tool_support=None if model.chat_template is None else model.chat_template.tool_support,
         rope=describe_ropes(model.spec, limits.max_model_len),
         created_s=int(time.time()),

@@ -14,11 +14,20 @@ from typing import Final, Literal, NamedTuple, TypeVar
 import msgspec
 
 from headrace.core.errors import InvalidRequest, PromptTooLong
-from headrace.core.generation import ChatPrompt, GenerationRequest, PoolingInfo, PoolingParams, TextSpan
+from headrace.core.generation import (
+    ChatPrompt,
+    GenerationRequest,
+    InfillPrompt,
+    PoolingInfo,
+    PoolingParams,
+    Prompt,
+    TextSpan,
+)
 from headrace.inference.engine.config import EngineLimits
 from headrace.inference.engine.service.turns import end_of_last_user_message
 from headrace.inference.engine.service.validation import check_token_ids
 from headrace.inference.models.chat import ChatTemplate
+from headrace.inference.models.infill import find_infill, infill_ids
 from headrace.inference.models.pooling import Pooler
 from headrace.inference.models.render_limits import FULL_LIMITS, INLINE_LIMITS, RenderingTooLong, RenderLimits
 from headrace.inference.models.tokenizer import Tokenizer
@@ -45,6 +54,8 @@ class InputTokens(NamedTuple):
     """The end of a chat's prompt that the answer continues, see `AnswerFormat.opening`."""
     num_turn_tokens: int = 0
     """Tokens of a chat's prompt up to the end of the last user message; 0: unknown."""
+    end_ids: frozenset[int] = frozenset()
+    """Tokens that end the answer to this prompt, beside those of the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +83,7 @@ class PromptEncoder:
         """Create an encoder; with `finds_turns`, it finds the end of a chat's last user message."""
         self._tokenizer = parts.tokenizer
         self._chat_template = parts.chat_template
+        self._infill = find_infill(parts.tokenizer)
         self._pooler = parts.pooler
         self._limits = limits
         self._vocab_size = vocab_size
@@ -129,8 +141,9 @@ class PromptEncoder:
         num_cut = max(0, len(tokens.ids) - most)
         return tokens._replace(ids=tokens.ids[-most:], num_turn_tokens=max(0, tokens.num_turn_tokens - num_cut))
 
-    async def _pooled_tokens(self, prompt: str | tuple[int, ...] | ChatPrompt, params: PoolingParams) -> InputTokens:
+    async def _pooled_tokens(self, prompt: Prompt, params: PoolingParams) -> InputTokens:
         assert self._pooling is not None
+        assert not isinstance(prompt, InfillPrompt), "inputs to pool have no gap"
         most = min(params.max_tokens or self._pooling.max_tokens, self._pooling.max_tokens)
         if isinstance(prompt, tuple):
             tokens = InputTokens(cut(prompt, most, params.truncate))
@@ -156,7 +169,11 @@ class PromptEncoder:
         tokens = encode_input(self._tokenizer, prompt, params.document, template, most=most, side=params.truncate)
         return tokens if self._pooler.has_token_types else InputTokens(tokens.ids)
 
-    def _encode(self, prompt: str | ChatPrompt, limits: RenderLimits, *, can_be_cut: bool) -> InputTokens:
+    def _encode(
+        self, prompt: str | ChatPrompt | InfillPrompt, limits: RenderLimits, *, can_be_cut: bool
+    ) -> InputTokens:
+        if isinstance(prompt, InfillPrompt):
+            return self._encode_infill(prompt)
         text = self._text(prompt, limits)
         if len(text) > INLINE_CHARS and not can_be_cut:
             self._refuse_huge(text)
@@ -170,6 +187,20 @@ class PromptEncoder:
             return InputTokens(ids)
         opening = "" if self.answer_format is None else self.answer_format.opening(text)
         return InputTokens(ids, opening=opening, num_turn_tokens=self._turn_tokens(prompt, text, len(ids)))
+
+    def _encode_infill(self, prompt: InfillPrompt) -> InputTokens:
+        if self._infill is None:
+            raise InvalidRequest(
+                "This model has no tokens for fill-in-the-middle. Leave the suffix out, or serve a model that was "
+                "trained for it, such as Qwen2.5-Coder or StarCoder2.",
+                param="suffix",
+            )
+        self._check_size(_num_characters(prompt))
+        for text in (prompt.prefix, prompt.suffix):
+            if len(text) > INLINE_CHARS:
+                self._refuse_huge(text)
+        ids = infill_ids(self._tokenizer, self._infill, prompt, most=self._limits.max_prompt_tokens)
+        return InputTokens(ids, end_ids=self._infill.end_ids)
 
     def _turn_tokens(self, prompt: ChatPrompt, text: str, num_tokens: int) -> int:
         """Return the tokens up to the end of the last user message: all but those of the text after it."""
@@ -240,8 +271,10 @@ def encode_input(
     return InputTokens([*head, *cut(middle, max(0, limit - len(head) - len(tail)), side), *tail])
 
 
-def _num_characters(prompt: str | ChatPrompt) -> int:
+def _num_characters(prompt: str | ChatPrompt | InfillPrompt) -> int:
     """Return the approximate length of a prompt's text."""
     if isinstance(prompt, str):
         return len(prompt)
+    if isinstance(prompt, InfillPrompt):
+        return len(prompt.prefix) + len(prompt.suffix) + sum(len(path) + len(text) for path, text in prompt.files)
     return len(msgspec.json.encode((prompt.messages, prompt.tools, prompt.template_values)))

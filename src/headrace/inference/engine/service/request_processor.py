@@ -135,7 +135,8 @@ class RequestProcessor:
         if num_choices > params.n and params.logprobs is None:
             params = replace(params, logprobs=0)  # candidates are ranked by their logprobs
         request_seed = params.seed if params.seed is not None else secrets.randbits(_SEED_BITS)
-        end_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self._parts.eos_token_ids)
+        own_ends = frozenset() if params.ignore_eos else self._parts.eos_token_ids | prompt.end_ids
+        end_ids = frozenset(params.stop_token_ids) | own_ends
         num_prompt_tokens = len(prompt.ids)
         tokens = np.empty(max_total_tokens, np.int32)
         tokens[:num_prompt_tokens] = prompt.ids

@@ -15,7 +15,7 @@ import msgspec
 
 from headrace.core.client_text import shortened
 from headrace.core.errors import InvalidRequest
-from headrace.core.generation import ChatPrompt, GenerationRequest, Grammar, SamplingParams
+from headrace.core.generation import ChatPrompt, GenerationRequest, Grammar, InfillPrompt, SamplingParams
 from headrace.core.sampling_defaults import RecommendedSampling
 from headrace.serving.wire.constraints import read_schema
 from headrace.serving.wire.dialect import ParsedRequest, RequestContext
@@ -226,6 +226,8 @@ class GenerateBody(CommonFields, kw_only=True):
     """The body of a request to answer a prompt; without one it asks to load the model."""
 
     prompt: str | None = None
+    suffix: str | None = None
+    """The text after the answer, which then fills the gap between prompt and suffix."""
     system: str | None = None
     raw: bool | None = None
 
@@ -269,7 +271,7 @@ class OllamaGenerate:
         fields = decode_body(body, _generate_decoder)
         context, adapter = named_model(fields.model, context)
         ignored = check_nested(body, GENERATE_FIELDS, OPTION_FIELDS, name="options")
-        if not fields.prompt:
+        if not fields.prompt and not fields.suffix:
             return _load(fields, context, ignored, is_chat=False)
         prompt = _generate_prompt(fields, context)
         return _parsed(fields, context, prompt, ignored, tools=NO_TOOLS, adapter=adapter, is_chat=False)
@@ -287,14 +289,18 @@ def timestamp(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
-def _generate_prompt(fields: GenerateBody, context: RequestContext) -> str | ChatPrompt:
-    """Return the prompt as one message, or unchanged with `raw` and where the model has no chat template."""
-    is_text = bool(fields.raw) or not context.model.has_chat_template
+def _generate_prompt(fields: GenerateBody, context: RequestContext) -> str | ChatPrompt | InfillPrompt:
+    """Return the prompt as one message, or unchanged with `raw`, `suffix` and where the model has no chat template."""
+    is_text = bool(fields.raw or fields.suffix) or not context.model.has_chat_template
     if is_text and (fields.system or fields.think):
         param = "system" if fields.system else "think"
         reason = "'raw' prompts are used unchanged" if fields.raw else "the model has no chat template"
+        if fields.suffix:
+            reason = "'suffix' asks for a text and not for a message"
         raise InvalidRequest(f"'{param}' cannot be applied: {reason}. Leave it out.", param=param)
     prompt = fields.prompt or ""
+    if fields.suffix:
+        return InfillPrompt(prefix=prompt, suffix=fields.suffix)
     if is_text:
         return prompt
     system = [openai.Message(role="system", content=fields.system)] if fields.system else []
@@ -327,7 +333,7 @@ def _chat_prompt(
 def _parsed(
     fields: CommonFields,
     context: RequestContext,
-    prompt: str | ChatPrompt,
+    prompt: str | ChatPrompt | InfillPrompt,
     ignored: tuple[str, ...],
     *,
     tools: ToolPlan,

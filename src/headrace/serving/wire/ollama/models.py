@@ -115,6 +115,8 @@ def _size_bytes(model: ModelInfo) -> int:
 def _capabilities(model: ModelInfo) -> Iterator[str]:
     if model.generates:
         yield "completion"
+        if model.can_infill:
+            yield "insert"
         if model.has_chat_template:
             yield "tools"
         if model.answer_format is not None:

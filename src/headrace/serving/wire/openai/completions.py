@@ -7,7 +7,7 @@ from functools import partial
 import msgspec
 
 from headrace.core.errors import InvalidRequest
-from headrace.core.generation import Chunk, GenerationRequest, SamplingParams, Token
+from headrace.core.generation import Chunk, GenerationRequest, InfillPrompt, SamplingParams, Token
 from headrace.serving.wire.answers import Answer, usage_of
 from headrace.serving.wire.dialect import MAX_CHOICES, ParsedRequest, RequestContext
 from headrace.serving.wire.fields import field_table
@@ -25,6 +25,8 @@ class CompletionsBody(parameters.CommonFields, kw_only=True):
     """The body of a completion request."""
 
     prompt: str | list[str | int | list[int]]
+    suffix: str | None = None
+    """The text after the answer, which then fills the gap between prompt and suffix."""
     echo: bool | None = None
     logprobs: int | None = None
     best_of: int | None = None
@@ -49,7 +51,12 @@ class OpenAICompletions:
         ignored = FIELDS.check(body)
         envelope = openai.Envelope.of(fields, context, "cmpl", self.framing)
         no_text, no_ids = "empty string. Expected at least one character", "empty array. Expected at least one token id"
-        prompts = parameters.read_texts("prompt", fields.prompt, context, no_text=no_text, no_ids=no_ids)
+        if fields.suffix and fields.prompt == "":
+            prompts: list[Prompt] = [""]  # a gap at the beginning of a file
+        else:
+            prompts = parameters.read_texts("prompt", fields.prompt, context, no_text=no_text, no_ids=no_ids)
+        if fields.suffix:
+            _check_infill(fields, prompts)
         sampling = _sampling(fields, context, stream=envelope.stream, prompts=prompts)
         options = CompletionsOptions(
             envelope=envelope,
@@ -62,7 +69,7 @@ class OpenAICompletions:
             requests=tuple(
                 GenerationRequest(
                     request_id=context.request_id if len(prompts) == 1 else f"{context.request_id}-{number}",
-                    prompt=prompt,
+                    prompt=InfillPrompt(prefix=str(prompt), suffix=fields.suffix) if fields.suffix else prompt,
                     sampling=sampling,
                     truncate_prompt_tokens=fields.truncate_prompt_tokens,
                     cache_salt=fields.cache_salt or "",
@@ -76,6 +83,16 @@ class OpenAICompletions:
         )
 
     render_error = staticmethod(partial(openai.render_error, prompt="prompt"))
+
+
+def _check_infill(fields: CompletionsBody, prompts: Sequence[Prompt]) -> None:
+    """Refuse what has no meaning for a prompt with a suffix."""
+    if not all(isinstance(prompt, str) for prompt in prompts):
+        raise invalid("suffix", "it cannot be combined with a prompt of token ids. Send the prompt as text")
+    if fields.truncate_prompt_tokens is not None:
+        raise invalid("truncate_prompt_tokens", "it cannot be combined with 'suffix'. Send less text")
+    if fields.echo and fields.logprobs is not None:
+        raise invalid("logprobs", "it cannot be combined with 'echo' and 'suffix'. Leave one of them out")
 
 
 def _sampling(

@@ -99,6 +99,17 @@ interface TextCompletion {
 interface Embedding { object: "embedding"; index: integer; embedding: number[] | string }
 /** The tokens of all inputs. */
 interface PromptUsage { prompt_tokens: integer; total_tokens: integer }
+/** Counts and durations of an answer of llama-server. */
+interface InfillTimings {
+  cache_n: integer; prompt_n: integer; prompt_ms: number; prompt_per_token_ms: number; prompt_per_second: number
+  predicted_n: integer; predicted_ms: number; predicted_per_token_ms: number; predicted_per_second: number
+}
+/** The text of a gap, or an event of its stream; the fields after `stop` only of the last one. */
+interface InfilledText {
+  index: integer; content: string; tokens: integer[]; id_slot: integer; stop: boolean; model?: string
+  tokens_predicted?: integer; tokens_evaluated?: integer; tokens_cached?: integer; has_new_line?: boolean
+  truncated?: boolean; stop_type?: "eos" | "limit" | "word"; stopping_word?: string; timings?: InfillTimings
+}
 /** The vectors of all inputs. */
 interface Embeddings { object: "list"; data: Embedding[]; model: string; usage: PromptUsage }
 

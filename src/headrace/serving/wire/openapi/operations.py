@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from headrace.serving.wire import unknown_routes
+from headrace.serving.wire import infill, unknown_routes
 from headrace.serving.wire.adapters import LoraBody, RegisterBody
 from headrace.serving.wire.anthropic import dialect as anthropic
 from headrace.serving.wire.fields import FieldTable
@@ -69,6 +69,9 @@ _BODIES: Mapping[str, _Body] = {
     CHAT: _body(chat.ChatBody, fields=chat.FIELDS, model="any", messages=_HELLO, max_tokens=16),
     COMPLETIONS: _body(
         completions.CompletionsBody, fields=completions.FIELDS, model="any", prompt=_COLOURS, max_tokens=16
+    ),
+    "/infill": _body(
+        infill.InfillBody, fields=infill.FIELDS, input_prefix="def add(a, b):\n", input_suffix="", n_predict=16
     ),
     RESPONSES: _body(
         responses.ResponsesBody, fields=responses.FIELDS, model="any", input="Say hello.", max_output_tokens=16
