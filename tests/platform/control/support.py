@@ -3,9 +3,10 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import boto3
@@ -104,6 +105,14 @@ class ListedLogs:
                 last_ms=lines[-1].timestamp_ms,
             )
 
+    folders = (Path("workers"), Path("ended"))
+
+    def open(self, log_group: str, log_stream: str) -> bool:
+        return True
+
+    def put(self, worker: str, events: Iterable[tuple[int, str]]) -> None:
+        raise AssertionError(worker, events)
+
     def drop(self, workers: Sequence[str]) -> None:
         for worker in workers:
             del self.kept[worker]
@@ -187,9 +196,11 @@ def running_platform(
     is_strict: bool = False,
     reconciles: bool = True,
     also: Callable[[Store, FakeMachine], Coroutine[Any, Any, None]] | None = None,
+    logs: Any = None,
 ) -> Iterator[Platform]:
     """Serve until the end of the block; `also` runs on the same loop."""
-    store, logs, machine = open_store("sqlite://"), ListedLogs(), FakeMachine(clock=time.time)
+    store, machine = open_store("sqlite://"), FakeMachine(clock=time.time)
+    logs = ListedLogs() if logs is None else logs
     app = ControlApp(store, OPERATIONS, aws_scope=AWS_SCOPE, logs=logs, own_images={}, is_strict=is_strict)
     listener = bind("127.0.0.1", 0)
     server = PromptServer(uvicorn.Config(app, log_config=None, lifespan="off", ws="none"))

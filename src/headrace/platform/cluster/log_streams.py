@@ -27,9 +27,16 @@ class LogStream:
     name: str
     created_ms: int
     is_ended: bool = False
+    is_open: bool = False
+    """Callers write to it, not a worker."""
     times_ms: tuple[int, int] | None = None
     """Times of the first and the last line, if the worker has ended."""
     ended_ms: int = 0
+
+    @property
+    def is_running(self) -> bool:
+        """True while a worker may write to it."""
+        return not self.is_ended and not self.is_open
 
     @property
     def order(self) -> tuple[int, str]:

@@ -2,25 +2,30 @@
 The logs of all workers of a platform, running and ended.
 
 Before the folder of a worker is removed, its log is moved to the folder of ended logs, with a note of its log group and
-stream. Ended logs are bounded in size and age; the oldest are removed first. A log is prepared in the worker's folder
+stream. Ended logs are bounded in size and age; the oldest are removed first. Logs that callers write (`open`, `put`)
+are kept with them. A log is prepared in the worker's folder
 and moved by one rename, so that a kill at any time leaves it complete and in one place. Several processes of a platform
 use one folder: each call looks at what the others have moved or removed.
 """
 
+import hashlib
+import json
 import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 from headrace.core.telemetry import get_logger
 from headrace.platform.cluster.worker_files import WorkerFiles, read_value, worker_files, write_value
-from headrace.platform.cluster.worker_logs import WorkerLogEvent, WorkerLogs
+from headrace.platform.cluster.worker_logs import MAX_EVENT_BYTES, WorkerLogEvent, WorkerLogs
 
 MAX_AGE_S: Final = 7 * 86400.0
 """Age at which an ended log is removed."""
@@ -29,6 +34,29 @@ MIN_COUNTED_BYTES: Final = 64 << 10
 _MOVING: Final = "ended"
 """Folder in a worker's folder in which its log is prepared for the move."""
 _NOTE: Final = "stream.json"
+_PREPARED: Final = "prepared_"
+"""Begins the name of a folder in which a log is made; no worker's name has an underscore."""
+_OPEN_PREFIX: Final = "put."
+"""Begins the name of a log that `open` has created; no worker's name has a dot."""
+
+
+def open_name(log_group: str, log_stream: str) -> str:
+    """Return the name of the log with an open log stream."""
+    return _OPEN_PREFIX + hashlib.sha256(f"{log_group}\0{log_stream}".encode(errors="surrogatepass")).hexdigest()[:40]
+
+
+def _encoded(timestamp_ms: int, message: str) -> bytes:
+    """Return an event as a line: its time, by which it is found, and its message, which may have several lines."""
+    moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    return f"{moment} {json.dumps(message)}\n".encode()
+
+
+def _decoded(event: WorkerLogEvent) -> WorkerLogEvent:
+    _, _, message = event.message.partition(" ")
+    try:
+        return replace(event, message=str(json.loads(message)))
+    except ValueError:  # a line that was cut off, on a full disk
+        return event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +75,8 @@ class EndedLog:
     """Time of the first line."""
     last_ms: int
     """Time of the last line."""
+    is_open: bool = False
+    """A stream that a caller has created, and to which callers write; its times are those of its creation."""
 
 
 class PlatformLogs:
@@ -97,8 +127,47 @@ class PlatformLogs:
                 worker, start_ms=start_ms, end_ms=end_ms, position=position, limit=limit, is_backward=is_backward
             )
             if events:
-                return events
+                return [_decoded(event) for event in events] if worker.startswith(_OPEN_PREFIX) else events
         return ()
+
+    @property
+    def folders(self) -> tuple[Path, Path]:
+        """The folders of the logs of running workers, and of all other logs."""
+        return self._workers, self._ended
+
+    def open(self, log_group: str, log_stream: str) -> bool:
+        """Create a log for callers to write to; return False if it exists. Raises `OSError`."""
+        name = open_name(log_group, log_stream)
+        files, now_ms = worker_files(self._ended, name), int(self._now_s() * 1000)
+        self._ended.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=_PREPARED, dir=self._ended) as prepared:
+            made = WorkerFiles(Path(prepared) / name)
+            made.folder.mkdir(mode=0o700)
+            made.log.touch(mode=0o600)
+            times = dict.fromkeys(("created_ms", "ended_ms", "first_ms", "last_ms"), now_ms)
+            note = EndedLog(worker=name, log_group=log_group, log_stream=log_stream, is_open=True, **times)
+            write_value(made.folder / _NOTE, note)
+            try:
+                made.folder.rename(files.folder)
+            except OSError:
+                if files.folder.exists():
+                    return False
+                raise
+        return True
+
+    def put(self, worker: str, events: Iterable[tuple[int, str]]) -> None:
+        """
+        Append events, their times in milliseconds since 1970, to a log that `open` has created, and bound its size.
+
+        Raises `OSError`: it has been removed, or the disk is full; `ValueError`: an event is too large.
+        """
+        lines = [_encoded(timestamp_ms, message) for timestamp_ms, message in events]
+        if any(len(line) > MAX_EVENT_BYTES for line in lines):
+            raise ValueError(f"an event is larger than {MAX_EVENT_BYTES} bytes")
+        files = worker_files(self._ended, worker)
+        with os.fdopen(os.open(files.log, os.O_WRONLY | os.O_APPEND), "ab") as file:
+            file.write(b"".join(lines))
+        self._ended_logs.trim(worker)
 
     def size_bytes(self, worker: str) -> int:
         return self._live_logs.size_bytes(worker) or self._ended_logs.size_bytes(worker)
@@ -159,13 +228,17 @@ class PlatformLogs:
         """Add the logs that any process has moved here since the last call, and forget those that were removed."""
         try:
             with os.scandir(self._ended) as entries:
-                present = {entry.name for entry in entries if entry.is_dir()}
+                present = {entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(_PREPARED)}
         except FileNotFoundError:
             present = set()
         for gone in self._index.keys() - present:
             self._forget(gone)
         for ended in sorted(self._read_notes(present - self._index.keys()), key=lambda ended: ended.ended_ms):
             self._add(ended)
+        for worker, ended in list(self._index.items()):
+            if ended.is_open:  # another process may have written to it
+                self._forget(worker)
+                self._add(replace(ended, ended_ms=self._ended_logs.written_ms(worker) or ended.ended_ms))
 
     def _read_notes(self, workers: AbstractSet[str]) -> Iterator[EndedLog]:
         """Read the notes of ended logs. Incomplete entries were being removed, and are removed now."""
@@ -191,7 +264,7 @@ class PlatformLogs:
         """Remove logs that are too old, then the oldest ones until the rest fits into `max_bytes`."""
         oldest_ms = (self._now_s() - self._max_age_s) * 1000
         while self._index:
-            first = next(iter(self._index.values()))
+            first = min(self._index.values(), key=lambda ended: ended.ended_ms)
             if first.ended_ms >= oldest_ms and self._total <= self._max_bytes:
                 break
             self._remove(first.worker)

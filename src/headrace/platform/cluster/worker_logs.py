@@ -96,6 +96,14 @@ class WorkerLogs:
         files = self._files(worker)
         return 0 if files is None else _size(files.log)
 
+    def written_ms(self, worker: str) -> int | None:
+        """Return when a log was last written, in milliseconds since 1970."""
+        files = self._files(worker)
+        try:
+            return None if files is None else int(files.log.stat().st_mtime * 1000)
+        except OSError:
+            return None
+
     def end_position(self, worker: str) -> int:
         """Return the position of the next event."""
         files = worker_files(self._folder, worker)

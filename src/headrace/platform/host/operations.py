@@ -20,6 +20,7 @@ from headrace.platform.control.api import (
     hub,
     identity,
     log_groups,
+    log_queries,
     logs,
     packages,
     transform_jobs,
@@ -29,6 +30,7 @@ from headrace.platform.control.model.cards import MODEL_CARD
 from headrace.platform.control.model.component import INFERENCE_COMPONENT
 from headrace.platform.control.model.definitions import ENDPOINT_CONFIG, MODEL
 from headrace.platform.control.model.endpoint import ENDPOINT, JOB_ENDPOINT
+from headrace.platform.control.model.log_query import LOG_QUERY
 from headrace.platform.control.model.packages import MODEL_PACKAGE, MODEL_PACKAGE_GROUP
 from headrace.platform.control.model.transform_job import TRANSFORM_JOB
 from headrace.platform.control.model.worker import WORKER
@@ -48,6 +50,7 @@ KINDS: Final[Mapping[str, AnyKind]] = {
         INFERENCE_COMPONENT,
         JOB_ENDPOINT,
         log_groups.LOG_GROUPS.kind,
+        LOG_QUERY,
         MODEL,
         MODEL_CARD,
         MODEL_PACKAGE,
@@ -142,6 +145,12 @@ OPERATIONS: Mapping[tuple[str, str], Handler] = {
     ("logs", "DescribeLogStreams"): logs.describe_log_streams,
     ("logs", "FilterLogEvents"): logs.filter_log_events,
     ("logs", "GetLogEvents"): logs.get_log_events,
+    ("logs", "CreateLogStream"): logs.create_log_stream,
+    ("logs", "PutLogEvents"): logs.put_log_events,
+    ("logs", "StartQuery"): log_queries.start_query,
+    ("logs", "GetQueryResults"): log_queries.get_query_results,
+    ("logs", "StopQuery"): log_queries.stop_query,
+    ("logs", "DescribeQueries"): log_queries.describe_queries,
     ("logs", "PutRetentionPolicy"): log_groups.put_retention_policy,
     ("logs", "DeleteRetentionPolicy"): log_groups.delete_retention_policy,
     ("logs", "TagResource"): log_groups.LOG_GROUPS.tag,

@@ -17,6 +17,7 @@ from headrace.platform.control.model.images import OwnImage
 from headrace.platform.control.model.names import ABSENT, PRESENT, TITLES, arn_of, parse_arn, unreadable_message
 from headrace.platform.control.model.packages import MODEL_PACKAGE, MODEL_PACKAGE_GROUP
 from headrace.platform.control.model.transform_job import TRANSFORM_JOB
+from headrace.platform.insights.runner import QueryRunner
 from headrace.platform.state.records import AlreadyExists, AnyKind, Json, Kind, Record, Unreadable
 from headrace.platform.state.selection import Entry, Selection
 from headrace.platform.state.store import Store
@@ -32,6 +33,7 @@ StatusT = TypeVar("StatusT")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallContext(CloudWatchCall):
     logs: PlatformLogs
+    queries: QueryRunner = field(default_factory=QueryRunner)
     own_images: Mapping[str, OwnImage] = field(default_factory=dict)
     jumpstart: Catalogue = field(default_factory=Catalogue)
 

@@ -33,6 +33,9 @@ _DAYS: Final = (
 """Values of `retentionInDays`. Source: CloudWatch Logs API reference, PutRetentionPolicy."""
 
 
+_DAY_S: Final = 86_400
+
+
 def invalid(message: str) -> AwsError:
     return AwsError("InvalidParameterException", message)
 
@@ -89,6 +92,13 @@ def delete_retention_policy(context: CallContext, params: Json) -> Json:
 
     LOG_GROUPS.change(context, params, without_days)
     return {}
+
+
+def expiry_ms(context: CallContext, group: str) -> int:
+    """Return the time before which the lines of a group have expired; 0: none have."""
+    record = context.store.get(LOG_GROUPS.kind, group)
+    days = record.spec.members.get("retentionInDays") if isinstance(record, Record) else None
+    return int((context.now_s - days * _DAY_S) * 1000) if days else 0
 
 
 def list_tags_for_resource(context: CallContext, params: Json) -> Json:

@@ -38,8 +38,9 @@ def all_streams(context: CallContext) -> list[LogStream]:
                 group=ended.log_group,
                 name=ended.log_stream,
                 created_ms=ended.created_ms,
-                is_ended=True,
-                times_ms=(ended.first_ms, ended.last_ms),
+                is_ended=not ended.is_open,
+                is_open=ended.is_open,
+                times_ms=None if ended.is_open else (ended.first_ms, ended.last_ms),
                 ended_ms=ended.ended_ms,
             ),
         )

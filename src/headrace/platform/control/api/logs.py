@@ -1,5 +1,5 @@
 """
-The operations of CloudWatch Logs that read the logs of workers, and delete those of ended workers.
+The operations of CloudWatch Logs on log streams and their events: those of workers, and those that callers put.
 
 A log group is an endpoint or a component, a log stream is one of its workers, named as in SageMaker. The log of a
 worker outlives the worker and its endpoint, bounded in size and age (`cluster.platform_logs`).
@@ -15,6 +15,7 @@ from headrace.platform.control.api.log_groups import (
     LOG_GROUPS,
     LOG_PAGES,
     STANDARD,
+    expiry_ms,
     group_json,
     invalid,
     stored_groups,
@@ -31,6 +32,10 @@ _MAX_EVENTS = 10_000
 _MAX_ANSWER_CHARACTERS = 1_000_000
 """Source: CloudWatch Logs, FilterLogEvents: a response has at most 1 MB."""
 _PAGE_SIZE = 50
+_MAX_SPAN_MS = 86_400_000
+_MAX_PAST_MS, _MAX_FUTURE_MS = 14 * _MAX_SPAN_MS, 2 * 3_600_000
+_MAX_BATCH_BYTES, _EVENT_BYTES = 1_048_576, 26
+"""Span, age, and bytes of a batch, with those that each event counts beside its message. Source: PutLogEvents."""
 _MAX_SCANNED = 200_000
 """Maximum lines scanned in a call; a pattern that rarely matches continues with `nextToken`."""
 
@@ -82,7 +87,9 @@ def filter_log_events(context: CallContext, params: Json) -> Json:
         reading = read_token(params["nextToken"]) if "nextToken" in params else Reading()
     except ValueError:
         raise invalid("The specified nextToken is invalid.") from None
-    lines = lines_of(context.logs, streams, reading, start_ms=params.get("startTime"), end_ms=params.get("endTime"))
+    lines = lines_of(
+        context.logs, streams, reading, start_ms=_start_ms(context, params, streams), end_ms=params.get("endTime")
+    )
     events, is_more = _take(lines, wanted, reading, limit=params.get("limit", _MAX_EVENTS))
     answer: Json = {"events": events, "searchedLogStreams": []}
     if is_more:
@@ -97,7 +104,7 @@ def get_log_events(context: CallContext, params: Json) -> Json:
     is_forward = direction == "f" if direction else params.get("startFromHead", False)
     events = context.logs.read(
         stream.worker,
-        start_ms=params.get("startTime"),
+        start_ms=_start_ms(context, params, [stream]),
         end_ms=params.get("endTime"),
         position=position,
         limit=params.get("limit", _MAX_EVENTS),
@@ -116,7 +123,7 @@ def get_log_events(context: CallContext, params: Json) -> Json:
 def delete_log_group(context: CallContext, params: Json) -> Json:
     """Answer DeleteLogGroup: delete the logs of ended workers, or refuse if the group has running workers."""
     streams = _streams(context, params)
-    if any(not stream.is_ended for stream in streams):
+    if any(stream.is_running for stream in streams):
         raise AwsError("OperationAbortedException", f"{params['logGroupName']} has running workers, which write to it.")
     record = context.store.get(LOG_GROUPS.kind, _group_name(params["logGroupName"]))
     if record is not None:
@@ -128,10 +135,56 @@ def delete_log_group(context: CallContext, params: Json) -> Json:
 def delete_log_stream(context: CallContext, params: Json) -> Json:
     """Answer DeleteLogStream: delete the log of an ended worker."""
     stream = _named(_streams(context, params), params["logStreamName"])
-    if not stream.is_ended:
+    if stream.is_running:
         raise AwsError("OperationAbortedException", f"The worker of {stream.name} is running and may write to it.")
     context.logs.drop([stream.worker])
     return {}
+
+
+def create_log_stream(context: CallContext, params: Json) -> Json:
+    group, name = LOG_GROUPS.find(context, params).name, params["logStreamName"]
+    is_taken = any(stream.group == group and stream.name == name for stream in all_streams(context))
+    try:
+        if is_taken or not context.logs.open(group, name):
+            raise AwsError("ResourceAlreadyExistsException", "The specified log stream already exists")
+    except OSError as error:
+        raise AwsError("ServiceUnavailableException", f"The log cannot be created: {error.strerror}.") from error
+    return {}
+
+
+def put_log_events(context: CallContext, params: Json) -> Json:
+    """Answer PutLogEvents: append events to a stream that CreateLogStream has made; sequence tokens are not needed."""
+    stream = _named(_streams(context, params), params["logStreamName"])
+    if not stream.is_open:
+        raise invalid(f"The log stream {stream.name} is that of a worker. Create a stream of your own.")
+    events = [(event["timestamp"], event["message"]) for event in params["logEvents"]]
+    times_ms = [timestamp_ms for timestamp_ms, _ in events]
+    if times_ms != sorted(times_ms) or times_ms[-1] - times_ms[0] > _MAX_SPAN_MS:
+        raise invalid("Log events in a single PutLogEvents request must be in chronological order, within 24 hours.")
+    if sum(len(message.encode(errors="replace")) + _EVENT_BYTES for _, message in events) > _MAX_BATCH_BYTES:
+        raise invalid(f"Upload too large: more than {_MAX_BATCH_BYTES} bytes.")
+    taken, rejected = _accepted(context, stream.group, events)
+    try:
+        context.logs.put(stream.worker, taken)
+    except ValueError as error:
+        raise invalid(f"Log event too large: {error}.") from None
+    except OSError as error:
+        raise AwsError("ServiceUnavailableException", f"The events cannot be stored: {error.strerror}.") from error
+    return {"nextSequenceToken": "0", **({"rejectedLogEventsInfo": rejected} if rejected else {})}
+
+
+def _accepted(context: CallContext, group: str, events: list[tuple[int, str]]) -> tuple[list[tuple[int, str]], Json]:
+    """Return the events that are neither too old nor too new, and which ones are rejected."""
+    now_ms = int(context.now_s * 1000)
+    too_old = sum(time_ms < now_ms - _MAX_PAST_MS for time_ms, _ in events)
+    expired = sum(time_ms < expiry_ms(context, group) for time_ms, _ in events)
+    end = sum(time_ms <= now_ms + _MAX_FUTURE_MS for time_ms, _ in events)
+    rejected = {
+        **({"tooOldLogEventEndIndex": too_old} if too_old else {}),
+        **({"expiredLogEventEndIndex": expired} if expired else {}),
+        **({"tooNewLogEventStartIndex": end} if end < len(events) else {}),
+    }
+    return events[max(too_old, expired) : end], rejected
 
 
 def _take(
@@ -179,9 +232,19 @@ def _streams(context: CallContext, params: Json) -> list[LogStream]:
         raise invalid("Neither logGroupName nor logGroupIdentifier was given. Give one of them.")
     group = _group_name(group)
     found = [stream for stream in all_streams(context) if stream.group == group]
+    if found and (oldest_ms := expiry_ms(context, group)):
+        expired = [stream for stream in found if stream.times_ms is not None and stream.times_ms[1] < oldest_ms]
+        context.logs.drop([stream.worker for stream in expired])
+        found = [stream for stream in found if stream not in expired]
     if not found and context.store.get(LOG_GROUPS.kind, group) is None:
         raise LOG_GROUPS.absent.error()
     return found
+
+
+def _start_ms(context: CallContext, params: Json, streams: list[LogStream]) -> int | None:
+    """Return the time from which lines of a group's streams are read; None: from the first one."""
+    oldest_ms = max((expiry_ms(context, stream.group) for stream in streams[:1]), default=0)
+    return max(params.get("startTime", 0), oldest_ms) or None
 
 
 def _group_name(identifier: str) -> str:
