@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 from botocore.exceptions import ClientError
@@ -175,6 +176,26 @@ def test_a_failing_worker_is_a_model_error_that_sdks_do_not_retry(gateway, statu
         assert error["OriginalMessage"] == '{"error": "bad"}'
         assert error["LogStreamArn"] == "arn:aws:logs:us-east-1:123456789012:log-group:/aws/sagemaker/Endpoints/ep"
         assert len(worker.asked) == 1
+
+
+def test_an_error_names_the_container_that_failed_and_a_request_can_name_its_own(gateway):
+    async def answer(exchange):
+        exchange.whole(b"bad", status="400 Bad Request", x_headrace_containers="pre=0.5,model")
+
+    worker = gateway.worker(answer)
+    (fleet,) = variant("v", [worker.url]).fleets
+    for containers, text in (
+        ((), "from primary with"),  # the header of a user's own container says nothing
+        (("pre", "model", "post"), "from model with"),
+    ):
+        gateway.put(route(replace(variant("v"), fleets=(replace(fleet, containers=containers),))))
+        assert text in error_of(gateway.boto.invoke_endpoint)["Error"]["Message"]
+    gateway.put(route(replace(variant("v"), fleets=(replace(fleet, containers=("pre", "model"), is_direct=True),))))
+    error_of(gateway.boto.invoke_endpoint_with_response_stream, TargetContainerHostname="model")
+    assert worker.asked[-1].headers["x-amzn-sagemaker-target-container-hostname"] == "model"
+    for target, text in (({}, "requires the target container"), ({"TargetContainerHostname": "x"}, "x not found")):
+        error = error_of(gateway.boto.invoke_endpoint, **target)["Error"]
+        assert (error["Code"], text in error["Message"]) == ("ValidationError", True)
 
 
 def test_a_full_worker_is_a_429_that_sdks_do_not_retry(gateway):

@@ -56,6 +56,21 @@ def points(series: MemorySeries) -> dict[tuple[str, str], Point]:
     }
 
 
+def test_containers_have_latencies_and_one_that_is_named_has_its_requests() -> None:
+    pipeline = record(containers=("pre", "model"), earlier_s=(0.1,), head_s=10.3)
+    named = record(containers=("other",), is_direct=True, head_s=10.3, status=424, model_status=400)
+    unanswered = record(containers=("pre", "model"), status=424)
+    found = published(pipeline, named, unanswered)
+    latencies = {name: found["ContainerLatency", name].maximum for name in ("pre", "model", "other")}
+    assert latencies == pytest.approx({"pre": 100_000, "model": 398_000, "other": 498_000})
+    assert {name for name, container in found if container == "other"} == {
+        *("ContainerLatency", "OverheadLatency", "Invocations", "Invocation4XXErrors", "Invocation5XXErrors")
+    }
+    assert {name for name, container in found if container == "pre"} == {"ContainerLatency"}
+    assert (found["Invocations", "ep"].total, found["Invocations", "other"].total) == (3, 1)
+    assert (pipeline.container, unanswered.container, record().container) == ("model", "pre or model", "primary")
+
+
 def test_a_request_is_counted_for_its_variant() -> None:
     found = published(record(), record(ended_s=11.0))
     assert found["Invocations", "ep"].total == 2

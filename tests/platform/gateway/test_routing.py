@@ -10,15 +10,19 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from headrace.platform.gateway.routing import (
+    ContainerNeeded,
     NoReplica,
+    NotRoutable,
     RoutingQuery,
+    UnknownContainer,
     UnknownVariant,
+    UnservedMember,
     choose,
     load_bound,
     prefix_of,
     replicas_of,
 )
-from headrace.platform.state.routes import PrefixRouting, Route
+from headrace.platform.state.routes import ANY_CONTAINER, PrefixRouting, Route
 
 from .routes import route, variant
 
@@ -200,3 +204,36 @@ def test_the_bound_of_a_prefix_is_a_quarter_above_the_mean_load(loads, bound):
 def test_a_fleet_without_a_share_has_no_replicas_for_new_traffic():
     old_and_new = variant("v", ["http://old"], ["http://new"], shares=[0.0, 1.0])
     assert [replica.url for replica in replicas_of(old_and_new)] == ["http://new"]
+
+
+@pytest.mark.parametrize(
+    ("containers", "query", "expected"),
+    [
+        ((), RoutingQuery(), "old"),
+        ((), RoutingQuery(container="a"), UnservedMember),
+        (("a", "b"), RoutingQuery(), "new"),
+        (("a", "b"), RoutingQuery(container="a"), UnservedMember),
+        (("a", "b", "direct"), RoutingQuery(), ContainerNeeded),
+        (("a", "b", "direct"), RoutingQuery(container="c"), UnknownContainer),
+        (("a", "b", "direct"), RoutingQuery(container="b"), "new"),
+        (("a", "b", "direct"), RoutingQuery(container=ANY_CONTAINER), "new"),
+    ],
+)
+def test_a_request_reaches_only_a_fleet_with_its_container(
+    containers: tuple[str, ...], query: RoutingQuery, expected: "str | type[NotRoutable]"
+) -> None:
+    """Before an update, and while the fleets of both revisions have traffic, a request never reaches another model."""
+    names = containers[:2]
+    old, new = variant("v", ["old"], ["new"]).fleets
+    new = replace(new, containers=names, is_direct="direct" in containers)
+    alone = route(replace(variant("v"), fleets=(new if names else old,)))
+    if isinstance(expected, str):
+        assert choose(alone, query, {}, lambda: 0.0).replica.worker == expected
+    else:
+        with pytest.raises(expected):
+            choose(alone, query, {}, lambda: 0.0)
+    both = route(replace(variant("v"), fleets=(old, new)))
+    if new.is_direct:
+        for draw in (partial(float, 0.0), partial(float, 0.9)):
+            assert choose(both, RoutingQuery(), {}, draw).replica.worker == "old"
+            assert choose(both, RoutingQuery(container="a"), {}, draw).replica.worker == "new"

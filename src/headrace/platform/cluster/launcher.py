@@ -72,6 +72,12 @@ class WorkerSpec:
     """Flags of `headrace serve` that the image profile sets (dialect, dtype, ...), without dashes."""
     command: tuple[str, ...] = ()
     """Command line of a custom image, run instead of our model server; `{port}` and `{model}` are replaced."""
+    containers: tuple["WorkerSpec", ...] = ()
+    """The containers of a model with several, which are processes of one worker; it has nothing to serve itself."""
+    is_direct: bool = False
+    """True: each request names one of `containers`; False: they are a pipeline."""
+    runs_code: bool = False
+    """True for a container that is known to hold no language model: it needs no share of the instance's memory."""
     image: ContainerImage | None = None
     """Image to run as a container, for launchers that can. None: a process runs the command or our model server."""
     artifact_timeout_s: float = 1200.0
@@ -137,6 +143,8 @@ class Observation:
     """Settings that could not be honoured, in sentences."""
     placement: str = ""
     """Sentence with the GPUs that it runs on; empty: none."""
+    container: str = ""
+    """Which of several containers is not ready, or has ended; empty: none, or there is one container."""
 
 
 class Launcher(Protocol):

@@ -91,6 +91,8 @@ class ProcessOptions:
     """Bearer token that the workers require; empty if none is required."""
     dies_with_parent: bool = False
     """True if the kernel kills the workers when this process ends for any reason."""
+    given: Given = field(default_factory=Given)
+    """GPUs and cores that all workers share, without a `host` that distributes them."""
 
 
 class LocalLauncher:
@@ -152,7 +154,8 @@ class LocalLauncher:
             phase = await pinged_phase(self._files(name).ready, handle.url, self._ping_timeout_s)
         gpus = _facts(handle).gpus
         placement = gpus_text(name, gpus, self._host.gpus) if gpus and self._host is not None else ""
-        return replace(seen, phase=phase, placement=placement)
+        container = "" if phase is WorkerPhase.READY else seen.container  # its report may be older than its `/ping`
+        return replace(seen, phase=phase, placement=placement, container=container)
 
     async def look(self, name: str, handle: Handle) -> Observation:
         """Observe a worker without `/ping`: FETCHING, STARTING (it may be ready by now) or EXITED."""
@@ -194,7 +197,7 @@ class LocalLauncher:
         if spec.name in living:
             return living[spec.name]
         options = self._options
-        given = give(spec, self._host, self._holdings()) if self._host is not None else Given()
+        given = give(spec, self._host, self._holdings()) if self._host is not None else options.given
         taken = {int(handle.url.rpartition(":")[2]) for handle in living.values()}
         port = next((port for port in free_ports(WORKER_PORTS, options.host) if port not in taken), None)
         if port is None:
@@ -236,7 +239,7 @@ class LocalLauncher:
         report = read_value(files.report, Observation) or Observation(phase=WorkerPhase.STARTING)
         if runs:
             self._exits.saw_running(name)
-            return True, Observation(phase=report.phase, notices=report.notices)
+            return True, Observation(phase=report.phase, notices=report.notices, container=report.container)
         is_first_look = facts.process not in self._ended.get(name, {})
         exit_code = self._clean_up(name, facts.process)
         if read_value(files.handle, Handle) != handle:  # another process of this name has started since

@@ -101,6 +101,10 @@ class RayLauncher:
 
     async def start(self, spec: WorkerSpec) -> Handle:
         """Start a worker on a node with free resources; see `Launcher.start`. Raises `ClusterUnreachable`, too."""
+        if spec.containers:
+            raise LaunchFailed(
+                "A model with several containers needs the local cluster (--cluster local). Create a model for each."
+            )
         text = await asyncio.to_thread(self._prepare, spec)
         if self._head is not None:
             self._head.is_empty = False

@@ -13,7 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -88,10 +88,9 @@ def run_worker(assignment_path: Path, serve: Serve) -> int:
         code = _fail(f"Internal error ({type(error).__name__}: {error}).", EXIT_FAILED)
     last = read_value(files.report, Observation)
     with suppress(OSError):
-        notices, phase = (last.notices, last.phase) if last is not None else ((), None)
-        write_value(
-            files.report, Observation(phase=WorkerPhase.EXITED, exit_code=code, ended_in=phase, notices=notices)
-        )
+        phase = last.phase if last is not None else None
+        seen = last or Observation(phase=WorkerPhase.EXITED)
+        write_value(files.report, replace(seen, phase=WorkerPhase.EXITED, exit_code=code, ended_in=phase))
     return code
 
 
@@ -126,6 +125,11 @@ class _Worker:
         if self._spec.image is None:
             _set_environment(self._spec)  # not for an engine of containers, which runs on this host with our rights
         get_logger().info("worker.started", worker=self._spec.name, pid=process.pid, url=handle.url)
+        if self._spec.containers:
+            from headrace.platform.cluster.container_group import run_group
+
+            self._report(WorkerPhase.FETCHING)
+            return run_group(self._assignment, self._files)
         if self._spec.image is not None:
             self._pull(self._spec.image)
         fetched = self._fetch_all(self._spec.artifacts) if self._spec.artifacts else Fetched()

@@ -17,7 +17,9 @@ from headrace.platform.cluster.host_resources import Given
 from headrace.platform.cluster.launcher import WorkerSpec
 
 LOOPBACK: Final = "127.0.0.1"
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+CONTAINERS: Final = "containers"
+"""In the folder of a worker with several containers, the folder of theirs."""
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,174}(?:\+[A-Za-z0-9-]{1,63})?")
 _Value = TypeVar("_Value")
 
 
@@ -68,10 +70,21 @@ class WorkerFiles:
 
 
 def worker_files(root: Path, name: str) -> WorkerFiles:
-    """Return the paths of a worker below the folder of all; raises `ValueError` if its name is no safe file name."""
+    """
+    Return the paths of a worker, or of a container (`container_log`) in it, below the folder of all.
+
+    Raises `ValueError` if its name is no safe file name. The logs of ended containers lie beside those of workers.
+    """
     if not _NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is not a worker name; expected up to 200 letters, digits, '.', '_' and '-'.")
-    return WorkerFiles(root / name)
+        raise ValueError(f"{name!r} is not a worker name; expected up to 175 letters, digits, '.', '_' and '-'.")
+    worker, _, container = name.partition("+")
+    nested = root / worker / CONTAINERS / container
+    return WorkerFiles(nested if container and nested.is_dir() else root / name)
+
+
+def container_log(worker: str, container: str) -> str:
+    """Return the name of the log of one of several containers in a worker."""
+    return f"{worker}+{container}"
 
 
 def write_value(path: Path, value: object) -> None:

@@ -320,17 +320,19 @@ class AsyncInvocations:
             async with service.invoke(
                 pending.endpoint, query, request, record, timeout_s=pending.timeout_s
             ) as response:
-                await service.check_status(response, pending.endpoint)
+                await service.check_status(response, record)
                 try:
                     await answer.read(response)
                 except (ResponseBroken, ResponseTooLarge) as error:
-                    raise service.texts.incomplete_response(pending.endpoint, response.status) from error
+                    raise service.texts.incomplete_response(
+                        pending.endpoint, response.status, record.container
+                    ) from error
                 except OSError as error:
                     reason = f"The response cannot be stored on disk: {error.strerror}."
                     raise AwsError("InternalFailure", reason) from error
         except TimeoutError:
             record.error, record.status = "ModelError", 424
-            raise service.texts.timed_out(pending.endpoint) from None
+            raise service.texts.timed_out(pending.endpoint, record.container) from None
         except AwsError as error:
             record.error, record.status = error.code, error.http_status
             raise

@@ -16,7 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.core.client_text import shortened
-from headrace.platform.gateway.routing import ComponentNeeded, NotRoutable, UnknownVariant, UnservedMember
+from headrace.platform.gateway.metrics import PRIMARY_CONTAINER
+from headrace.platform.gateway.routing import (
+    ComponentNeeded,
+    ContainerNeeded,
+    NotRoutable,
+    UnknownContainer,
+    UnknownVariant,
+    UnservedMember,
+)
 from headrace.platform.state.routes import Route
 from headrace.serving.wire.aws.errors import AwsError
 
@@ -69,12 +77,9 @@ class GatewayConfig:
 MAX_MESSAGE_CHARACTERS = 2048
 """Maximum length of `Message` and `OriginalMessage`. Source: botocore sagemaker-runtime, shape Message."""
 
-CONTAINER = "primary"
-"""SageMaker's name for the only container of a model."""
-
 TIMED_OUT = (
-    f"Your invocation timed out while waiting for a response from container {CONTAINER}. Review the latency metrics "
-    "for each container in Amazon CloudWatch, resolve the issue, and try again."
+    "Your invocation timed out while waiting for a response from container {container}. Review the latency metrics for "
+    "each container in Amazon CloudWatch, resolve the issue, and try again."
 )
 STREAM_TIMED_OUT = (
     "The model failed to finish sending the response within the timeout period allowed by Amazon SageMaker."
@@ -131,6 +136,13 @@ class ErrorTexts:
                 return _invalid(f"Endpoint {endpoint} {what} and does not support {header} header.")
             case UnknownVariant():
                 return _invalid(f"Variant {shortened(str(error))} not found for Request")
+            case UnknownContainer():
+                return _invalid(f"Target container hostname {shortened(str(error))} not found in endpoint {endpoint}.")
+            case ContainerNeeded():
+                return _invalid(
+                    f"Endpoint {endpoint} is a multi-container endpoint with direct invocation and requires the target "
+                    "container hostname header."
+                )
             case ComponentNeeded():
                 return _invalid(
                     "Inference Component Name header is required for endpoints to which you plan to deploy inference "
@@ -214,31 +226,32 @@ class ErrorTexts:
             f"Amazon SageMaker could not get a response from the {endpoint} endpoint. This can occur when CPU or "
             "memory utilization is high. To check your utilization, see Amazon CloudWatch. To fix this problem, use "
             "an instance type with more CPU capacity or memory.",
+            PRIMARY_CONTAINER,
         )
 
-    def timed_out(self, endpoint: str) -> AwsError:
-        return self._model_error(endpoint, 0, TIMED_OUT)
+    def timed_out(self, endpoint: str, container: str) -> AwsError:
+        return self._model_error(endpoint, 0, TIMED_OUT.format(container=container), container)
 
-    def incomplete_response(self, endpoint: str, status: int) -> AwsError:
+    def incomplete_response(self, endpoint: str, status: int, container: str) -> AwsError:
         """The response broke off, or is too large to be held in memory."""
-        return self._model_error(endpoint, status, None)
+        return self._model_error(endpoint, status, None, container)
 
-    def refused(self, endpoint: str, status: int, body: bytes) -> AwsError:
-        """A worker's 4xx or 5xx response, whose text is quoted."""
+    def refused(self, endpoint: str, status: int, body: bytes, container: str) -> AwsError:
+        """A container's 4xx or 5xx response, whose text is quoted."""
         said = body.decode("utf-8", errors="replace")
         if status == 429:
             return AwsError("ModelNotReadyException", _cut(f"The model takes no more requests now: {said}"))
-        return self._model_error(endpoint, status, said)
+        return self._model_error(endpoint, status, said, container)
 
     def _not_found(self, endpoint: str) -> str:
         return f"Endpoint {shortened(endpoint)} of account {self._config.account} not found."
 
-    def _model_error(self, endpoint: str, status: int, said: str | None) -> AwsError:
-        """Return a ModelError that quotes what the model said; None: it did not say all of it."""
+    def _model_error(self, endpoint: str, status: int, said: str | None, container: str) -> AwsError:
+        """Return a ModelError that quotes what a container said; None: it did not say all of it."""
         region, account = self._config.region, self._config.account
         url = self._config.log_url.format(region=region, endpoint=endpoint)
         see = f"See {url} in account {account} for more information."
-        text = f"Received {'client' if 400 <= status < 500 else 'server'} error ({status}) from {CONTAINER}"
+        text = f"Received {'client' if 400 <= status < 500 else 'server'} error ({status}) from {container}"
         if said is None:
             text = f"{text} and could not load the entire response body."
         else:

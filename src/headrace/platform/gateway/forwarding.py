@@ -26,7 +26,7 @@ from headrace.platform.gateway.replica_state import (
 )
 from headrace.platform.gateway.routing import Draw, NoReplica, RoutingDecision, RoutingQuery
 from headrace.platform.gateway.table import RouteTable
-from headrace.platform.state.routes import QuarantineListener, Route, VariantRoute, Wake, WakeTarget
+from headrace.platform.state.routes import ANY_CONTAINER, QuarantineListener, Route, VariantRoute, Wake, WakeTarget
 from headrace.serving.http.client import ClientRequest, HttpClient
 from headrace.serving.http.client_connection import ClientResponse, ConnectFailed, NoResponse, ResponseHeadBroken
 from headrace.serving.wire.adapters import IDENTIFIER_HEADER
@@ -328,7 +328,8 @@ class Forwarder:
         route = self._table.routes.get(target.endpoint)
         if route is None:
             return None
-        query = RoutingQuery(target_variant=target.variant, component=target.component)
+        container = None if target.component is not None else ANY_CONTAINER
+        query = RoutingQuery(target_variant=target.variant, component=target.component, container=container)
         try:
             quarantined = self._quarantined_workers(route, query) if self._quarantine else set[str]()
             replicas = routing.usable_replicas(route, replace(query, excluded=quarantined))

@@ -3,7 +3,7 @@
 Source: SageMaker developer guide, "Endpoint invocation metrics".
 """
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -12,8 +12,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.core.metrics import SECONDS, SHORT_SECONDS, Distribution
 from headrace.core.tracing import ANTHROPIC_REQUEST_ID
+from headrace.platform.cluster.container_header import HEADER, read_answered
 from headrace.platform.state.routes import Route
 from headrace.serving.http.prometheus import merge_families, metrics_page
+
+PRIMARY_CONTAINER = "primary"
+"""SageMaker's name for the only container of a model."""
 
 MODEL_ERRORS = frozenset({"ModelError", "engine_failed"})
 """Codes of model errors: of the runtime API, of the OpenAI API."""
@@ -40,6 +44,16 @@ class InvocationRecord:
     worker: str = ""
     config: str = ""
     """Name of the endpoint configuration by which the worker was started; empty for a component's copy."""
+    containers: tuple[str, ...] = ()
+    """
+    The containers that the request goes through, of a replica that has several; empty if it has one.
+
+    Once the response has begun, the last one is the container that sent it.
+    """
+    earlier_s: tuple[float, ...] = ()
+    """Response times of the containers before the last one."""
+    is_direct: bool = False
+    """The request named its container."""
     inference_id: str = ""
     attempt: str = ""
     """The SDK's own retry information (`amz-sdk-request`)."""
@@ -71,6 +85,30 @@ class InvocationRecord:
         """Return the response headers with the request's id: of AWS's and Anthropic's SDKs, and the common one."""
         names = ("x-amzn-RequestId", "x-request-id", *((ANTHROPIC_REQUEST_ID,) if self.api == "OpenAI" else ()))
         return tuple((name, self.request_id) for name in names)
+
+    def set_containers(self, containers: tuple[str, ...], *, target: str | None) -> None:
+        """Note the containers of the chosen replica, or the one that the request names."""
+        self.is_direct = target is not None
+        self.containers = containers if target is None else (target,)
+
+    def read_containers(self, headers: Mapping[str, str]) -> None:
+        """Note the containers that have answered."""
+        if answered := read_answered(headers.get(HEADER)):
+            self.containers = tuple(name for name, _ in answered)
+            self.earlier_s = tuple(seconds for _, seconds in answered[:-1])
+
+    @property
+    def container(self) -> str:
+        """The container that sent the response, for errors; all that may not have answered in time before it."""
+        if not self.containers:
+            return PRIMARY_CONTAINER
+        return " or ".join(self.containers) if self.head_s is None else self.containers[-1]
+
+    def container_latencies(self) -> Iterator[tuple[str, float]]:
+        """Yield the name and the response time of each container that has answered."""
+        if self.containers and self.head_s is not None and self.model_s is not None:
+            last_s = max(0.0, self.model_s - sum(self.earlier_s))
+            yield from zip(self.containers, (*self.earlier_s, last_s), strict=True)
 
     @property
     def total_s(self) -> float:

@@ -290,7 +290,7 @@ async def _relay_or_read(
         if rest := recorder.rest():
             exchange.put(rest)
         return None
-    content = await service.read(response, invocation.endpoint, exchange.hold)
+    content = await service.read(response, record, exchange.hold)
     if pending is not None:
         is_error = response.status >= 400
         content = pending.request.error_for_client(content) if is_error else (await pending.recorder()).whole(content)

@@ -19,7 +19,9 @@ from headrace.platform.gateway.metrics import MODEL_ERRORS, InvocationLabels, In
 from headrace.platform.gateway.routing import replicas_of
 from headrace.platform.state.routes import Route, VariantRoute
 
-_LATENCIES = frozenset({"ModelLatency", "OverheadLatency", "FirstChunkLatency", "HoldTime", "ModelSetupTime"})
+_LATENCIES = frozenset(
+    {"ModelLatency", "OverheadLatency", "FirstChunkLatency", "HoldTime", "ModelSetupTime", "ContainerLatency"}
+)
 """Published in microseconds; the others have no unit."""
 
 
@@ -43,11 +45,13 @@ _MAX_CACHED = 4096
 
 
 class _InvocationMetrics(dict[str, Metric]):
-    """The metrics of one variant or component; a component's have a dimension of their own, as on SageMaker."""
+    """The metrics of one variant, container or component; a component's have a dimension of their own, as on AWS."""
 
-    def __init__(self, labels: InvocationLabels) -> None:
+    def __init__(self, labels: InvocationLabels, container: str) -> None:
         super().__init__()
         self._dimensions: Dimensions = (("EndpointName", labels.endpoint), ("VariantName", labels.variant))
+        if container:  # sorted by name
+            self._dimensions = (("ContainerName", container), *self._dimensions)
         if labels.component:
             self._dimensions = (("InferenceComponentName", labels.component),)
         self.per_replica = self["InvocationsPerCopy" if labels.component else "InvocationsPerInstance"]
@@ -72,7 +76,7 @@ class Publisher:
         self.counts_hosts = not is_strict
         """Whether requests to components also count for the variants that host them."""
         self._clock = clock
-        self._ready: dict[InvocationLabels, _InvocationMetrics] = {}
+        self._ready: dict[tuple[InvocationLabels, str], _InvocationMetrics] = {}
         self._busy: set[InvocationLabels] = set()
         """Variants and components with requests since the last `take_busy`."""
         self._configs: dict[tuple[str, str, str], dict[str, Bucket]] = {}
@@ -90,6 +94,8 @@ class Publisher:
             for name, value in _measured(record):
                 buckets.setdefault(name, Bucket()).add(value, 1.0)
         variant = next((variant for variant in route.variants if variant.name == record.variant), None)
+        if record.containers:
+            self._publish_containers(record, now_s=now_s)
         if record.component:
             component = next((found.route for found in route.components if found.name == record.component), None)
             labels = InvocationLabels(record.endpoint, record.variant, record.component)
@@ -117,6 +123,20 @@ class Publisher:
         for name, value in measured:
             self._sink.put(ready[name], value, now_s=now_s, unit="Microseconds" if name in _LATENCIES else "None")
 
+    def _publish_containers(self, record: InvocationRecord, *, now_s: float) -> None:
+        """
+        Publish the latency of each container, and all measurements of one that the request named.
+
+        Source: SageMaker developer guide, "Use logs and metrics to monitor an inference pipeline" and "Metrics for
+        multi-container endpoints with direct invocation".
+        """
+        measured = [(record.containers[0], *found) for found in _measured(record) if record.is_direct]
+        measured += [(name, "ContainerLatency", latency_s * 1e6) for name, latency_s in record.container_latencies()]
+        for container, name, value in measured:
+            if name not in ("ModelLatency", "InvocationModelErrors"):
+                ready = self.metrics_of(InvocationLabels(record.endpoint, record.variant, ""), container)
+                self._sink.put(ready[name], value, now_s=now_s, unit="Microseconds" if name in _LATENCIES else "None")
+
     def publish_configs(self) -> None:
         """Publish the requests since the last call for their endpoint configurations; called every second."""
         at_s, taken, self._configs = self._clock(), self._configs, {}
@@ -138,12 +158,12 @@ class Publisher:
         self._sink.put(ready["Invocations"], 0.0, now_s=at_s)
         self._sink.put(ready.per_replica, 0.0, now_s=at_s)
 
-    def metrics_of(self, labels: InvocationLabels) -> _InvocationMetrics:
-        ready = self._ready.get(labels)
+    def metrics_of(self, labels: InvocationLabels, container: str = "") -> _InvocationMetrics:
+        ready = self._ready.get((labels, container))
         if ready is None:
             if len(self._ready) >= _MAX_CACHED:
                 self._ready.clear()
-            ready = self._ready[labels] = _InvocationMetrics(labels)
+            ready = self._ready[labels, container] = _InvocationMetrics(labels, container)
         return ready
 
     def _without_capacity(self, record: InvocationRecord, route: Route) -> Iterator[_InvocationMetrics]:

@@ -36,6 +36,8 @@ class RoutingQuery:
     target_variant: str | None = None
     component: str | None = None
     """Name of an inference component."""
+    container: str | None = None
+    """Name of the container that answers, for replicas that have several."""
     unserved_member: str | None = None
     """A member of the request that addresses something that no endpoint has, such as `TargetModel`."""
     worker: str | None = None
@@ -56,8 +58,8 @@ class RoutingQuery:
 class RoutingDecision:
     variant: VariantRoute
     replica: Replica
-    config: str = ""
-    """Name of the endpoint configuration by which the replica was started; empty for a component."""
+    fleet: Fleet
+    """The fleet that the replica belongs to."""
     asleep: VariantRoute | None = None
     """A variant scaled to zero that the request would have been sent to; it should be woken."""
 
@@ -72,6 +74,14 @@ class UnknownVariant(NotRoutable):
 
 class UnservedMember(NotRoutable):
     """The request addresses a part of an endpoint that none has, such as one of several containers."""
+
+
+class UnknownContainer(NotRoutable):
+    """The request names a container that the endpoint does not have."""
+
+
+class ContainerNeeded(NotRoutable):
+    """Each request to the endpoint's containers names one of them, and this one names none."""
 
 
 class UnknownComponent(NotRoutable):
@@ -97,9 +107,9 @@ def choose(route: Route, query: RoutingQuery, loads: Mapping[str, int], draw: Dr
     """
     variants = candidates(route, query)
     if query.worker is not None:
-        return _with_session(variants, query.worker, query.excluded)
+        return _with_session(variants, query.worker, query)
     open_to_all = [variant for variant in variants if is_open_to(variant, query)]
-    usable = [(variant, fleets) for variant in open_to_all if (fleets := _usable_fleets(variant, query.excluded))]
+    usable = [(variant, fleets) for variant in open_to_all if (fleets := _usable_fleets(variant, query))]
     asleep = _variant_to_wake(open_to_all, has_others=bool(usable), draw=draw)
     if not usable:
         raise NoReplica(asleep)
@@ -109,7 +119,7 @@ def choose(route: Route, query: RoutingQuery, loads: Mapping[str, int], draw: Dr
     return RoutingDecision(
         variant=variant,
         replica=_choose_replica(replicas, variant, query, loads, draw),
-        config=fleet.config,
+        fleet=fleet,
         asleep=asleep,
     )
 
@@ -120,7 +130,7 @@ def usable_replicas(route: Route, query: RoutingQuery) -> list[Replica]:
         replica
         for variant in candidates(route, query)
         if is_open_to(variant, query)
-        for _, replicas in _usable_fleets(variant, query.excluded)
+        for _, replicas in _usable_fleets(variant, query)
         for replica in replicas
     ]
 
@@ -173,15 +183,27 @@ def candidates(route: Route, query: RoutingQuery) -> Sequence[VariantRoute]:
     if query.unserved_member is not None:
         raise UnservedMember(query.unserved_member)
     if query.component is not None:
+        if query.container is not None:
+            raise UnservedMember("TargetContainerHostname")
         return (_component(route, query.component, query.target_variant),)
     if is_for_components(route):
         raise ComponentNeeded
-    if query.target_variant is None:
-        return route.variants
-    found = [variant for variant in route.variants if variant.name == query.target_variant]
-    if not found:
-        raise UnknownVariant(query.target_variant)
-    return found
+    found = route.variants
+    if query.target_variant is not None:
+        found = tuple(variant for variant in route.variants if variant.name == query.target_variant)
+        if not found:
+            raise UnknownVariant(query.target_variant)
+    able = [
+        variant
+        for variant in found
+        if not variant.fleets or any(fleet.answers(query.container) for fleet in variant.fleets)
+    ]
+    if able or not found:
+        return able
+    if query.container is None:
+        raise ContainerNeeded
+    is_direct = any(fleet.is_direct for variant in found for fleet in variant.fleets)
+    raise UnknownContainer(query.container) if is_direct else UnservedMember("TargetContainerHostname")
 
 
 def _component(route: Route, name: str, target_variant: str | None) -> VariantRoute:
@@ -208,20 +230,20 @@ def _draw_variant(variants: Sequence[VariantRoute], draw: Draw) -> VariantRoute:
     return variants[_draw([max(variant.weight, 1e-9) for variant in variants], draw)]
 
 
-def _with_session(variants: Sequence[VariantRoute], worker: str, excluded: AbstractSet[str]) -> RoutingDecision:
+def _with_session(variants: Sequence[VariantRoute], worker: str, query: RoutingQuery) -> RoutingDecision:
     for variant in variants:
         for fleet in variant.fleets:  # also those without new traffic, which still serve their sessions
             for replica in fleet.replicas:
-                if replica.worker == worker and worker not in excluded:
-                    return RoutingDecision(variant=variant, replica=replica, config=fleet.config)
+                if replica.worker == worker and worker not in query.excluded and fleet.answers(query.container):
+                    return RoutingDecision(variant=variant, replica=replica, fleet=fleet)
     raise NoReplica
 
 
-def _usable_fleets(variant: VariantRoute, excluded: AbstractSet[str]) -> list[tuple[Fleet, list[Replica]]]:
+def _usable_fleets(variant: VariantRoute, query: RoutingQuery) -> list[tuple[Fleet, list[Replica]]]:
     usable = []
     for fleet in variant.fleets:
-        if fleet.share > 0:
-            replicas = [replica for replica in fleet.replicas if replica.worker not in excluded]
+        if fleet.share > 0 and fleet.answers(query.container):
+            replicas = [replica for replica in fleet.replicas if replica.worker not in query.excluded]
             if replicas:
                 usable.append((fleet, replicas))
     return usable

@@ -137,6 +137,7 @@ class InvocationService:
         return RoutingQuery(
             target_variant=invocation.members.get("TargetVariant"),
             component=component,
+            container=invocation.members.get("TargetContainerHostname"),
             unserved_member=invocation.unserved_member,
             worker=worker,
             affinity=affinity,
@@ -169,7 +170,8 @@ class InvocationService:
 
         def on_decision(decision: RoutingDecision) -> None:
             record.variant, record.worker = decision.variant.name, decision.replica.worker
-            record.config = decision.config
+            record.config = decision.fleet.config
+            record.set_containers(decision.fleet.containers, target=query.container)
             record.num_tries += 1
             if record.asked_s is None:
                 record.asked_s = perf_counter()
@@ -190,6 +192,8 @@ class InvocationService:
             try:
                 record.head_s = perf_counter()
                 record.model_status = forwarded.response.status
+                if record.containers:
+                    record.read_containers(forwarded.response.headers)
                 if self.captures is not None:
                     captured = self.captures.begin(
                         self.forwarder.routes.get(endpoint), record, request, forwarded.response
@@ -216,18 +220,18 @@ class InvocationService:
             record.held_s += perf_counter() - since_s
             timeout.reschedule(loop.time() + timeout_s)
 
-    async def read(self, response: ClientResponse, endpoint: str, hold: Hold) -> bytes:
+    async def read(self, response: ClientResponse, record: InvocationRecord, hold: Hold) -> bytes:
         """Read the whole body of a response, counted by `hold`; raise `AwsError` if it broke off or is too long."""
         try:
             return await response.read(self.config.max_response_bytes, hold)
         except (ResponseBroken, ResponseTooLarge) as error:
-            raise self.texts.incomplete_response(endpoint, response.status) from error
+            raise self.texts.incomplete_response(record.endpoint, response.status, record.container) from error
 
-    async def check_status(self, response: ClientResponse, endpoint: str, hold: Hold = uncounted) -> None:
+    async def check_status(self, response: ClientResponse, record: InvocationRecord, hold: Hold = uncounted) -> None:
         """Raise `AwsError` unless the worker answered 2xx."""
         if not 200 <= response.status < 300:
-            body = await self.read(response, endpoint, hold)
-            raise self.texts.refused(endpoint, response.status, body)
+            body = await self.read(response, record, hold)
+            raise self.texts.refused(record.endpoint, response.status, body, record.container)
 
     def response_headers(
         self, invocation: Invocation, record: InvocationRecord, headers: Mapping[str, str]
@@ -283,10 +287,10 @@ async def invoke(
         async with service.invoke(
             invocation.endpoint, query, request, record, timeout_s=service.config.invocation_timeout_s
         ) as response:
-            await service.check_status(response, invocation.endpoint, exchange.hold)
-            content = await service.read(response, invocation.endpoint, exchange.hold)
+            await service.check_status(response, record, exchange.hold)
+            content = await service.read(response, record, exchange.hold)
     except TimeoutError:
-        raise service.texts.timed_out(invocation.endpoint) from None
+        raise service.texts.timed_out(invocation.endpoint, record.container) from None
     record.first_s = perf_counter()
     record.num_parts = 1
     record.status = 200
@@ -311,13 +315,13 @@ async def stream(
         async with service.invoke(
             invocation.endpoint, query, request, record, timeout_s=service.config.stream_timeout_s
         ) as response:
-            await service.check_status(response, invocation.endpoint, exchange.hold)
+            await service.check_status(response, record, exchange.hold)
             record.status = 200
             await exchange.start(200, _headers(service, invocation, record, response))
             await relay(response, exchange, record, eventstream.payload_part)
     except TimeoutError:
         if not exchange.is_started:
-            raise service.texts.timed_out(invocation.endpoint) from None
+            raise service.texts.timed_out(invocation.endpoint, record.container) from None
         record.error = errors.TIME_EXCEEDED_CODE
         exchange.put(eventstream.model_stream_error(errors.STREAM_TIMED_OUT, errors.TIME_EXCEEDED_CODE))
     except ResponseBroken:

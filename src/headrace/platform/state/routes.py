@@ -29,6 +29,10 @@ class Replica:
     """Bearer token that the worker requires; empty for none."""
 
 
+ANY_CONTAINER: Final = "*"
+"""In place of the name of a container: whichever a request names."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
     """The replicas of a variant in one revision of its configuration."""
@@ -39,6 +43,16 @@ class Fleet:
     replicas: tuple[Replica, ...]
     config: str = ""
     """Name of the endpoint configuration; empty for a component."""
+    containers: tuple[str, ...] = ()
+    """Names of the containers of each replica; empty if its model has one container."""
+    is_direct: bool = False
+    """True: each request names the container that answers it; False: the containers are a pipeline."""
+
+    def answers(self, container: str | None) -> bool:
+        """Return whether a replica can answer a request that names this container, or none."""
+        if container == ANY_CONTAINER:
+            return True
+        return container in self.containers if self.is_direct else container is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +162,7 @@ def _with_default(spec: Json, status: Json) -> tuple[Json, Json]:
     return spec, status
 
 
-ROUTE: Final = Kind("route", Route, NoStatus, migrations=(_with_default, _with_default, _with_default))
+ROUTE: Final = Kind("route", Route, NoStatus, migrations=(_with_default,) * 4)
 """A route has the name of its endpoint."""
 
 

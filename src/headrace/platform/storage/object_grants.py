@@ -53,6 +53,8 @@ class ObjectGrants:
 
     def for_worker(self, spec: WorkerSpec) -> tuple[ObjectGrant, ...]:
         """Return the grants for everything that a worker's specification and its model's files name."""
+        if spec.containers:
+            return tuple(grant for container in spec.containers for grant in self.for_worker(container))
         deadline = Deadline(_LIST_S, late=_LATE)
         named = [source_of(value) for value in map(str.strip, spec.environment.values()) if value.startswith(_SCHEME)]
         grants = {source: self._grant(source, deadline) for source in (*spec.artifacts, *named) if _is_stored(source)}

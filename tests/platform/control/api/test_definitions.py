@@ -4,8 +4,49 @@ from typing import Any
 
 import pytest
 
-from tests.platform.control.calls import CONTAINER, make_model, refusal
+from tests.platform.control.calls import CONTAINER, NEED, host, make_model, refusal
 from tests.platform.control.support import IMAGE, ROLE, Platform
+
+DIRECT = {"InferenceExecutionConfig": {"Mode": "Direct"}}
+
+
+def named(name: str) -> dict[str, Any]:
+    return {**CONTAINER, "ContainerHostname": name}
+
+
+def test_a_model_with_several_containers_is_described_and_used_where_they_are_supported(
+    still_platform: Platform,
+) -> None:
+    client = still_platform.client("sagemaker")
+    client.create_model(ModelName="serial", Containers=[CONTAINER, CONTAINER])
+    containers = [named("one"), named("two")]
+    client.create_model(ModelName="direct", Containers=containers, **DIRECT)
+    found = client.describe_model(ModelName="direct")
+    assert (found["Containers"], found["InferenceExecutionConfig"]) == (containers, {"Mode": "Direct"})
+    serverless = {"MemorySizeInMB": 1024, "MaxConcurrency": 1}
+    variant = {"VariantName": "v", "ModelName": "serial", "ServerlessConfig": serverless}
+    message = refusal(client.create_endpoint_config, EndpointConfigName="c", ProductionVariants=[variant])
+    assert "several containers, which a ServerlessConfig does not support" in message
+    source = {"DataSource": {"S3DataSource": {"S3DataType": "S3Prefix", "S3Uri": "s3://b/in"}}}
+    message = refusal(
+        client.create_transform_job,
+        TransformJobName="j",
+        ModelName="direct",
+        TransformInput=source,
+        TransformOutput={"S3OutputPath": "s3://b/out"},
+        TransformResources={"InstanceType": "ml.m5.large", "InstanceCount": 1},
+    )
+    assert "InferenceExecutionConfig.Mode Direct; expected Serial" in message
+    host(client, "hosts")
+    message = refusal(
+        client.create_inference_component,
+        InferenceComponentName="ic",
+        EndpointName="hosts",
+        VariantName="AllTraffic",
+        Specification={"ModelName": "serial", "ComputeResourceRequirements": NEED},
+        RuntimeConfig={"CopyCount": 1},
+    )
+    assert "Model serial has the containers container-1, container-2; expected one." in message
 
 
 def test_a_model_is_described_as_it_was_created(still_platform: Platform) -> None:
@@ -27,7 +68,11 @@ def test_a_model_is_described_as_it_was_created(still_platform: Platform) -> Non
     [
         ({}, "Neither PrimaryContainer nor Containers"),
         ({"PrimaryContainer": CONTAINER, "Containers": [CONTAINER]}, "Both PrimaryContainer and Containers"),
-        ({"Containers": [CONTAINER, CONTAINER]}, "2 containers"),
+        ({"Containers": [CONTAINER] * 16}, "less than or equal to 15"),
+        ({"Containers": [named("a"), CONTAINER]}, "1 of 2 containers have a ContainerHostname"),
+        ({"Containers": [named("a"), named("a")]}, "Two containers have the ContainerHostname a"),
+        ({"Containers": [named("a"), CONTAINER], **DIRECT}, "expected Containers with a ContainerHostname each"),
+        ({"PrimaryContainer": named("a"), **DIRECT}, "expected Containers with a ContainerHostname each"),
         ({"PrimaryContainer": {"ModelDataUrl": "s3://b/k.tar.gz"}}, "has no Image"),
         ({"PrimaryContainer": {**CONTAINER, "Mode": "MultiModel"}}, "MultiModel is not supported"),
         ({"PrimaryContainer": {**CONTAINER, "InferenceSpecificationName": "s"}}, "without ModelPackageName"),

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from headrace.platform.control.model.definitions import MODEL
+from headrace.platform.control.model.definitions import MODEL, containers_of
 from headrace.platform.control.model.packages import MODEL_PACKAGE, MODEL_PACKAGE_GROUP
 from tests.platform.control.calls import CONTAINER, refusal
 from tests.platform.control.support import IMAGE, ROLE, Platform
@@ -21,7 +21,6 @@ TYPED = {
     "SupportedTransformInstanceTypes": ["ml.m5.large"],
     "SupportedRealtimeInferenceInstanceTypes": ["ml.m5.large"],
 }
-TWO = {**SPECIFICATION, "Containers": [CONTAINER, CONTAINER]}
 CARD = {"ModelCardContent": '{"model_overview": {}}', "ModelCardStatus": "Draft"}
 
 
@@ -196,32 +195,35 @@ def test_an_unversioned_package_needs_what_versions_may_leave_out(client: Any) -
 
 def test_a_model_has_the_container_of_its_approved_package(client: Any, still_platform: Platform) -> None:
     second = {"Image": IMAGE, "Environment": {"B": "2"}}
-    additional = {"Name": "second", "Containers": [second]}
-    arn = register(client, AdditionalInferenceSpecifications=[additional])
+    additional = [
+        {"Name": "second", "Containers": [second]},
+        {"Name": "pipeline", "Containers": [second, CONTAINER]},
+    ]
+    arn = register(client, AdditionalInferenceSpecifications=additional)
     container = {"ModelPackageName": arn, "Environment": {"OWN": "1"}}
     pending = refusal(client.create_model, ModelName="m", PrimaryContainer=container)
     assert pending.startswith(f"ModelPackage {arn} has the ModelApprovalStatus PendingManualApproval")
     client.update_model_package(ModelPackageArn=arn, ModelApprovalStatus="Approved")
     client.create_model(ModelName="m", PrimaryContainer=container)
-    client.create_model(
-        ModelName="n", Containers=[{"ModelPackageName": "Group/1", "InferenceSpecificationName": "second"}]
-    )
+    for name, specification in (("n", "second"), ("pipeline", "pipeline")):
+        packed = {"ModelPackageName": "Group/1", "InferenceSpecificationName": specification}
+        client.create_model(ModelName=name, Containers=[packed])
     client.delete_model_package(ModelPackageName=arn)
     assert client.describe_model(ModelName="m")["PrimaryContainer"] == container
     served = {
-        "m": {**CONTAINER, "Environment": {**CONTAINER["Environment"], "OWN": "1"}},
-        "n": second,
+        "m": [{**CONTAINER, "Environment": {**CONTAINER["Environment"], "OWN": "1"}}],
+        "n": [second],
+        "pipeline": [second, CONTAINER],
     }
     for name, expected in served.items():
         model = still_platform.store.get(MODEL, name)
         assert model is not None
-        assert model.spec.deployed()["PrimaryContainer"] == expected
+        assert containers_of(model.spec.deployed()) == expected
 
 
 @pytest.mark.parametrize(
     ("specification", "container", "message"),
     [
-        (TWO, {}, "has 2 containers"),
         (None, {}, "has no inference specification."),
         (SPECIFICATION, {"InferenceSpecificationName": "other"}, "has no inference specification other"),
         (SPECIFICATION, {"Image": IMAGE}, "has a ModelPackageName, and Image too"),

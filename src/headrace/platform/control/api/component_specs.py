@@ -16,7 +16,7 @@ from headrace.platform.control.model.component import (
     is_component,
     owner_of,
 )
-from headrace.platform.control.model.definitions import MODEL, image_profile
+from headrace.platform.control.model.definitions import MODEL, container_names, image_profile
 from headrace.platform.control.model.endpoint import EndpointRecord
 from headrace.platform.control.model.resources import read_requirements, resources_of_type, too_large_message
 from headrace.platform.control.model.workload import State, Workload, visible_state
@@ -144,7 +144,13 @@ def _model_of(context: CallContext, name: str, specification: Json, old: Compone
         is_same = old is not None and old.specification.get("ModelName") == model_name
         if old is not None and is_same and context.store.find(MODEL, model_name) is None:
             return old.model  # deleted since, which does not affect what serves it
-        return context.get(MODEL, model_name).spec.deployed()
+        model = context.get(MODEL, model_name).spec.deployed()
+        if names := container_names(model):
+            raise validation_error(
+                f"Model {model_name} has the containers {', '.join(names)}; expected one. Inference components are "
+                "copies of one container: create a model for each."
+            )
+        return model
     given: Json = specification["Container"]
     container: Json = {"Image": given["Image"], "Environment": given.get("Environment") or {}}
     if url := given.get("ArtifactUrl"):

@@ -5,16 +5,19 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from headrace.platform.control.api.context import CallContext, check_environment, list_page, without
-from headrace.platform.control.api.packages import package_container
+from headrace.platform.control.api.packages import package_containers
 from headrace.platform.control.model.definitions import (
     ENDPOINT_CONFIG,
     MODEL,
     DefinitionSpec,
     ModelSpec,
-    container_of,
+    container_names,
+    containers_of,
     image_profile,
+    is_direct,
 )
 from headrace.platform.control.model.endpoint import model_name_of
+from headrace.platform.control.model.images import ImageProfile
 from headrace.platform.state.records import Json, Kind, NoStatus
 from headrace.platform.state.selection import Selection
 from headrace.serving.wire.aws import members
@@ -69,15 +72,17 @@ ENDPOINT_CONFIGS = DefinitionCalls(kind=ENDPOINT_CONFIG, word="EndpointConfig")
 
 def create_model(context: CallContext, params: Json) -> Json:
     name = params["ModelName"]
-    container = _served_container(context, params)
+    given = _given_containers(context, params)
+    containers = [served for container in given for served in _served_containers(context, container)]
+    is_packed = any(container.get("ModelPackageName") for container in given)
+    spec = ModelSpec(members=without(params, "Tags"), containers=containers if is_packed else None)
+    _check_several(context, spec.deployed())
     context.refuse_existing(MODEL, name)
-    is_packed = container is not container_of(params)
-    spec = ModelSpec(members=without(params, "Tags"), container=container if is_packed else None)
     return MODELS.create(context, name, spec=spec, params=params)
 
 
-def _served_container(context: CallContext, params: Json) -> Json:
-    """Return the container of a new model, with what its model package says. Raises `AwsError`: it cannot be served."""
+def _given_containers(context: CallContext, params: Json) -> list[Json]:
+    """Return the containers of a new model as the request gives them."""
     if context.is_strict and not params.get("ExecutionRoleArn"):
         raise validation_error("ExecutionRoleArn is missing: name the role that SageMaker assumes for the model.")
     containers = params.get("Containers") or []
@@ -85,19 +90,51 @@ def _served_container(context: CallContext, params: Json) -> Json:
         raise validation_error("Both PrimaryContainer and Containers were given. Give one of them.")
     if not params.get("PrimaryContainer") and not containers:
         raise validation_error("Neither PrimaryContainer nor Containers was given. Give one of them.")
-    if len(containers) > 1:
-        raise validation_error(
-            f"The model has {len(containers)} containers; Headrace does not support inference pipelines and "
-            "multi-container models yet. Create a model for each container."
-        )
-    container = container_of(params)
+    return containers_of(params)
+
+
+def _served_containers(context: CallContext, container: Json) -> list[Json]:
+    """Return a container, or those of the model package that it names. Raises `AwsError`: they cannot be served."""
+    containers = [container]
     if container.get("ModelPackageName"):
-        container = package_container(context, container)
-        members.check(operation("sagemaker", "CreateModel"), {"PrimaryContainer": container}, MEMBERS["sagemaker"])
+        containers = package_containers(context, container)
+        members.check(operation("sagemaker", "CreateModel"), {"Containers": containers}, MEMBERS["sagemaker"])
     elif container.get("InferenceSpecificationName"):
         raise validation_error("InferenceSpecificationName was given without ModelPackageName. Name the package too.")
-    _check_container(context, container)
-    return container
+    for served in containers:
+        _check_container(context, served)
+    return containers
+
+
+def _check_several(context: CallContext, model: Json) -> None:
+    """Check what the containers of one model must have in common. Source: API reference, ContainerDefinition."""
+    containers = containers_of(model)
+    names = [container["ContainerHostname"] for container in containers if container.get("ContainerHostname")]
+    if is_direct(model) and (model.get("PrimaryContainer") or len(names) < len(containers)):
+        raise validation_error(
+            "InferenceExecutionConfig.Mode is Direct; expected Containers with a ContainerHostname each."
+        )
+    if not container_names(model):
+        return
+    if any(_profile(context, container).container for container in containers):
+        raise validation_error(
+            "An image that runs as a container itself is not supported by Headrace in a model with several containers. "
+            "Create a model for it."
+        )
+    if 0 < len(names) < len(containers):
+        raise validation_error(
+            f"{len(names)} of {len(containers)} containers have a ContainerHostname. Give one to each, or to none."
+        )
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise validation_error(f"Two containers have the ContainerHostname {twice}. The names in a model are unique.")
+    multi = [container for container in containers if container.get("Mode") == "MultiModel"]
+    if len(multi) > 1:  # the text of SageMaker
+        raise validation_error("More than one container in MultiModel mode is not supported with inference pipeline.")
+    if multi:
+        raise validation_error(
+            "Mode MultiModel is not supported by Headrace in a model with several containers. Create a model for it."
+        )
 
 
 def _check_container(context: CallContext, container: Json) -> None:
@@ -109,7 +146,11 @@ def _check_container(context: CallContext, container: Json) -> None:
     if container.get("ModelDataUrl") and container.get("ModelDataSource"):
         raise validation_error("Both ModelDataUrl and ModelDataSource were given. Give one of them.")
     _check_eula(context, container)
-    image_profile(container, own_images=context.own_images, is_strict=context.is_strict)
+    _profile(context, container)
+
+
+def _profile(context: CallContext, container: Json) -> ImageProfile:
+    return image_profile(container, own_images=context.own_images, is_strict=context.is_strict)
 
 
 def _check_eula(context: CallContext, container: Json) -> None:
@@ -178,7 +219,11 @@ def _check_variant(context: CallContext, variant: Json, *, has_role: bool) -> No
         raise validation_error(f"Variant {name} has no InitialInstanceCount.")
     model = model_name_of(variant)
     if model is not None:
-        context.get(MODEL, model)
+        if container_names(context.get(MODEL, model).spec.deployed()) and is_serverless:
+            raise validation_error(
+                f"Model {model} of variant {name} has several containers, which a ServerlessConfig does not support. "
+                "Give an InstanceType."
+            )
     elif not has_role:
         raise validation_error(
             f"Variant {name} names no model. Name one, or give ExecutionRoleArn: the endpoint then hosts "

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from headrace.platform.control.api.context import CallContext, list_page
 from headrace.platform.control.model.component import INFERENCE_COMPONENT, ComponentRecord, owner_of
-from headrace.platform.control.model.definitions import ENDPOINT_CONFIG, MODEL, container_of
+from headrace.platform.control.model.definitions import ENDPOINT_CONFIG, MODEL, containers_of
 from headrace.platform.control.model.endpoint import (
     ENDPOINT,
     EndpointRecord,
@@ -226,9 +226,10 @@ def _variant_summary(workload: Workload, revision: EndpointRevision, record: End
         "DesiredInstanceCount": desired,
     }
     if workload.model is not None:
-        image = container_of(workload.model)["Image"]
-        deployed = {"SpecifiedImage": image, "ResolvedImage": image, "ResolutionTime": record.created_s}
-        summary["DeployedImages"] = [deployed]
+        summary["DeployedImages"] = [
+            {"SpecifiedImage": image, "ResolvedImage": image, "ResolutionTime": record.created_s}
+            for image in (container["Image"] for container in containers_of(workload.model))
+        ]
     if "ServerlessConfig" in config:
         summary |= dict.fromkeys(("CurrentServerlessConfig", "DesiredServerlessConfig"), config["ServerlessConfig"])
         del summary["CurrentInstanceCount"], summary["DesiredInstanceCount"]

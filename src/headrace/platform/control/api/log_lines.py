@@ -21,14 +21,15 @@ _TERM = re.compile(r'(?P<sign>[?-]?)(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<plain>[
 def all_streams(context: CallContext) -> list[LogStream]:
     """Return the streams of all running and ended workers, oldest first."""
     found = {
-        record.name: LogStream(
-            worker=record.name,
+        log: LogStream(
+            worker=log,
             group=record.spec.log_group,
-            name=record.spec.log_stream,
+            name=stream,
             created_ms=int(record.created_s * 1000),
         )
         for record in context.store.each(WORKER)
         if isinstance(record, Record)
+        for log, stream in record.spec.logs(record.name).items()
     }
     for ended in context.logs.ended():  # after the records: else a worker that ends in between is in neither
         found.setdefault(

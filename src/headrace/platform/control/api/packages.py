@@ -29,7 +29,10 @@ _SUMMARY: Final = (
     "ModelLifeCycle",
     "ModelPackageRegistrationType",
 )
-_CONTAINER: Final = ("Image", "ModelDataUrl", "ModelDataSource", "Environment", "AdditionalModelDataSources")
+_CONTAINER: Final = (
+    *("Image", "ModelDataUrl", "ModelDataSource", "Environment", "AdditionalModelDataSources"),
+    "ContainerHostname",
+)
 """The members of a package's container that a model's container has too."""
 
 
@@ -201,9 +204,9 @@ def delete_package(context: CallContext, params: Json) -> Json:
     return {}
 
 
-def package_container(context: CallContext, container: Json) -> Json:
+def package_containers(context: CallContext, container: Json) -> list[Json]:
     """
-    Return a container of CreateModel with the image and the files of the package that it names.
+    Return the containers of a model for one that names a package: those of the package, with their images and files.
 
     Raises:
         AwsError: the package does not exist, is not approved, or has no container that Headrace can serve.
@@ -218,15 +221,19 @@ def package_container(context: CallContext, container: Json) -> Json:
             f"ModelPackage {arn} has the ModelApprovalStatus {status}; expected Approved. Approve it with "
             "UpdateModelPackage."
         )
-    packed = _container_in(record.spec.members, arn, container.get("InferenceSpecificationName"))
+    packed = _containers_in(record.spec.members, arn, container.get("InferenceSpecificationName"))
+    return [_with_package(container, each) for each in packed]
+
+
+def _with_package(container: Json, packed: Json) -> Json:
     kept = {name: packed[name] for name in _CONTAINER if packed.get(name)}
     environment = {**packed.get("Environment", {}), **container.get("Environment", {})}
     own = without(container, "ModelPackageName", "InferenceSpecificationName")
     return {**kept, **own, **({"Environment": environment} if environment else {})}
 
 
-def _container_in(members: Json, arn: str, specification_name: str | None) -> Json:
-    """Return the only container of the package's specification, or of the additional one with a name."""
+def _containers_in(members: Json, arn: str, specification_name: str | None) -> list[Json]:
+    """Return the containers of the package's specification, or of the additional one with a name."""
     additional = {each["Name"]: each for each in members.get("AdditionalInferenceSpecifications", ())}
     specification = members.get("InferenceSpecification")
     if specification_name:
@@ -235,18 +242,13 @@ def _container_in(members: Json, arn: str, specification_name: str | None) -> Js
         named = f" {specification_name}" if specification_name else ""
         raise validation_error(f"ModelPackage {arn} has no inference specification{named}. Add it to the package.")
     containers: list[Json] = specification["Containers"]
-    if len(containers) > 1:
-        raise validation_error(
-            f"ModelPackage {arn} has {len(containers)} containers; Headrace does not support inference pipelines yet. "
-            "Register a package for each container."
-        )
     for refused, why in (("ProductId", "Marketplace products"), ("AdditionalS3DataSource", "additional S3 sources")):
-        if containers[0].get(refused):
+        if any(each.get(refused) for each in containers):
             raise validation_error(
                 f"ModelPackage {arn} has a container with {refused}: {why} are not supported by Headrace. Register the "
                 "image and its files without it."
             )
-    return containers[0]
+    return containers
 
 
 def _create_version(context: CallContext, params: Json, members: Json) -> str:

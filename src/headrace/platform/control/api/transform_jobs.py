@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from headrace.platform.control.api.context import CallContext, check_environment, list_page, without
-from headrace.platform.control.model.definitions import MODEL, container_of
+from headrace.platform.control.model.definitions import MODEL, containers_of, is_direct
 from headrace.platform.control.model.endpoint import MAX_WORKERS
 from headrace.platform.control.model.names import unreadable_message
 from headrace.platform.control.model.transform_job import (
@@ -34,7 +34,7 @@ def create_transform_job(context: CallContext, params: Json) -> Json:
     model = context.get(MODEL, params["ModelName"]).spec.deployed()
     _check_data(params)
     _check_processing(params)
-    _check_resources(params, container_of(model))
+    _check_resources(params, model)
     if context.store.find(TRANSFORM_JOB, name) is not None:
         raise AwsError(
             "ResourceInUse",
@@ -136,8 +136,8 @@ def _media_type(text: str) -> str:
     return text.partition(";")[0].strip().lower()
 
 
-def _check_resources(params: Json, container: Json) -> None:
-    """Refuse too many instances, and containers with too large an environment."""
+def _check_resources(params: Json, model: Json) -> None:
+    """Refuse too many instances, a model without a pipeline, and containers with too large an environment."""
     resources = params["TransformResources"]
     if resources["InstanceCount"] > MAX_WORKERS:
         raise AwsError(
@@ -146,5 +146,11 @@ def _check_resources(params: Json, container: Json) -> None:
             f"Instances, with current utilization of 0 Instances and a request delta of {resources['InstanceCount']} "
             "Instances. Request fewer.",
         )
-    environment = {**(container.get("Environment") or {}), **params.get("Environment", {})}
-    check_environment({"Environment": environment})
+    if is_direct(model):
+        raise validation_error(
+            f"Model {params['ModelName']} has the InferenceExecutionConfig.Mode Direct; expected Serial. Records of a "
+            "transform job do not name a container."
+        )
+    for container in containers_of(model):
+        environment = {**(container.get("Environment") or {}), **params.get("Environment", {})}
+        check_environment({"Environment": environment})

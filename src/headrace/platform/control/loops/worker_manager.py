@@ -35,6 +35,7 @@ from headrace.platform.control.model.worker import (
     WORKER,
     ReplicaStatus,
     WorkerRecord,
+    failed_log,
     launched_status,
     observed_status,
     replica_spec,
@@ -233,13 +234,9 @@ class WorkerManager:
     async def _keep_log(self, record: WorkerRecord) -> None:
         spec = record.spec
         try:
-            await asyncio.to_thread(
-                self.logs.keep,
-                record.name,
-                log_group=spec.log_group,
-                log_stream=spec.log_stream,
-                created_s=record.created_s,
-            )
+            for log, stream in spec.logs(record.name).items():
+                keep = partial(self.logs.keep, log, log_group=spec.log_group, log_stream=stream)
+                await asyncio.to_thread(keep, created_s=record.created_s)
         except (OSError, ValueError) as error:
             get_logger().warning("worker.log_not_kept", worker=record.name, error=repr(error))
 
@@ -259,7 +256,8 @@ class WorkerManager:
         lacks_room: bool = False,
         ended_in: WorkerPhase | None = None,
     ) -> ReplicaStatus:
-        read = partial(self.logs.read, record.name, limit=_NUM_TAIL_LINES, is_backward=True)
+        log = failed_log(record.name, status.container)
+        read = partial(self.logs.read, log, limit=_NUM_TAIL_LINES, is_backward=True)
         try:
             log_tail = [event.message for event in await asyncio.to_thread(read)]
         except OSError as error:
@@ -271,6 +269,7 @@ class WorkerManager:
             ended_in=ended_in or record.status.phase,
             lacks_room=lacks_room or bool(status.waiting),
             log_tail=log_tail,
+            container=status.container,
         )
         # Once it has been ready, another worker may succeed.
         is_permanent = is_permanent and status.ready_s is None

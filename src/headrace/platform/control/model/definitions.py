@@ -1,7 +1,7 @@
 """
 Models and endpoint configurations: created once, never changed, copied by the endpoints that use them.
 
-A model has one container, which names its image and its files.
+A model has one container, or several that its replicas run side by side; each names its image and its files.
 """
 
 from collections.abc import Mapping
@@ -21,12 +21,17 @@ class DefinitionSpec(RecordPart, frozen=True, kw_only=True):
 
 
 class ModelSpec(DefinitionSpec, frozen=True, kw_only=True):
-    container: Json | None = None
-    """The container with the image and the files of its model package, which may be changed or deleted later."""
+    containers: list[Json] | None = None
+    """The containers with the images and files of their model packages, which may be changed or deleted later."""
 
     def deployed(self) -> Json:
         """Return the members of the model as what serves it copies them."""
-        return self.members if self.container is None else {**self.members, "PrimaryContainer": self.container}
+        if self.containers is None:
+            return self.members
+        others = {name: value for name, value in self.members.items() if name != "PrimaryContainer"}
+        if self.members.get("PrimaryContainer") and len(self.containers) == 1:
+            return {**others, "PrimaryContainer": self.containers[0]}
+        return {**others, "Containers": self.containers}
 
 
 def _without_package(spec: Json, status: Json) -> tuple[Json, Json]:
@@ -34,14 +39,45 @@ def _without_package(spec: Json, status: Json) -> tuple[Json, Json]:
     return spec, status
 
 
-MODEL: Final = Kind("model", ModelSpec, NoStatus, oldest=2, migrations=(_without_package,))
+def _with_several_containers(spec: Json, status: Json) -> tuple[Json, Json]:
+    """Version 3 -> 4: `containers` in place of `container`."""
+    container = spec.pop("container", None)
+    return {**spec, "containers": None if container is None else [container]}, status
+
+
+MODEL: Final = Kind("model", ModelSpec, NoStatus, oldest=2, migrations=(_without_package, _with_several_containers))
 ENDPOINT_CONFIG: Final = Kind("endpoint-config", DefinitionSpec, NoStatus, oldest=2)
 
 
+def containers_of(model: Json) -> list[Json]:
+    """Return the containers of a model, in the order of its pipeline."""
+    primary = model.get("PrimaryContainer")
+    return [primary] if primary else list(model.get("Containers") or [])
+
+
 def container_of(model: Json) -> Json:
-    containers: list[Json] = model.get("Containers") or []
-    container: Json = model.get("PrimaryContainer") or (containers[0] if containers else {})
-    return container
+    """Return the first container of a model, which is its only one where several are refused."""
+    return next(iter(containers_of(model)), {})
+
+
+def is_direct(model: Json) -> bool:
+    """Return whether each request names the container that answers it; otherwise the containers are a pipeline."""
+    return (model.get("InferenceExecutionConfig") or {}).get("Mode") == "Direct"
+
+
+def container_names(model: Json) -> tuple[str, ...]:
+    """
+    Return the names of the containers of a replica that has several; empty for a model with one container.
+
+    Source of the names of those without a `ContainerHostname`: developer guide, "Use logs and metrics to monitor an
+    inference pipeline".
+    """
+    containers = containers_of(model)
+    if len(containers) < 2 and not is_direct(model):
+        return ()
+    return tuple(
+        container.get("ContainerHostname") or f"container-{number}" for number, container in enumerate(containers, 1)
+    )
 
 
 def image_profile(container: Json, *, own_images: Mapping[str, OwnImage], is_strict: bool) -> ImageProfile:

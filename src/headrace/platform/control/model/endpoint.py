@@ -5,6 +5,7 @@ from typing import Final, Self, cast
 
 import msgspec
 
+from headrace.platform.control.model.definitions import container_names, is_direct
 from headrace.platform.control.model.workload import (
     DOWNLOAD_TIMEOUT_S,
     HEALTH_TIMEOUT_S,
@@ -107,6 +108,8 @@ class EndpointRevision(Revision, frozen=True, kw_only=True, dict=True):
             health_timeout_s=float(config.get("ContainerStartupHealthCheckTimeoutInSeconds", HEALTH_TIMEOUT_S)),
             max_memory_mb=None if serverless is None else float(serverless["MemorySizeInMB"]),
             serverless=None if serverless is None else _read_serverless(serverless),
+            containers=container_names(model or {}),
+            is_direct=is_direct(model or {}),
             managed_scaling=config.get("ManagedInstanceScaling") or {},
             notices=variant_notices(self.config, config, model),
         )

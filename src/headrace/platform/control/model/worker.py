@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from headrace.platform.cluster.launcher import Handle, Observation, WorkerPhase
 from headrace.platform.cluster.worker_exit import is_exit_line
+from headrace.platform.cluster.worker_files import container_log
 from headrace.platform.control.model.component import ComponentRecord, is_component
 from headrace.platform.control.model.endpoint import JOB_ENDPOINT, EndpointRecord
 from headrace.platform.control.model.names import COMPONENT_LOG_PREFIX, ENDPOINT_LOG_PREFIX, TRANSFORM_LOG_GROUP
@@ -25,7 +26,7 @@ _NUMBERS: Final = re.compile(r"[\d.]+")
 _MAX_REASON_CHARACTERS = 1024
 """Maximum length of a `FailureReason`."""
 _PING_FAILED = (
-    "The primary container for production variant {variant} did not pass the ping health check. "
+    "The {container} for production variant {variant} did not pass the ping health check. "
     "Please check CloudWatch logs for this endpoint."
 )
 _NO_ROOM = (
@@ -33,7 +34,7 @@ _NO_ROOM = (
     "Please retry using a different ML instance type or after some time."
 )
 _DOWNLOAD_FAILED = (
-    "Failed to download model data for the primary container of production variant {variant}. "
+    "Failed to download model data for the {container} of production variant {variant}. "
     "Please ensure that there is an object at the location of the model and that it can be read."
 )
 
@@ -64,6 +65,8 @@ class ReplicaSpec(RecordPart, frozen=True, kw_only=True):
     log_stream: str
     copy: CopySpec | None = None
     """None for a worker of the endpoint's own model."""
+    containers: list[str] = msgspec.field(default_factory=list)
+    """Names of the containers that it runs, each with a log of its own; empty for a model with one container."""
 
     def __post_init__(self) -> None:
         """Refuse malformed requirements."""
@@ -72,6 +75,12 @@ class ReplicaSpec(RecordPart, frozen=True, kw_only=True):
     @property
     def fleet(self) -> FleetKey:
         return self.variant, self.revision
+
+    def logs(self, worker: str) -> dict[str, str]:
+        """Return the log streams of the worker and of its containers, by the names of their logs."""
+        return {worker: self.log_stream} | {
+            container_log(worker, container): f"{self.log_stream}/{container}" for container in self.containers
+        }
 
 
 class AdapterState(RecordPart, frozen=True, kw_only=True):
@@ -111,6 +120,8 @@ class ReplicaStatus(RecordPart, frozen=True, kw_only=True):
     """Settings that could not be honoured."""
     placement: str = ""
     """Sentence with the GPUs that it runs on; empty: none."""
+    container: str = ""
+    """Which of several containers is not ready, or has ended the worker; empty: none, or there is one container."""
     adapters: dict[str, AdapterState] = msgspec.field(default_factory=dict)
     """Adapters that were loaded into it, or could not be, by the name of their inference component."""
 
@@ -118,7 +129,12 @@ class ReplicaStatus(RecordPart, frozen=True, kw_only=True):
 WorkerRecord = Record[ReplicaSpec, ReplicaStatus]
 
 
-WORKER: Final = Kind("worker", ReplicaSpec, ReplicaStatus, oldest=2)
+def _with_containers(spec: Json, status: Json) -> tuple[Json, Json]:
+    """Version 2 -> 3: `containers` and `container`."""
+    return spec, status
+
+
+WORKER: Final = Kind("worker", ReplicaSpec, ReplicaStatus, oldest=2, migrations=(_with_containers,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,13 +190,14 @@ def replica_spec(
     """Return the spec of a worker of an endpoint's own model, or of a copy of an inference component."""
     variant, number = fleet
     endpoint, endpoint_uid, log_group, copy = owner.name, owner.uid, ENDPOINT_LOG_PREFIX + owner.name, None
+    latest = owner.spec.revision
+    workload = (latest if latest.number == number else owner.status.revisions[number]).workload(variant)
     log_stream = f"{variant}/{instance_id}"
     if owner.kind is JOB_ENDPOINT:
         job = owner.name.removeprefix(INTERNAL)
         log_group, log_stream = TRANSFORM_LOG_GROUP, f"{job}/{instance_id}-{int(owner.created_s)}"
     if is_component(owner):
-        latest = owner.spec.revision
-        revision = latest if latest.number == number else owner.status.revisions[number]
+        revision = owner.spec.revision if owner.spec.revision.number == number else owner.status.revisions[number]
         endpoint, endpoint_uid = owner.spec.endpoint, owner.spec.endpoint_uid
         log_group = COMPONENT_LOG_PREFIX + owner.name
         requirements = revision.specification.get("ComputeResourceRequirements") or {}
@@ -193,6 +210,7 @@ def replica_spec(
         log_group=log_group,
         log_stream=log_stream,
         copy=copy,
+        containers=list(workload.containers) if workload is not None else [],
     )
 
 
@@ -283,18 +301,32 @@ def observed_status(status: ReplicaStatus, seen: Observation, *, now_s: float) -
         status = replace(status, ready_s=now_s)
     if seen.placement and seen.placement != status.placement:
         status = replace(status, placement=seen.placement)
+    if seen.container != status.container:
+        status = replace(status, container=seen.container)
     notices = list(dict.fromkeys([*status.notices, *seen.notices]))
     return replace(status, notices=notices) if notices != status.notices else status
 
 
 def worker_failure(
-    record: WorkerRecord, *, why: str, ended_in: WorkerPhase | None, lacks_room: bool, log_tail: Sequence[str]
+    record: WorkerRecord,
+    *,
+    why: str,
+    ended_in: WorkerPhase | None,
+    lacks_room: bool,
+    log_tail: Sequence[str],
+    container: str = "",
 ) -> str:
-    """Return the FailureReason of a worker that was lost or given up, in the phase `ended_in`."""
+    """Return the FailureReason of a worker that was lost or given up, in the phase `ended_in`, for a `container`."""
     was_fetching = ended_in is WorkerPhase.FETCHING
     template = _NO_ROOM if lacks_room else _DOWNLOAD_FAILED if was_fetching else _PING_FAILED
-    log = f"{record.spec.log_group}, stream {record.spec.log_stream}"
-    return failure_text(template.format(variant=record.spec.variant), why=why, log=log, log_tail=log_tail)
+    stream = record.spec.logs(record.name)[failed_log(record.name, container)]
+    opening = template.format(variant=record.spec.variant, container=container or "primary container")
+    return failure_text(opening, why=why, log=f"{record.spec.log_group}, stream {stream}", log_tail=log_tail)
+
+
+def failed_log(worker: str, container: str) -> str:
+    """Return the name of the log of a failed worker, or of its container that failed."""
+    return container_log(worker, container) if container else worker
 
 
 def failure_text(opening: str, *, why: str, log: str, log_tail: Sequence[str]) -> str:

@@ -70,6 +70,10 @@ class Workload:
     max_memory_mb: float | None = None
     """`MaxMemoryRequiredInMb` of a component, or `MemorySizeInMB`: the memory limit of a worker."""
     serverless: Serverless | None = None
+    containers: tuple[str, ...] = ()
+    """Names of the containers that each worker runs; empty for a model with one container."""
+    is_direct: bool = False
+    """True: each request names one of `containers`; False: they are a pipeline."""
     placement: Strategy = "SPREAD"
     adapter_url: str = ""
     """Location of the adapter that the copies of its base component load; such a workload has no workers."""

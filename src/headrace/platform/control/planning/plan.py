@@ -211,4 +211,12 @@ def _fleet(serving: Sequence[WorkerView], variant: str, revision: Revision, shar
         Replica(worker=worker.name, url=worker.url, token=worker.token)
         for worker in sorted(workers, key=lambda worker: worker.name)
     )
-    return Fleet(generation=revision.number, share=share, replicas=replicas, config=revision.config_name)
+    workload = revision.workload(variant)
+    return Fleet(
+        generation=revision.number,
+        share=share,
+        replicas=replicas,
+        config=revision.config_name,
+        containers=workload.containers if workload is not None else (),
+        is_direct=workload is not None and workload.is_direct,
+    )

@@ -2,18 +2,21 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from headrace.platform.cluster.instance_types import HostShare, find_instance_type
 from headrace.platform.cluster.launcher import NO_GRANTS, ContainerImage, Grants, Limits, ResourceRequest, WorkerSpec
 from headrace.platform.control.jumpstart.catalogue import Catalogue
 from headrace.platform.control.jumpstart.located import located
-from headrace.platform.control.model.definitions import artifacts_of, container_of, image_profile
+from headrace.platform.control.model.definitions import artifacts_of, containers_of, image_profile
 from headrace.platform.control.model.images import ImageProfile, OwnImage, num_split_gpus, split_degree
 from headrace.platform.control.model.workload import Workload
+from headrace.platform.state.records import Json
 from headrace.serving.artifacts.sources import ArtifactSource
 
 _MIB = 1 << 20
+_PROGRAM = "SAGEMAKER_PROGRAM"
+"""Variable that names the script of a container in script mode, which serves the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +54,52 @@ def build_worker(
     Raises `AwsError`: in strict mode, when the image is not known.
     """
     assert workload.model is not None
-    container, hints = located(container_of(workload.model), defaults.jumpstart)
-    image = image_profile(container, own_images=defaults.own_images, is_strict=defaults.is_strict)
     share = defaults.share_of(workload.instance_type)
-    resources = resources_of(workload, share)
+    resources, titles = resources_of(workload, share), workload.containers or (name,)
+    containers = [
+        _build_container(title, container, defaults)
+        for title, container in zip(titles, containers_of(workload.model), strict=True)
+    ]
+    spec = containers[0].spec
+    if workload.containers:
+        spec = WorkerSpec(name=name, containers=tuple(each.spec for each in containers), is_direct=workload.is_direct)
+    spec = replace(
+        spec,
+        artifact_timeout_s=workload.download_timeout_s,
+        threads=resources.threads,
+        memory_bytes=resources.memory_bytes,
+        limits=limits_of(workload),
+        resources=room_of(workload, num_gpus=max(num_split_gpus(each.image) for each in containers)),
+        group=group,
+        revision=revision,
+    )
+    idle = "" if workload.containers else _idle_gpus(workload, containers[0].image, share)
+    own = [
+        f"{title}: {text}" if workload.containers else text
+        for title, each in zip(titles, containers, strict=True)
+        for text in each.notices
+    ]
+    notices = [*own, *share.notices, *([idle] if idle else []), *workload.notices]
+    if any(each.spec.command for each in containers) and resources.is_asked:
+        notices.append(
+            "The memory of an own image's command is not bounded without a delegated control group; it finds its "
+            "cores in OMP_NUM_THREADS."
+        )
+    return BuiltWorker(spec=spec, notices=tuple(notices))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _BuiltContainer:
+    """A container as the process that serves it, without its share of resources."""
+
+    spec: WorkerSpec
+    image: ImageProfile
+    notices: tuple[str, ...]
+
+
+def _build_container(name: str, container: Json, defaults: WorkerDefaults) -> _BuiltContainer:
+    container, hints = located(container, defaults.jumpstart)
+    image = image_profile(container, own_images=defaults.own_images, is_strict=defaults.is_strict)
     spec = WorkerSpec(
         name=name,
         artifacts=tuple(map(defaults.public_source, artifacts_of(container))),
@@ -62,23 +107,10 @@ def build_worker(
         family=image.family,
         options=image.options,
         command=image.command,
+        runs_code=not image.dialect or _PROGRAM in image.environment,
         image=ContainerImage(uri=image.container) if image.container else None,
-        artifact_timeout_s=workload.download_timeout_s,
-        threads=resources.threads,
-        memory_bytes=resources.memory_bytes,
-        limits=limits_of(workload),
-        resources=room_of(workload, num_gpus=num_split_gpus(image)),
-        group=group,
-        revision=revision,
     )
-    idle = _idle_gpus(workload, image, share)
-    notices = [*hints, *image.notices, *share.notices, *([idle] if idle else []), *workload.notices]
-    if image.command and resources.is_asked:
-        notices.append(
-            "The memory of an own image's command is not bounded without a delegated control group; it finds its "
-            "cores in OMP_NUM_THREADS."
-        )
-    return BuiltWorker(spec=spec, notices=tuple(notices))
+    return _BuiltContainer(spec=spec, image=image, notices=(*hints, *image.notices))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
