@@ -10,9 +10,13 @@ from typing import Any
 
 import pytest
 
+from headrace.platform.control.model.jobs import OPTIMIZATION_JOB
+from headrace.platform.control.model.transform_job import TRANSFORM_JOB
 from headrace.platform.gateway.app import Gateway
 from headrace.platform.gateway.errors import GatewayConfig
-from headrace.platform.jobs.transform_jobs import TransformJobs
+from headrace.platform.jobs.loop import Jobs
+from headrace.platform.jobs.optimization import OptimizationRunner
+from headrace.platform.jobs.transform_jobs import TransformRunner
 from headrace.platform.state.store import Store
 from headrace.testing.fake_launcher import FakeMachine
 from tests.platform.control.calls import make_model
@@ -54,9 +58,11 @@ class Scene:
         try:
             while True:
                 self._killed.clear()
-                jobs = TransformJobs(
-                    store=store, service=gateway.invocations, objects=self.objects, folder=self.folder / "transforms"
-                )
+                runners = {
+                    TRANSFORM_JOB: TransformRunner(service=gateway.invocations, objects=self.objects),
+                    OPTIMIZATION_JOB: OptimizationRunner(objects=self.objects),
+                }
+                jobs = Jobs(store=store, runners=runners, folder=self.folder / "transforms")
                 running = asyncio.create_task(jobs.run())
                 self.num_starts += 1
                 try:

@@ -13,7 +13,7 @@ from botocore.exceptions import ClientError
 from headrace.platform.control.loops.scraper import series_of
 from headrace.platform.control.model.endpoint import JOB_ENDPOINT
 from headrace.platform.control.model.worker import WORKER
-from headrace.platform.jobs import transform_jobs
+from headrace.platform.jobs import loop
 from headrace.platform.state.routes import ROUTE
 from headrace.testing.fake_launcher import fails_after
 from tests.platform.control.calls import refusal
@@ -298,6 +298,6 @@ def test_jobs_are_listed_and_the_oldest_ended_ones_forgotten(scene: Scene, monke
     assert listed(SortBy="Status", SortOrder="Ascending") == ["job-1", "job-2", "job-0"]
     (failed,) = scene.client.list_transform_jobs(StatusEquals="Failed")["TransformJobSummaries"]
     assert failed["FailureReason"].startswith("ClientError")
-    monkeypatch.setattr(transform_jobs, "MAX_ENDED_JOBS", 1)
+    monkeypatch.setattr(loop, "MAX_ENDED_JOBS", 1)
     scene.kill()
     scene.until(lambda: listed() == ["job-2"], "only the newest ended job is kept")

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import math
+import os
 import re
 import threading
 import time
@@ -27,6 +28,8 @@ MAX_CALLS = 10
 _CONNECT_S = 5.0
 _READ_S = 30.0
 """Longest silence of the storage. One that accepts a connection and never answers holds a thread for so long."""
+_MAX_SINGLE_BYTES = 1 << 30
+"""Larger files are uploaded in parts: S3 takes at most 5 GB at once."""
 _ATTEMPTS = 2
 """The second attempt is for a kept connection that the storage has closed. Callers retry beyond that."""
 RETRY_PAUSES_S = (1.0, 2.0, 5.0, 10.0, 30.0)
@@ -154,7 +157,11 @@ class S3Objects:
         def put(s3: Any) -> None:
             bucket, key = split_uri(uri)
             if not isinstance(body, bytes):
+                num_bytes = body.seek(0, os.SEEK_END)
                 body.seek(0)  # an earlier attempt may have read it
+                if num_bytes > _MAX_SINGLE_BYTES:
+                    s3.upload_fileobj(body, bucket, key, ExtraArgs={"ContentType": content_type})
+                    return
             s3.put_object(Bucket=bucket, Key=key, Body=body, ContentType=content_type)
 
         await self._call("written", uri, put)

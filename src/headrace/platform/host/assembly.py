@@ -194,7 +194,10 @@ def assemble(site: Site) -> Parts:
         objects=invocations.objects,
         transforms=site.sharing.home.transforms,
         memory_bytes=workers.host.memory_bytes,
+        num_cores=workers.host.num_cores,
         is_strict=site.settings.strict,
+        address=lambda: found.url if (found := site.sharing.folder.running_address()) is not None else "",
+        key_environment={"HEADRACE_UP_DATA_DIR": str(site.sharing.folder.root)},
         serverless_idle_s=0.0 if site.settings.strict else site.settings.serverless_idle_s,  # no request would wake it
         on_change=site.storage.keep_running,
     )

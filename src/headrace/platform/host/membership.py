@@ -26,13 +26,19 @@ from headrace.platform.cluster.launcher import Launcher
 from headrace.platform.cluster.platform_logs import PlatformLogs
 from headrace.platform.control.loops.reconciler import Reconciler
 from headrace.platform.control.loops.scraper import CapacityRecorder, Scraper
+from headrace.platform.control.model.jobs import AI_BENCHMARK_JOB, OPTIMIZATION_JOB, RECOMMENDATIONS_JOB
+from headrace.platform.control.model.transform_job import TRANSFORM_JOB
 from headrace.platform.control.planning.worker_build import WorkerDefaults
 from headrace.platform.gateway.app import Gateway
 from headrace.platform.gateway.publishing import Sampler
+from headrace.platform.jobs.benchmark import BenchmarkRunner
 from headrace.platform.jobs.inputs import Objects
-from headrace.platform.jobs.transform_jobs import TransformJobs
+from headrace.platform.jobs.loop import JobRunner, Jobs
+from headrace.platform.jobs.optimization import OptimizationRunner
+from headrace.platform.jobs.recommendations import RecommendationsRunner
+from headrace.platform.jobs.transform_jobs import TransformRunner
 from headrace.platform.state.coordination import HEARTBEAT_S, LEASE_S, Coordination, Displaced, Member, Standing
-from headrace.platform.state.records import Fenced
+from headrace.platform.state.records import AnyKind, Fenced
 from headrace.platform.state.store import Store
 from headrace.serving.wire.aws.scope import AwsScope
 
@@ -208,10 +214,16 @@ class Leading:
     aws_scope: AwsScope
     objects: Objects | None
     transforms: Path
-    """Folder with the progress of batch transform jobs."""
+    """Folder with the progress of jobs."""
     memory_bytes: int
     """Memory of this host."""
+    num_cores: int
+    """Cores of this host."""
     is_strict: bool
+    address: Callable[[], str]
+    """Returns the URL of this platform for programs on its machine."""
+    key_environment: Mapping[str, str]
+    """Variables by which commands find the access key of this platform."""
     serverless_idle_s: float = 0.0
     on_change: Callable[[bool], None] = lambda _: None
     """Called with True at the start of a term, and with False at its end."""
@@ -260,9 +272,7 @@ class Leading:
             "capacities": CapacityRecorder(store=store, sink=self.series).run(),
             "in-flight sampler": self.sampler.run(),
             "asynchronous invocations": self.gateway.run_async(),
-            "transform jobs": TransformJobs(
-                store=store, service=self.gateway.invocations, objects=self.objects, folder=self.transforms
-            ).run(),
+            "jobs": Jobs(store=store, runners=self._job_runners(), folder=self.transforms).run(),
         }
         self.on_change(True)
         tasks = [asyncio.create_task(loop, name=name) for name, loop in loops.items()]
@@ -276,3 +286,15 @@ class Leading:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _job_runners(self) -> Mapping[AnyKind, JobRunner]:
+        return {
+            TRANSFORM_JOB: TransformRunner(service=self.gateway.invocations, objects=self.objects),
+            OPTIMIZATION_JOB: OptimizationRunner(objects=self.objects, logs=self.logs),
+            RECOMMENDATIONS_JOB: RecommendationsRunner(
+                service=self.gateway.invocations, objects=self.objects, num_cores=self.num_cores, logs=self.logs
+            ),
+            AI_BENCHMARK_JOB: BenchmarkRunner(
+                objects=self.objects, address=self.address, environment=self.key_environment, logs=self.logs
+            ),
+        }

@@ -13,6 +13,7 @@ from headrace.platform.autoscaling.records.activities import SCALING_ACTIVITY
 from headrace.platform.cloudwatch.alarms.records import ALARM
 from headrace.platform.cloudwatch.api import alarms, metrics
 from headrace.platform.control.api import (
+    ai_benchmarks,
     cards,
     components,
     definitions,
@@ -22,7 +23,9 @@ from headrace.platform.control.api import (
     log_groups,
     log_queries,
     logs,
+    optimization_jobs,
     packages,
+    recommendation_jobs,
     transform_jobs,
 )
 from headrace.platform.control.api.context import Handler, add_tags, delete_tags, list_tags
@@ -30,6 +33,12 @@ from headrace.platform.control.model.cards import MODEL_CARD
 from headrace.platform.control.model.component import INFERENCE_COMPONENT
 from headrace.platform.control.model.definitions import ENDPOINT_CONFIG, MODEL
 from headrace.platform.control.model.endpoint import ENDPOINT, JOB_ENDPOINT
+from headrace.platform.control.model.jobs import (
+    AI_BENCHMARK_JOB,
+    AI_WORKLOAD_CONFIG,
+    OPTIMIZATION_JOB,
+    RECOMMENDATIONS_JOB,
+)
 from headrace.platform.control.model.log_query import LOG_QUERY
 from headrace.platform.control.model.packages import MODEL_PACKAGE, MODEL_PACKAGE_GROUP
 from headrace.platform.control.model.transform_job import TRANSFORM_JOB
@@ -62,6 +71,10 @@ KINDS: Final[Mapping[str, AnyKind]] = {
         SCALING_ACTIVITY,
         SCALING_POLICY,
         SCHEDULED_ACTION,
+        OPTIMIZATION_JOB,
+        RECOMMENDATIONS_JOB,
+        AI_BENCHMARK_JOB,
+        AI_WORKLOAD_CONFIG,
         TRANSFORM_JOB,
         WORKER,
     )
@@ -102,9 +115,28 @@ OPERATIONS: Mapping[tuple[str, str], Handler] = {
     ("sagemaker", "UpdateEndpointWeightsAndCapacities"): endpoints.update_weights,
     ("sagemaker", "DeleteEndpoint"): endpoints.delete_endpoint,
     ("sagemaker", "CreateTransformJob"): transform_jobs.create_transform_job,
-    ("sagemaker", "DescribeTransformJob"): transform_jobs.describe_transform_job,
-    ("sagemaker", "ListTransformJobs"): transform_jobs.list_transform_jobs,
-    ("sagemaker", "StopTransformJob"): transform_jobs.stop_transform_job,
+    ("sagemaker", "DescribeTransformJob"): transform_jobs.TRANSFORM_JOBS.describe,
+    ("sagemaker", "ListTransformJobs"): transform_jobs.TRANSFORM_JOBS.list,
+    ("sagemaker", "StopTransformJob"): transform_jobs.TRANSFORM_JOBS.stop,
+    ("sagemaker", "CreateOptimizationJob"): optimization_jobs.create_optimization_job,
+    ("sagemaker", "DescribeOptimizationJob"): optimization_jobs.OPTIMIZATION_JOBS.describe,
+    ("sagemaker", "ListOptimizationJobs"): optimization_jobs.list_optimization_jobs,
+    ("sagemaker", "StopOptimizationJob"): optimization_jobs.OPTIMIZATION_JOBS.stop,
+    ("sagemaker", "DeleteOptimizationJob"): optimization_jobs.OPTIMIZATION_JOBS.delete,
+    ("sagemaker", "CreateAIWorkloadConfig"): ai_benchmarks.create_workload_config,
+    ("sagemaker", "DescribeAIWorkloadConfig"): ai_benchmarks.describe_workload_config,
+    ("sagemaker", "ListAIWorkloadConfigs"): ai_benchmarks.list_workload_configs,
+    ("sagemaker", "DeleteAIWorkloadConfig"): ai_benchmarks.delete_workload_config,
+    ("sagemaker", "CreateAIBenchmarkJob"): ai_benchmarks.create_benchmark_job,
+    ("sagemaker", "DescribeAIBenchmarkJob"): ai_benchmarks.describe_benchmark_job,
+    ("sagemaker", "ListAIBenchmarkJobs"): ai_benchmarks.AI_BENCHMARK_JOBS.list,
+    ("sagemaker", "StopAIBenchmarkJob"): ai_benchmarks.AI_BENCHMARK_JOBS.stop,
+    ("sagemaker", "DeleteAIBenchmarkJob"): ai_benchmarks.AI_BENCHMARK_JOBS.delete,
+    ("sagemaker", "CreateInferenceRecommendationsJob"): recommendation_jobs.create_recommendations_job,
+    ("sagemaker", "DescribeInferenceRecommendationsJob"): recommendation_jobs.describe_recommendations_job,
+    ("sagemaker", "ListInferenceRecommendationsJobs"): recommendation_jobs.list_recommendations_jobs,
+    ("sagemaker", "ListInferenceRecommendationsJobSteps"): recommendation_jobs.list_steps,
+    ("sagemaker", "StopInferenceRecommendationsJob"): recommendation_jobs.RECOMMENDATIONS_JOBS.stop,
     ("sagemaker", "CreateInferenceComponent"): components.create_inference_component,
     ("sagemaker", "DescribeInferenceComponent"): components.describe_inference_component,
     ("sagemaker", "ListInferenceComponents"): components.list_inference_components,

@@ -14,6 +14,12 @@ from headrace.platform.control.model.component import INFERENCE_COMPONENT
 from headrace.platform.control.model.definitions import ENDPOINT_CONFIG, MODEL
 from headrace.platform.control.model.endpoint import ENDPOINT
 from headrace.platform.control.model.images import OwnImage
+from headrace.platform.control.model.jobs import (
+    AI_BENCHMARK_JOB,
+    AI_WORKLOAD_CONFIG,
+    OPTIMIZATION_JOB,
+    RECOMMENDATIONS_JOB,
+)
 from headrace.platform.control.model.names import ABSENT, PRESENT, TITLES, arn_of, parse_arn, unreadable_message
 from headrace.platform.control.model.packages import MODEL_PACKAGE, MODEL_PACKAGE_GROUP
 from headrace.platform.control.model.transform_job import TRANSFORM_JOB
@@ -110,6 +116,10 @@ MAX_RECORDS: Final[Mapping[AnyKind, int]] = {
     MODEL_PACKAGE: 10_000,
     MODEL_PACKAGE_GROUP: 10_000,
     TRANSFORM_JOB: 10_000,
+    OPTIMIZATION_JOB: 10_000,
+    RECOMMENDATIONS_JOB: 10_000,
+    AI_BENCHMARK_JOB: 10_000,
+    AI_WORKLOAD_CONFIG: 10_000,
 }
 MAX_ENVIRONMENT_BYTES: Final = 32 * 1024
 """All names and values of a container's environment. Source: SageMaker API reference, ContainerDefinition."""
@@ -147,15 +157,20 @@ PAGES = Paginator(
 
 
 def list_page(
-    read: Callable[[Selection], Iterator[Json]], params: Json, *, word: str, member: str | None = None
+    read: Callable[[Selection], Iterator[Json]],
+    params: Json,
+    *,
+    word: str,
+    member: str | None = None,
+    status: str | None = None,
 ) -> Json:
     """
     Answer a List operation by the summaries that `read` yields, by name or time of creation: only as many as it needs.
 
     AWS forms members from the `word` for the kind: `EndpointName`, `EndpointStatus` and `Endpoints`; where it does not,
-    `member` is the name of the list.
+    `member` is the name of the list and `status` that of the status.
     """
-    name, status, member = f"{word}Name", f"{word}Status", member or f"{word}s"
+    name, status, member = f"{word}Name", status or f"{word}Status", member or f"{word}s"
     sort_by, size = params.get("SortBy", "CreationTime"), params.get("MaxResults", PAGE_SIZE)
     is_descending = params.get("SortOrder", "Descending") == "Descending"
     keys: dict[str, tuple[Callable[[Json], Key], Key]] = {

@@ -145,7 +145,7 @@ def _check_container(context: CallContext, container: Json) -> None:
         raise validation_error("The container has no Image. Name the image that serves the model.")
     if container.get("ModelDataUrl") and container.get("ModelDataSource"):
         raise validation_error("Both ModelDataUrl and ModelDataSource were given. Give one of them.")
-    _check_eula(context, container)
+    check_eula(context, container)
     _profile(context, container)
 
 
@@ -153,7 +153,7 @@ def _profile(context: CallContext, container: Json) -> ImageProfile:
     return image_profile(container, own_images=context.own_images, is_strict=context.is_strict)
 
 
-def _check_eula(context: CallContext, container: Json) -> None:
+def check_eula(context: CallContext, container: Json) -> None:
     """Refuse a gated model of JumpStart whose licence was not accepted, in AWS's words."""
     sources = [container.get("ModelDataSource") or {}, *(container.get("AdditionalModelDataSources") or [])]
     for source in (holder.get("S3DataSource") or {} for holder in sources):

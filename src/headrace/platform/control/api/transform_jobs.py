@@ -1,25 +1,13 @@
-"""
-CreateTransformJob, DescribeTransformJob, ListTransformJobs, StopTransformJob.
+"""CreateTransformJob, DescribeTransformJob, ListTransformJobs, StopTransformJob."""
 
-They only write what is requested; the loop of `platform.jobs` reads it from the store and runs the jobs.
-"""
-
-from collections.abc import Iterator
 from typing import Final
 
-from headrace.platform.control.api.context import CallContext, check_environment, list_page, without
+from headrace.platform.control.api.context import CallContext, check_environment, without
+from headrace.platform.control.api.jobs import JobCalls
 from headrace.platform.control.model.definitions import MODEL, containers_of, is_direct
 from headrace.platform.control.model.endpoint import MAX_WORKERS
-from headrace.platform.control.model.names import unreadable_message
-from headrace.platform.control.model.transform_job import (
-    ENDED,
-    TRANSFORM_JOB,
-    TransformJobRecord,
-    TransformJobSpec,
-    visible_job_state,
-)
-from headrace.platform.state.records import Json, Unreadable
-from headrace.platform.state.selection import Selection
+from headrace.platform.control.model.transform_job import TRANSFORM_JOB, TransformJobSpec
+from headrace.platform.state.records import Json
 from headrace.serving.wire.aws.errors import AwsError, validation_error
 from headrace.serving.wire.aws.json_path import JsonPathError, parse_json_path
 
@@ -28,67 +16,22 @@ MAX_PAYLOAD_MB: Final = 100
 _FILTERABLE: Final = ("text/csv", "application/json", "application/jsonlines")
 """Source: developer guide, "Associate Prediction Results with Input Records"."""
 
+TRANSFORM_JOBS: Final = JobCalls(
+    kind=TRANSFORM_JOB,
+    name_member="TransformJobName",
+    list_member="TransformJobSummaries",
+    times=("TransformStartTime", "TransformEndTime"),
+    absent_code="ValidationException",
+)
+
 
 def create_transform_job(context: CallContext, params: Json) -> Json:
-    name = params["TransformJobName"]
     model = context.get(MODEL, params["ModelName"]).spec.deployed()
     _check_data(params)
     _check_processing(params)
     _check_resources(params, model)
-    if context.store.find(TRANSFORM_JOB, name) is not None:
-        raise AwsError(
-            "ResourceInUse",
-            "Job name must be unique within an AWS account and region, and a job with this name already exists "
-            f"({context.arn(TRANSFORM_JOB, name)})",
-        )
     spec = TransformJobSpec(members=without(params, "Tags"), model=model)
-    return {"TransformJobArn": context.create(TRANSFORM_JOB, name, spec=spec, params=params)}
-
-
-def describe_transform_job(context: CallContext, params: Json) -> Json:
-    record = context.find(TRANSFORM_JOB, params["TransformJobName"])
-    if isinstance(record, Unreadable):
-        raise validation_error(unreadable_message(record))
-    started: Json = {} if record.status.started_s is None else {"TransformStartTime": record.status.started_s}
-    return {**record.spec.members, **without(_summary(context, record), "LastModifiedTime"), **started}
-
-
-def list_transform_jobs(context: CallContext, params: Json) -> Json:
-
-    def read(selection: Selection) -> Iterator[Json]:
-        return (_summary(context, record) for record in context.store.each(TRANSFORM_JOB, selection))
-
-    return list_page(read, params, word="TransformJob", member="TransformJobSummaries")
-
-
-def stop_transform_job(context: CallContext, params: Json) -> Json:
-    record = context.get(TRANSFORM_JOB, params["TransformJobName"])
-    if record.status.state in ENDED:
-        raise validation_error(
-            f"The request was rejected because the transform job is in status {record.status.state}."
-        )
-    if record.spec.stop_requested_s is None:
-        spec = TransformJobSpec(members=record.spec.members, model=record.spec.model, stop_requested_s=context.now_s)
-        context.store.update(record, spec=spec)
-    return {}
-
-
-def _summary(context: CallContext, record: TransformJobRecord | Unreadable) -> Json:
-    """Return the members that Describe and List share."""
-    summary: Json = {
-        "TransformJobName": record.name,
-        "TransformJobArn": context.arn(TRANSFORM_JOB, record.name),
-        "CreationTime": record.created_s,
-        "LastModifiedTime": record.modified_s,
-        "TransformJobStatus": visible_job_state(record),
-    }
-    if isinstance(record, Unreadable):
-        return {**summary, "FailureReason": unreadable_message(record)}
-    if record.status.ended_s is not None:
-        summary["TransformEndTime"] = record.status.ended_s
-    if record.status.failure_reason:
-        summary["FailureReason"] = record.status.failure_reason
-    return summary
+    return TRANSFORM_JOBS.create(context, params, spec=spec)
 
 
 def _check_data(params: Json) -> None:

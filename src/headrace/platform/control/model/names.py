@@ -11,6 +11,12 @@ from headrace.platform.control.model.cards import MODEL_CARD
 from headrace.platform.control.model.component import INFERENCE_COMPONENT
 from headrace.platform.control.model.definitions import ENDPOINT_CONFIG, MODEL
 from headrace.platform.control.model.endpoint import ENDPOINT, JOB_ENDPOINT
+from headrace.platform.control.model.jobs import (
+    AI_BENCHMARK_JOB,
+    AI_WORKLOAD_CONFIG,
+    OPTIMIZATION_JOB,
+    RECOMMENDATIONS_JOB,
+)
 from headrace.platform.control.model.packages import MODEL_PACKAGE, MODEL_PACKAGE_GROUP
 from headrace.platform.control.model.transform_job import TRANSFORM_JOB
 from headrace.platform.state.records import AnyKind, Unreadable
@@ -25,6 +31,10 @@ ARN_TYPES: dict[AnyKind, str] = {
     MODEL_PACKAGE: "model-package",
     MODEL_PACKAGE_GROUP: "model-package-group",
     TRANSFORM_JOB: "transform-job",
+    OPTIMIZATION_JOB: "optimization-job",
+    RECOMMENDATIONS_JOB: "inference-recommendations-job",
+    AI_BENCHMARK_JOB: "ai-benchmark-job",
+    AI_WORKLOAD_CONFIG: "ai-workload-config",
 }
 """The resource type in an ARN."""
 TITLES: dict[AnyKind, str] = {
@@ -37,6 +47,10 @@ TITLES: dict[AnyKind, str] = {
     MODEL_PACKAGE_GROUP: "model package group",
     JOB_ENDPOINT: "transform job",
     TRANSFORM_JOB: "transform job",
+    OPTIMIZATION_JOB: "optimization job",
+    RECOMMENDATIONS_JOB: "inference recommendations job",
+    AI_BENCHMARK_JOB: "AI benchmark job",
+    AI_WORKLOAD_CONFIG: "AI workload config",
 }
 """Resource names in AWS's messages."""
 ABSENT: dict[AnyKind, str] = {
@@ -52,7 +66,13 @@ PRESENT: dict[AnyKind, str] = {
 ENDPOINT_LOG_PREFIX = "/aws/sagemaker/Endpoints/"
 """Source: SageMaker developer guide, "Log groups and streams"."""
 COMPONENT_LOG_PREFIX = "/aws/sagemaker/InferenceComponents/"
-TRANSFORM_LOG_GROUP = "/aws/sagemaker/TransformJobs"
+JOB_LOG_GROUPS: dict[AnyKind, str] = {
+    TRANSFORM_JOB: "/aws/sagemaker/TransformJobs",
+    OPTIMIZATION_JOB: "/aws/sagemaker/OptimizationJobs",
+    RECOMMENDATIONS_JOB: "/aws/sagemaker/InferenceRecommendationsJobs",
+    AI_BENCHMARK_JOB: "/aws/sagemaker/AIBenchmarkJobs",
+}
+"""The log groups of jobs, by their kinds."""
 
 _ARN = re.compile(
     r"arn:(?P<partition>[^:]*):sagemaker:(?P<region>[^:]*):(?P<account>[^:]*):(?P<type>[^/]*)/(?P<name>.+)"

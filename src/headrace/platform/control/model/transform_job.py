@@ -1,13 +1,11 @@
 """Batch transform jobs: the request, the state, the workers, and the parameters by which a job sends its input."""
 
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from headrace.platform.control.model.endpoint import EndpointRevision, EndpointSpec
-from headrace.platform.state.records import Json, Kind, Record, RecordPart, Unreadable
-from headrace.platform.state.routes import INTERNAL
+from headrace.platform.control.model.jobs import JobSpec, JobStatus
+from headrace.platform.state.records import Json, Kind, Record, RecordPart
 
-JobState = Literal["InProgress", "Completed", "Failed", "Stopping", "Stopped"]
-ENDED: Final[frozenset[JobState]] = frozenset({"Completed", "Failed", "Stopped"})
 VARIANT: Final = "AllTraffic"
 DEFAULT_PAYLOAD_MB: Final = 6
 """Source: SageMaker API reference, CreateTransformJob, as all defaults here."""
@@ -18,12 +16,9 @@ _MAX_BATCH_BYTES: Final = 256 * _MIB
 """Largest request with `MaxPayloadInMB` 0, which sets no limit: requests are held in memory."""
 
 
-class TransformJobSpec(RecordPart, frozen=True, kw_only=True):
-    members: Json
-    """CreateTransformJob's members."""
+class TransformJobSpec(JobSpec, frozen=True, kw_only=True):
     model: Json
     """CreateModel's members, copied when the job was created."""
-    stop_requested_s: float | None = None
 
 
 class ExecutionParameters(RecordPart, frozen=True, kw_only=True):
@@ -35,45 +30,39 @@ class ExecutionParameters(RecordPart, frozen=True, kw_only=True):
     is_multi_record: bool
 
 
-class TransformJobStatus(RecordPart, frozen=True, kw_only=True):
-    state: JobState = "InProgress"
+class TransformJobStatus(JobStatus, frozen=True, kw_only=True):
     parameters: ExecutionParameters | None = None
     """Fixed when the first request is sent, so that a job which goes on after a restart forms the same requests."""
-    started_s: float | None = None
-    ended_s: float | None = None
-    failure_reason: str = ""
 
 
 TransformJobRecord = Record[TransformJobSpec, TransformJobStatus]
 TRANSFORM_JOB: Final = Kind("transform-job", TransformJobSpec, TransformJobStatus)
 
 
-def visible_job_state(record: TransformJobRecord | Unreadable) -> JobState:
-    """Return the state to show: a stop is visible before it has been acted on."""
-    if isinstance(record, Unreadable):
-        return "Failed"
-    is_stopping = record.spec.stop_requested_s is not None and record.status.state not in ENDED
-    return "Stopping" if is_stopping else record.status.state
-
-
-def job_endpoint_name(job: str) -> str:
-    """Return the name of a job's workers in records and routes, which no endpoint of a user can have."""
-    return f"{INTERNAL}{job}"
-
-
 def job_endpoint_spec(record: TransformJobRecord) -> EndpointSpec:
     """Return the workers of a job, as an endpoint with one variant."""
-    members, model = record.spec.members, _with_environment(record.spec.model, _container_environment(record))
-    name, resources = members["ModelName"], members["TransformResources"]
+    resources = record.spec.members["TransformResources"]
+    return workers_spec(
+        record.name,
+        record.spec.members["ModelName"],
+        with_environment(record.spec.model, _container_environment(record)),
+        instance_type=resources["InstanceType"],
+        count=resources["InstanceCount"],
+    )
+
+
+def workers_spec(job: str, model_name: str, model: Json, *, instance_type: str, count: int = 1) -> EndpointSpec:
+    """Return an endpoint with one variant of a model."""
     variant = {
         "VariantName": VARIANT,
-        "ModelName": name,
-        "InstanceType": resources["InstanceType"],
-        "InitialInstanceCount": resources["InstanceCount"],
+        "ModelName": model_name,
+        "InstanceType": instance_type,
+        "InitialInstanceCount": count,
         "RoutingConfig": {"RoutingStrategy": "LEAST_OUTSTANDING_REQUESTS"},
     }
-    config = {"EndpointConfigName": record.name, "ProductionVariants": [variant]}
-    return EndpointSpec(generation=1, revision=EndpointRevision(number=1, config=config, models={name: model}))
+    config = {"EndpointConfigName": job, "ProductionVariants": [variant]}
+    models = {model_name: model}
+    return EndpointSpec(generation=1, revision=EndpointRevision(number=1, config=config, models=models))
 
 
 def _container_environment(record: TransformJobRecord) -> dict[str, str]:
@@ -91,7 +80,7 @@ def _container_environment(record: TransformJobRecord) -> dict[str, str]:
     return environment | own
 
 
-def _with_environment(model: Json, environment: dict[str, str]) -> Json:
+def with_environment(model: Json, environment: dict[str, str]) -> Json:
     """Return the model with further variables in its container."""
 
     def extended(container: Json) -> Json:

@@ -15,10 +15,10 @@ from headrace.platform.cluster.worker_exit import is_exit_line
 from headrace.platform.cluster.worker_files import container_log
 from headrace.platform.control.model.component import ComponentRecord, is_component
 from headrace.platform.control.model.endpoint import JOB_ENDPOINT, EndpointRecord
-from headrace.platform.control.model.names import COMPONENT_LOG_PREFIX, ENDPOINT_LOG_PREFIX, TRANSFORM_LOG_GROUP
+from headrace.platform.control.model.jobs import job_of_endpoint
+from headrace.platform.control.model.names import COMPONENT_LOG_PREFIX, ENDPOINT_LOG_PREFIX, JOB_LOG_GROUPS
 from headrace.platform.control.model.resources import Resources, read_requirements
 from headrace.platform.state.records import Json, Kind, Record, RecordPart
-from headrace.platform.state.routes import INTERNAL
 
 FleetKey = tuple[str, int]
 """Variant and revision."""
@@ -194,8 +194,9 @@ def replica_spec(
     workload = (latest if latest.number == number else owner.status.revisions[number]).workload(variant)
     log_stream = f"{variant}/{instance_id}"
     if owner.kind is JOB_ENDPOINT:
-        job = owner.name.removeprefix(INTERNAL)
-        log_group, log_stream = TRANSFORM_LOG_GROUP, f"{job}/{instance_id}-{int(owner.created_s)}"
+        kind_name, job = job_of_endpoint(owner.name)
+        log_group = next(group for kind, group in JOB_LOG_GROUPS.items() if kind.name == kind_name)
+        log_stream = f"{job}/{instance_id}-{int(owner.created_s)}"
     if is_component(owner):
         revision = owner.spec.revision if owner.spec.revision.number == number else owner.status.revisions[number]
         endpoint, endpoint_uid = owner.spec.endpoint, owner.spec.endpoint_uid
