@@ -131,6 +131,8 @@ class RequestLimits:
     max_stop_sequences: int
     max_top_n_tokens: int
     """Alternatives per token: `top_n_tokens`, `logprobs`, `top_logprobs` and `prompt_logprobs`."""
+    reasoning_end_message: str = ""
+    """What an answer gets to read when its reasoning is at its budget, in front of the separator."""
     grammar_timeout_s: float = 10.0
     """Longest compilation of a JSON schema or another grammar."""
 
@@ -215,6 +217,8 @@ class GenerationRequest:
     """Name of the adapter to generate with; None: the base model."""
     session: Session | None = None
     """The engine evicts the KV of its last request after that of requests without one."""
+    max_reasoning_tokens: int | None = None
+    """The budget of the reasoning if it is separated: after so many tokens it is ended. None: no budget."""
     separates_reasoning: bool = False
     """
     The caller separates the reasoning of a chat by `ModelInfo.answer_format`: its separators stay in the text, and the
@@ -364,6 +368,8 @@ class ModelInfo:
     answer_format: AnswerFormat | None = None
     """The separators of reasoning in chats; None: the model has none."""
     tool_support: ToolSupport | None = None  # None without a chat template
+    has_effort_levels: bool = False
+    """The chat template tells the model how much to reason (`reasoning_effort`)."""
     can_infill: bool = False
     """The model has tokens for fill-in-the-middle."""
     rope: str = ""

@@ -49,6 +49,7 @@ EXAMPLES = {
     "max_lora_rank": ("64", 64),
     "allow_runtime_lora_updating": ("true", True),
     "adapter_folders": ("/tmp/a,/tmp/b", ("/tmp/a", "/tmp/b")),
+    "reasoning_end_message": ("Enough.", "Enough."),
     "max_best_of": ("3", 3),
     "max_stop_sequences": ("2", 2),
     "max_top_n_tokens": ("4", 4),

@@ -54,6 +54,17 @@ class AnswerFormat:
             return (START, CHANNEL, CONSTRAIN, MESSAGE, *MESSAGE_ENDS)
         return (self.start, self.end, *(self.wrapper or ()), *_SPECIAL.findall(self.filler))
 
+    def endings(self, message: str) -> tuple[str, ...]:
+        """
+        Return the texts that end the reasoning after `message`, for the first time and for later ones.
+
+        In Harmony, the model may then call a function, or begin to reason again, and is made to answer.
+        """
+        if not self.has_channels:
+            return (message + self.end,)
+        end = MESSAGE_ENDS[0]
+        return message + end, f"{end}{_ASSISTANT}{CHANNEL}final{MESSAGE}"
+
     def opening(self, prompt: str) -> str:
         """Return the end of a rendered prompt as far as the answer continues it: a tag that the template wrote."""
         if self.has_channels:

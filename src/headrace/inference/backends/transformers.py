@@ -223,6 +223,7 @@ def _model_info(
         num_parameters=runner.num_parameters,
         has_chat_template=model.chat_template is not None,
         answer_format=None if model.chat_template is None else model.chat_template.answer_format,
+        has_effort_levels=model.chat_template is not None and model.chat_template.has_effort_levels,
         can_infill=find_infill(model.tokenizer) is not None,
         tool_support=None if model.chat_template is None else model.chat_template.tool_support,
         created_s=int(time.time()),

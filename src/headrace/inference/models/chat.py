@@ -109,6 +109,10 @@ class ChatTemplate:
         return with_results_in_calls(prompt) if has_gemma_turns(text) else prompt
 
     @property
+    def has_effort_levels(self) -> bool:
+        return any("reasoning_effort" in text for text in self.templates.values())
+
+    @property
     def tool_support(self) -> ToolSupport:
         """Native if the template shows tools to the model."""
         if self._tool_support is None:

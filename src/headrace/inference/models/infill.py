@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from headrace.core.generation import InfillPrompt
-from headrace.inference.models.tokenizer import ByteForm, Tokenizer
+from headrace.inference.models.tokenizer import Tokenizer
 
 
 class Form(NamedTuple):
@@ -44,8 +44,6 @@ _ENDS: Final = (
 _PROJECT: Final = "project\n"
 _FILE_NAME: Final = "file\n"
 """Names of what a request leaves unnamed: the repository and the file with the gap."""
-_MARK: Final = "\u263a"
-"""A character in front of a text, so that SentencePiece adds no space to the text itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +97,7 @@ def infill_ids(tokenizer: Tokenizer, tokens: InfillTokens, prompt: InfillPrompt,
     start = tokenizer.encode("") if tokenizer.bos_token_id is not None else []
     start = [index for index in start if index == tokenizer.bos_token_id]
     before = [tokens.prefix, *tokenizer.encode(prompt.prefix, add_special_tokens=False)]
-    after = [tokens.suffix, *_unpadded(tokenizer, prompt.suffix)]
+    after = [tokens.suffix, *tokenizer.encode_inside(prompt.suffix)]
     end = [] if tokens.middle is None else [tokens.middle]
     files = _files(tokenizer, tokens, prompt.files, room=most - len(start) - len(before) - len(after) - len(end))
     if tokens.file is None:
@@ -109,26 +107,18 @@ def infill_ids(tokenizer: Tokenizer, tokens: InfillTokens, prompt: InfillPrompt,
     return [*start, *files, *parts[0], *parts[1], *end]
 
 
-def _unpadded(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Return the ids of a text inside a line: SentencePiece would begin it with a space."""
-    if tokenizer.form is not ByteForm.SENTENCEPIECE:
-        return tokenizer.encode(text, add_special_tokens=False)
-    mark = tokenizer.encode(_MARK, add_special_tokens=False)
-    return tokenizer.encode(_MARK + text, add_special_tokens=False)[len(mark) :]
-
-
 def _files(tokenizer: Tokenizer, tokens: InfillTokens, files: Sequence[tuple[str, str]], *, room: int) -> list[int]:
     if not files:
         return []
-    head = [] if tokens.repository is None else [tokens.repository, *_unpadded(tokenizer, _PROJECT)]
-    last = [] if tokens.file is None else [tokens.file, *_unpadded(tokenizer, _FILE_NAME)]
+    head = [] if tokens.repository is None else [tokens.repository, *tokenizer.encode_inside(_PROJECT)]
+    last = [] if tokens.file is None else [tokens.file, *tokenizer.encode_inside(_FILE_NAME)]
     kept: list[list[int]] = []
     room -= len(head) + len(last)
     for path, text in reversed(files):
         if tokens.file is None:
-            ids = _unpadded(tokenizer, f"# {path}\n{text}\n")
+            ids = tokenizer.encode_inside(f"# {path}\n{text}\n")
         else:
-            ids = [tokens.file, *_unpadded(tokenizer, f"{path}\n{text}")]
+            ids = [tokens.file, *tokenizer.encode_inside(f"{path}\n{text}")]
         if len(ids) > room:
             break
         room -= len(ids)

@@ -331,10 +331,10 @@ class ServerSettings:
     """
 
     send_timeout_s: float = setting(rules.number(0.1, "seconds"), 120.0)
-    """
-    Time that a client may leave a part of the response unread; then the server closes the connection and aborts its
-    sequences.
-    """
+    """Time that a client may leave a response unread; then the server closes the connection and aborts the answer."""
+
+    reasoning_end_message: str = model_setting(rules.text("a sentence"), "\n\nI stop thinking and answer now.\n")
+    """Text that ends a reasoning at the budget of its request, such as `thinking_token_budget`, beyond its tokens."""
 
     grammar_timeout_s: float = setting(rules.number(0.1, "seconds"), 10.0)
     """Longest compilation of a request's JSON schema, regular expression or grammar; then the request fails."""

@@ -10,7 +10,7 @@ from headrace.core.generation import ChatPrompt, FinishReason, Grammar
 from headrace.inference.models.chat import ChatTemplate
 from headrace.inference.models.tokenizer import Tokenizer, byte_characters
 from headrace.testing.fake_runner import follow
-from tests.inference.engine.support import ask, ask_all, make_engine, request, running
+from tests.inference.engine.support import LIMITS, ask, ask_all, make_engine, request, running
 
 EOS = 256
 TAGS = ("<think>", "</think>")
@@ -34,15 +34,17 @@ def tokenizer() -> Tokenizer:
     return Tokenizer(backend, vocab_size=275, eos_token_ids=ends)
 
 
-def thinking(template: str, answer: str):
+def thinking(template: str, answer: str, *, end_message: str = ""):
     """An engine whose model wants to answer this."""
     script = follow({(): tokenizer().encode(answer)})
-    return make_engine(chat_template=ChatTemplate(template), tokenizer=tokenizer(), script=script)
+    limits = replace(LIMITS, request=replace(LIMITS.request, reasoning_end_message=end_message))
+    return make_engine(chat_template=ChatTemplate(template), tokenizer=tokenizer(), script=script, limits=limits)
 
 
-def chat(grammar: Grammar | None = None, **options):
+def chat(grammar: Grammar | None = None, *, budget: int | None = None, **options):
     wanted = request("", grammar=grammar, **{"max_new_tokens": 90, **options})
-    return replace(wanted, prompt=ChatPrompt(messages=[{"role": "user", "content": "?"}]), separates_reasoning=True)
+    prompt = ChatPrompt(messages=[{"role": "user", "content": "?"}])
+    return replace(wanted, prompt=prompt, separates_reasoning=True, max_reasoning_tokens=budget)
 
 
 @pytest.mark.parametrize(
@@ -133,3 +135,49 @@ async def test_a_call_ends_an_answer_unless_another_function_is_forced(arguments
     async with running(thinking(CHANNELS, f"{TO_F}{{}}<|call|>")) as engine:
         answer = await ask(engine, chat(replace(DIGITS, arguments=arguments)))
     assert (answer.text.startswith(f"{TO_F}{{}}"), answer.finish.reason) == (True, reason)
+
+
+@pytest.mark.parametrize(
+    ("template", "wanted", "budget", "text"),
+    [
+        (OPENED, "Hm, hm.</think>Hi", 8, "Hm, hm.</think>Hi"),
+        (OPENED, "Hm, hm.</think>Hi", 7, "Hm, hm.|</think>"),  # what would come next is not known
+        (OPENED, "Hm, hm.", 3, "Hm,|</think>"),
+        (OPENED, "Hm.", 0, "|</think>"),
+        (THINKS, "<think>Hm, hm.", 3, "<think>Hm,|</think>"),
+        (THINKS, "Hi", 0, "Hi"),  # without reasoning there is nothing to end
+        (CLOSED, "Hi", 0, "Hi"),
+        (CHANNELS, "<|channel|>analysis<|message|>Hm, hm.", 3, "<|channel|>analysis<|message|>Hm,|<|end|>"),
+    ],
+)
+@pytest.mark.parametrize("options", [{}, {"temperature": 1.0, "seed": 1, "logprobs": 0}])
+async def test_the_reasoning_ends_at_its_budget_to_the_token(template, wanted, budget, text, options) -> None:
+    async with running(thinking(template, f"{wanted}<eos>", end_message="|")) as engine:
+        answer = await ask(engine, chat(budget=budget, **options))
+    assert answer.text.startswith(text)
+
+
+async def test_the_answer_after_a_budget_matches_its_grammar() -> None:
+    async with running(thinking(OPENED, "Hm, hm.", end_message="|")) as engine:
+        answers = await ask_all(engine, chat(DIGITS, budget=2, n=2, temperature=1.0, seed=3))
+    for answer in answers:
+        assert answer.text.startswith("Hm|</think>")
+        assert answer.text[11:].isdecimal()
+        assert (len(answer.text), answer.finish.reason) == (14, FinishReason.EOS)
+
+
+async def test_a_model_that_begins_to_reason_again_is_made_to_answer() -> None:
+    again = f"{ANALYSIS}<|channel|>analysis<|message|>Hm"
+    script = follow({(): tokenizer().encode(again), tuple(tokenizer().encode("final<|message|>")): [65, EOS]})
+    template = ChatTemplate(CHANNELS)
+    async with running(make_engine(chat_template=template, tokenizer=tokenizer(), script=script)) as engine:
+        answer = await ask(engine, chat(budget=3))
+    end = "<|end|><|start|>assistant<|channel|>final<|message|>"
+    assert answer.text == f"{ANALYSIS}<|channel|>analysis<|message|>{end}{tokenizer().decode([65])}"
+
+
+@pytest.mark.parametrize("budget", [None, 0])
+async def test_a_chat_whose_reasoning_is_not_separated_has_no_budget(budget) -> None:
+    async with running(thinking(OPENED, "Hm.</think>Hi<eos>", end_message="|")) as engine:
+        answer = await ask(engine, replace(chat(budget=budget), separates_reasoning=False))
+    assert answer.text == "Hm.Hi"

@@ -243,7 +243,7 @@ def make_extras(params: SamplingParams, *, end_ids: Iterable[int], grammar: Cons
     needs_history = (
         params.repetition_penalty != 1.0 or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
     )
-    banned = () if grammar is not None or params.min_new_tokens == 0 else tuple(end_ids)
+    banned = () if params.grammar is not None or params.min_new_tokens == 0 else tuple(end_ids)
     bias = _arrays(dict(params.logit_bias))
     early_bias = _arrays({**params.logit_bias, **dict.fromkeys(banned, -math.inf)})
     if not needs_history and early_bias is None and grammar is None:

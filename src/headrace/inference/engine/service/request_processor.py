@@ -26,7 +26,7 @@ from headrace.inference.engine.service.adapters import LoadedAdapter
 from headrace.inference.engine.service.prompt_tokens import InputTokens, PromptEncoder, TextParts
 from headrace.inference.engine.service.validation import check_lengths, check_pooling, check_sampling, check_token_ids
 from headrace.inference.engine.structured_output.compiler import GrammarCompiler
-from headrace.inference.engine.structured_output.state import Constraint, DelayedGrammar
+from headrace.inference.engine.structured_output.state import Constraint, DelayedGrammar, GrammarState, ReasoningBudget
 from headrace.inference.engine.text.answer import AnswerText
 from headrace.inference.engine.text.detokenizer import TokenTable
 from headrace.inference.models.tokenizer import Tokenizer
@@ -98,10 +98,10 @@ class RequestProcessor:
             max_total_tokens = check_lengths(len(prompt.ids), request.sampling, self._limits)
         if isinstance(prompt.ids, tuple):  # after the length check: there may be millions
             check_token_ids(prompt.ids, vocab_size=self._vocab_size)
-        constraint = await self._constraint(request, prompt.opening)
+        constraint = self._with_budget(request, prompt.opening, await self._constraint(request, prompt.opening))
         return list(self._choices(request, owner, prompt, max_total_tokens, constraint, adapter, now_s))
 
-    async def _constraint(self, request: GenerationRequest, end_of_prompt: str) -> Constraint | None:
+    async def _constraint(self, request: GenerationRequest, end_of_prompt: str) -> GrammarState | DelayedGrammar | None:
         """Return the grammar of a request, which begins after the reasoning if the request separates it."""
         grammar = request.sampling.grammar
         if grammar is None:
@@ -117,6 +117,28 @@ class RequestProcessor:
             start_id=self._reasoning_id,
             end_ids=self._parts.eos_token_ids,
             arguments={name: await self.grammars.compile(inner) for name, inner in arguments},
+        )
+
+    def _with_budget(
+        self, request: GenerationRequest, end_of_prompt: str, grammar: GrammarState | DelayedGrammar | None
+    ) -> Constraint | None:
+        """Return the constraint of an answer with the budget of its reasoning, if the request has one."""
+        if request.max_reasoning_tokens is None or self._format is None or not request.separates_reasoning:
+            return grammar
+        if not self._delays_grammars:
+            raise InvalidRequest(
+                f"The backend {self._info.backend} cannot end the reasoning at a budget. Leave it out, or limit the "
+                "tokens of the whole answer.",
+                param="thinking_token_budget",
+            )
+        endings = self._format.endings(self._limits.request.reasoning_end_message)
+        return ReasoningBudget(
+            tokens_left=request.max_reasoning_tokens,
+            parser=make_parser(self._format, end_of_prompt),
+            text_of=self._table.text,
+            endings=tuple(tuple(self._parts.tokenizer.encode_inside(text)) for text in endings),
+            num_words=-(-self._vocab_size // 32),
+            grammar=grammar,
         )
 
     def _choices(

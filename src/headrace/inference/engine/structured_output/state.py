@@ -235,8 +235,83 @@ class DelayedGrammar:
             self._begun = self.arguments.get(self.parser.called)
 
 
-Constraint = GrammarState | DelayedGrammar
-"""The state of a sequence in the grammar that its answer must match."""
+@dataclass(slots=True, eq=False, kw_only=True)
+class ReasoningBudget:
+    """
+    The budget of the reasoning of an answer, and the grammar of the rest; has the interface of `GrammarState`.
+
+    When the budget is used up, the tokens that end the reasoning are the only ones allowed, one after the other.
+    """
+
+    tokens_left: int
+    parser: AnswerParser
+    text_of: Callable[[int], str]
+    """Returns the text of a token, separators included."""
+    endings: tuple[tuple[int, ...], ...]
+    """
+    The tokens with which the reasoning is ended the first time, the second time, and so on; the last ones count for
+    all later times. A model that writes messages may begin to reason again.
+    """
+    num_words: int
+    grammar: GrammarState | DelayedGrammar | None
+    """The grammar of the answer, which delays itself where it applies after the reasoning."""
+    _forced: tuple[int, ...] = field(default=(), init=False)
+    """The rest of an ending."""
+
+    def __post_init__(self) -> None:
+        self._end_if_used_up()
+
+    @property
+    def source(self) -> str:
+        return "" if self.grammar is None else self.grammar.source
+
+    @property
+    def active(self) -> GrammarState | None:
+        return None if self._forced or self.grammar is None else self.grammar.active
+
+    @property
+    def is_complete(self) -> bool:
+        return not self._forced and self.grammar is not None and self.grammar.is_complete
+
+    @property
+    def error(self) -> str | None:
+        return None if self.grammar is None else self.grammar.error
+
+    def mask(self) -> Words:
+        if self._forced:
+            words = np.zeros(self.num_words, np.uint32)
+            words[self._forced[0] // 32] = np.uint32(1 << self._forced[0] % 32)
+            return words
+        return np.full(self.num_words, 0xFFFFFFFF, np.uint32) if self.grammar is None else self.grammar.mask()
+
+    def only_token(self) -> int | None:
+        if self._forced:
+            return self._forced[0]
+        return None if self.grammar is None else self.grammar.only_token()
+
+    def accept(self, token_id: int) -> None:
+        if self.grammar is not None:
+            self.grammar.accept(token_id)
+        was_reasoning = self.parser.section is Section.REASONING
+        self.parser.feed(self.text_of(token_id))
+        if self._forced:
+            self._forced = self._forced[1:]
+        elif was_reasoning and self.parser.section is Section.REASONING:
+            self.tokens_left -= 1
+        self._end_if_used_up()
+
+    def fork(self) -> "ReasoningBudget":
+        grammar = None if self.grammar is None else self.grammar.fork()
+        return replace(self, grammar=grammar, parser=copy.deepcopy(self.parser))
+
+    def _end_if_used_up(self) -> None:
+        if not self._forced and self.tokens_left <= 0 and self.parser.section is Section.REASONING:
+            self._forced, *later = self.endings
+            self.endings = tuple(later) or self.endings
+
+
+Constraint = GrammarState | DelayedGrammar | ReasoningBudget
+"""What limits the next token of a sequence: the grammar that its answer must match, or the budget of its reasoning."""
 
 
 class GrammarMasks:

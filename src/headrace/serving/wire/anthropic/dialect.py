@@ -24,7 +24,8 @@ from headrace.serving.wire.framing import decode_body, refusing_deep_nesting
 from headrace.serving.wire.openai import tools as openai_tools
 from headrace.serving.wire.openai.answer_stream import AnswerPlan
 from headrace.serving.wire.openai.messages import CalledFunction, Message, ToolCall, template_messages
-from headrace.serving.wire.openai.parameters import model_named
+from headrace.serving.wire.openai.parameters import check_range, model_named
+from headrace.serving.wire.reasoning import reasoning_budget
 
 
 class TextSource(msgspec.Struct):
@@ -166,7 +167,7 @@ class InputToolChoice(msgspec.Struct):
 
 
 class Thinking(msgspec.Struct):
-    """The value of `thinking`; `budget_tokens` has no effect, as a model cannot be told its budget."""
+    """The value of `thinking`; `budget_tokens` is the budget of the reasoning."""
 
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: int | None = None
@@ -239,6 +240,7 @@ class AnthropicMessages:
             prompt=prompt,
             sampling=_sampling(fields, context, plan),
             adapter=adapter,
+            max_reasoning_tokens=_budget(fields, context),
             separates_reasoning=known is not None,
         )
         options = MessageOptions(
@@ -291,6 +293,13 @@ def _check_prefill(last: Message, fields: PromptFields) -> None:
     else:
         return
     raise InvalidRequest(text, param="messages")
+
+
+def _budget(fields: PromptFields, context: RequestContext) -> int | None:
+    tokens = None if fields.thinking is None else fields.thinking.budget_tokens
+    check_range("thinking.budget_tokens", tokens, low=1)
+    effort = None if fields.output_config is None else fields.output_config.effort
+    return reasoning_budget(context.model, tokens=tokens, effort=effort) if _is_thinking(fields) else None
 
 
 def _is_thinking(fields: PromptFields) -> bool:

@@ -27,6 +27,7 @@ from headrace.serving.wire.openai.answer_stream import AnswerPlan
 from headrace.serving.wire.openai.messages import template_messages
 from headrace.serving.wire.openai.parameters import check_range, model_named, read_stop
 from headrace.serving.wire.openai.tools import NO_TOOLS, Tool, ToolPlan, plan_tools, template_tools
+from headrace.serving.wire.reasoning import reasoning_budget
 
 _DEFAULT_REPEAT_LAST_N = 64
 """Source: Ollama `docs/modelfile.md`; some clients send all defaults."""
@@ -351,6 +352,7 @@ def _parsed(
         prompt=prompt,
         sampling=replace(sampling, logprobs=reply.options.num_top_logprobs),
         adapter=adapter,
+        max_reasoning_tokens=reasoning_budget(context.model, tokens=None, effort=fields.think),
         separates_reasoning=known is not None,
     )
     return ParsedRequest(requests=(request,), stream=reply.options.is_stream, reply=reply, ignored=ignored)

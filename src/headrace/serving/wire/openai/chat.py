@@ -26,6 +26,17 @@ from headrace.serving.wire.openai.answer_stream import (
 )
 from headrace.serving.wire.openai.messages import Message, template_messages
 from headrace.serving.wire.openai.tools import Tool, ToolChoice, ToolPlan, plan_tools, template_tools
+from headrace.serving.wire.reasoning import reasoning_budget
+
+
+class Reasoning(msgspec.Struct):
+    """The field `reasoning` as OpenRouter defines it."""
+
+    effort: str | None = None
+    max_tokens: int | None = None
+    """The budget of the reasoning."""
+    exclude: bool | None = None
+    enabled: bool | None = None
 
 
 class ChatBody(parameters.CommonFields, kw_only=True):
@@ -40,6 +51,9 @@ class ChatBody(parameters.CommonFields, kw_only=True):
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, object] | None = None
     reasoning_effort: str | float | None = None
+    reasoning: Reasoning | None = None
+    thinking_token_budget: int | None = None
+    """vLLM's budget of the reasoning; -1: none."""
     include_reasoning: bool | None = None
     separate_reasoning: bool | None = None
     add_generation_prompt: bool | None = None
@@ -66,11 +80,13 @@ class OpenAIChat:
         envelope = openai.Envelope.of(fields, context, "chatcmpl", self.framing)
         plan = plan_tools(fields.tools, fields.tool_choice, parallel=fields.parallel_tool_calls is not False)
         sampling = _sampling(fields, context, plan)
+        reasoning = fields.reasoning or Reasoning()
+        shows_reasoning = fields.include_reasoning is not False and not reasoning.exclude
         is_separated = fields.separate_reasoning is not False and not fields.continue_final_message
         known = context.model.answer_format if is_separated else None  # a continued message is past its reasoning
         options = ChatOptions(
             envelope=envelope,
-            plan=AnswerPlan(tools=plan, format=known, includes_reasoning=fields.include_reasoning is not False),
+            plan=AnswerPlan(tools=plan, format=known, includes_reasoning=shows_reasoning),
             num_top_logprobs=sampling.logprobs,
             with_special=not sampling.skip_special_tokens,
         )
@@ -81,6 +97,7 @@ class OpenAIChat:
             truncate_prompt_tokens=fields.truncate_prompt_tokens,
             cache_salt=fields.cache_salt or "",
             adapter=adapter,
+            max_reasoning_tokens=_reasoning_budget(fields, reasoning, context),
             separates_reasoning=known is not None,
         )
         return ParsedRequest(requests=(request,), stream=envelope.stream, reply=ChatReply(options), ignored=ignored)
@@ -94,8 +111,12 @@ def chat_prompt(fields: ChatBody, plan: ToolPlan, answer_format: AnswerFormat | 
     if continues:
         _check_continuation(fields)
     shows_tools = bool(fields.tools) and plan.mode != "none"
-    effort = fields.reasoning_effort  # source of its variables: vLLM `build_chat_params`
+    reasoning = fields.reasoning or Reasoning()
+    effort = fields.reasoning_effort if fields.reasoning_effort is not None else reasoning.effort
+    # Source of these variables: vLLM `build_chat_params`.
     values = {} if effort is None else {"reasoning_effort": effort, "enable_thinking": effort != "none"}
+    if reasoning.enabled is not None:
+        values["enable_thinking"] = reasoning.enabled
     return ChatPrompt(
         messages=template_messages(fields.messages, answer_format),
         tools=template_tools(fields.tools or ()) if shows_tools else None,
@@ -103,6 +124,14 @@ def chat_prompt(fields: ChatBody, plan: ToolPlan, answer_format: AnswerFormat | 
         continues_final_message=continues,
         template_values={**values, **(fields.chat_template_kwargs or {})},
     )
+
+
+def _reasoning_budget(fields: ChatBody, reasoning: Reasoning, context: RequestContext) -> int | None:
+    parameters.check_range("thinking_token_budget", fields.thinking_token_budget, low=-1)
+    parameters.check_range("reasoning.max_tokens", reasoning.max_tokens, low=0)
+    tokens = reasoning.max_tokens if fields.thinking_token_budget is None else fields.thinking_token_budget
+    effort = fields.reasoning_effort if fields.reasoning_effort is not None else reasoning.effort
+    return reasoning_budget(context.model, tokens=tokens, effort=effort)
 
 
 def _check_continuation(fields: ChatBody) -> None:

@@ -36,6 +36,7 @@ from headrace.serving.wire.openai.responses_items import (
 )
 from headrace.serving.wire.openai.responses_reply import ResponseOptions, ResponseReply
 from headrace.serving.wire.openai.tools import ToolPlan, plan_tools
+from headrace.serving.wire.reasoning import reasoning_budget
 
 _LOGPROBS = "message.output_text.logprobs"
 
@@ -61,6 +62,8 @@ class Reasoning(msgspec.Struct):
     """The value of `reasoning`; `summary` has no effect, as the reasoning itself is returned."""
 
     effort: str | None = None
+    max_tokens: int | None = None
+    """The budget of the reasoning; OpenRouter's."""
     summary: str | None = None
     mode: str | None = None
 
@@ -123,6 +126,8 @@ class OpenAIResponses:
         plan = plan_tools(tools.functions, choice, parallel=is_parallel)
         sampling = _sampling(fields, context, plan)
         known = context.model.answer_format
+        reasoning = fields.reasoning or Reasoning()
+        parameters.check_range("reasoning.max_tokens", reasoning.max_tokens, low=0)
         options = ResponseOptions(
             request_id=context.request_id,
             created_s=context.created_s,
@@ -138,7 +143,7 @@ class OpenAIResponses:
         chat = ChatBody(
             messages=chat_messages(fields.instructions, fields.input, earlier),
             tools=list(tools.functions),
-            reasoning_effort=None if fields.reasoning is None else fields.reasoning.effort,
+            reasoning_effort=reasoning.effort,
             chat_template_kwargs=fields.chat_template_kwargs,
         )
         request = GenerationRequest(
@@ -148,6 +153,7 @@ class OpenAIResponses:
             truncate_prompt_tokens=fields.truncate_prompt_tokens,
             cache_salt=fields.cache_salt or "",
             adapter=adapter,
+            max_reasoning_tokens=reasoning_budget(context.model, tokens=reasoning.max_tokens, effort=reasoning.effort),
             separates_reasoning=known is not None,
         )
         reply = ResponseReply(options)
