@@ -21,10 +21,6 @@ _INSTEAD = (
     ),
     ("private hubs (`CreateHub`, `CreateHubContentReference`, …)", "rows of your own in [JumpStart](jumpstart.md)"),
     (
-        "multi-model containers, pipelines of containers",
-        "a model and an endpoint, or an [inference component](components.md), for each",
-    ),
-    (
         "algorithms (`CreateAlgorithm`), exports of model cards (`CreateModelCardExportJob`)",
         "`InferenceSpecification` of a [model package](endpoints.md#model-registry)",
     ),

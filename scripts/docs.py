@@ -105,6 +105,12 @@ def metrics_page() -> Iterator[str]:
     yield "\n## Metrics of the platform\n"
     yield "The gateway exports these, at `/metrics` of `headrace up`.\n"
     yield from metrics_table(gateway_families(GatewayMetrics()))
+    yield "\nAn instance of a [multi-model endpoint](multi-model.md) exports the sums of its models' metrics, and:\n"
+    yield from (
+        "| metric | kind | meaning |",
+        "|---|---|---|",
+        "| `headrace_loaded_models` | gauge | Models in memory. |",
+    )
     yield "\n## Metrics of a model's own code\n"
     yield "A server whose model [has its own code](handlers.md) exports these at `/metrics`, with the label `model`."
     yield "The metrics that the code itself reports follow under their own names.\n"

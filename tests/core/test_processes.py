@@ -11,7 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from headrace.core.processes import ProcessId, is_running, kill_session, process_id, reap, send_signal, spawn
+from headrace.core.processes import (
+    ProcessId,
+    is_running,
+    kill_session,
+    memory_bytes,
+    process_id,
+    processes_with_argument,
+    reap,
+    send_signal,
+    spawn,
+)
 from tests.waiting import WAIT_S
 
 
@@ -118,3 +128,15 @@ def test_a_program_that_cannot_be_started_raises(tmp_path) -> None:
         spawn(["/nowhere/program"], {}, tmp_path / "log")
     with pytest.raises(ValueError, match="null"):
         spawn([sys.executable, "a\0b"], {}, tmp_path / "log")
+
+
+def test_memory_counts_descendants_in_other_sessions(start) -> None:
+    process = start("setsid sleep 100 & sleep 100", PATH="/bin:/usr/bin")
+    wait_until(lambda: len(processes_with_argument("sleep")) >= 2)
+    one_page = os.sysconf("SC_PAGE_SIZE")
+    wait_until(lambda: memory_bytes(process) > 3 * one_page)
+    alone = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1]) * one_page
+    wait_until(lambda: memory_bytes(process) > alone)
+    kill_session(process)
+    wait_until(lambda: not is_running(process))
+    assert memory_bytes(process) == 0

@@ -115,7 +115,7 @@ def test_a_program_with_the_name_of_a_module_in_use_is_refused(tmp_path: Path) -
 def test_multi_model_endpoints_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SAGEMAKER_MULTI_MODEL", "true")
 
-    with pytest.raises(LoadFailed, match="multi-model endpoints are not served"):
+    with pytest.raises(LoadFailed, match="this server serves one model"):
         load_program(tmp_path, ECHO)
 
 

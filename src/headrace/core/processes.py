@@ -36,8 +36,10 @@ class ProcessId:
 @dataclass(frozen=True, slots=True)
 class _Stat:
     state: str
+    parent: int
     session: int
     start_ticks: int
+    resident_pages: int
 
 
 def process_id(pid: int) -> ProcessId | None:
@@ -172,6 +174,21 @@ def is_session_running(leader: ProcessId) -> bool:
     return any(member is not None and member.state not in _ENDED_STATES for member in stats)
 
 
+def memory_bytes(process: ProcessId) -> int:
+    """Return the resident memory of a process and all its descendants; 0 if it does not run."""
+    if not is_running(process):
+        return 0
+    stats = {
+        int(entry.name): stat for entry in _PROC.iterdir() if entry.name.isdigit() and (stat := _stat(int(entry.name)))
+    }
+    members, total_pages = {process.pid}, 0
+    for pid in sorted(stats, key=lambda pid: stats[pid].start_ticks):  # parents come before their children
+        if pid in members or stats[pid].parent in members:
+            members.add(pid)
+            total_pages += stats[pid].resident_pages
+    return total_pages * resource.getpagesize()
+
+
 def protect_memory() -> None:
     """
     Keep the memory and the environment of this process from other programs of its user: they hold prompts and keys.
@@ -238,7 +255,13 @@ def _stat(pid: int) -> _Stat | None:
     except OSError:
         return None
     fields = text.rpartition(")")[2].split()  # before it is the program's name in brackets, which may contain brackets
-    return _Stat(state=fields[0], session=int(fields[3]), start_ticks=int(fields[19]))
+    return _Stat(
+        state=fields[0],
+        parent=int(fields[1]),
+        session=int(fields[3]),
+        start_ticks=int(fields[19]),
+        resident_pages=int(fields[21]),
+    )
 
 
 def _boot_id() -> str:

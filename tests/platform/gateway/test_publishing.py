@@ -6,6 +6,7 @@ import pytest
 
 from headrace.platform.cloudwatch.metrics.metric import Metric, Point
 from headrace.platform.cloudwatch.series.memory import MemorySeries
+from headrace.platform.cluster.model_host.protocol import ModelTiming
 from headrace.platform.gateway.metrics import InvocationRecord
 from headrace.platform.gateway.publishing import NAMESPACE, Publisher, Sampler
 from headrace.platform.state.routes import AsyncOutput, ComponentRoute, Route
@@ -275,3 +276,18 @@ def test_requests_are_measured_for_the_configuration_of_their_worker_too() -> No
         if metric.dimensions[0][0] == "EndpointConfigName"
     }
     assert configs == {"old", "new"}
+
+
+def test_requests_for_a_model_count_hits_waits_and_loads() -> None:
+    hit, loaded = ModelTiming(wait=0), ModelTiming(wait=5000, download=1000, load=3900, unload=(70, 80))
+    found = published(record(), *(record(target_timing=timing) for timing in (hit, hit, loaded)))
+    hits = found["ModelCacheHit", "ep"]
+    assert (hits.count, hits.total) == (3, 2)
+    names = ("ModelLoadingWaitTime", "ModelDownloadingTime", "ModelLoadingTime", "ModelUnloadingTime")
+    assert [(found[name, "ep"].count, found[name, "ep"].total) for name in names] == [
+        (1, 5000),
+        (1, 1000),
+        (1, 3900),
+        (2, 150),
+    ]
+    assert found["ModelUnloadingTime", "ep"].unit == "Microseconds"

@@ -19,8 +19,8 @@ from .running import Running
 SDK_BUCKET = "sagemaker-us-east-1-000000000000"
 
 EXAMPLES = Path(__file__).parent.parent.parent.parent / "examples" / "sagemaker"
-RUN_ELSEWHERE = ("line_iterator", "components", "inferentia2", "llama3_autoscaling")
-"""A helper, and what `test_sdks_components` and `test_inferentia2` run."""
+RUN_ELSEWHERE = ("line_iterator", "components", "inferentia2", "llama3_autoscaling", "multi_model")
+"""A helper, and what `test_sdks_components`, `test_inferentia2` and `test_multi_model` run."""
 PATIENCE_S = 1100
 SESSION_HELPERS = Path(__file__).parent / "session_helpers.py"
 PIECES = {

@@ -175,7 +175,7 @@ def test_each_variable_of_a_server_that_changes_nothing_is_told_with_the_reason(
 
 
 def test_multi_model_endpoints_are_refused() -> None:
-    with pytest.raises(SettingsError, match="multi-model endpoints are not served"):
+    with pytest.raises(SettingsError, match="this server serves one model"):
         make_spec(found(env={"SAGEMAKER_MULTI_MODEL": "true"}))
 
 

@@ -58,6 +58,16 @@ class ContainerImage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelPrefix:
+    """The models of a multi-model endpoint, which its workers load on demand."""
+
+    prefix: str
+    """Address of the folder that has them, with a slash at the end."""
+    is_caching: bool = True
+    """False: a model is unloaded after its last request (ModelCacheSetting Disabled)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSpec:
     """The complete specification of one worker."""
 
@@ -94,6 +104,8 @@ class WorkerSpec:
     revision: int = 0
     grants: tuple[ObjectGrant, ...] = field(default=(), repr=False)
     """The objects in the object storage that it may read."""
+    models: ModelPrefix | None = None
+    """Set for a worker that loads models on demand, each into a worker of its own by the rest of this specification."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

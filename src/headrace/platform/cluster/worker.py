@@ -130,6 +130,11 @@ class _Worker:
 
             self._report(WorkerPhase.FETCHING)
             return run_group(self._assignment, self._files)
+        if self._spec.models is not None:
+            from headrace.platform.cluster.model_host.serve import serve_models
+
+            self._report(WorkerPhase.STARTING)
+            return serve_models(self._assignment, self._files, os.environ)
         if self._spec.image is not None:
             self._pull(self._spec.image)
         fetched = self._fetch_all(self._spec.artifacts) if self._spec.artifacts else Fetched()

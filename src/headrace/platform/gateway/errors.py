@@ -16,11 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.core.client_text import shortened
+from headrace.platform.cluster.launcher import NO_GRANTS, Grants
+from headrace.platform.cluster.model_host.protocol import Reason
 from headrace.platform.gateway.metrics import PRIMARY_CONTAINER
 from headrace.platform.gateway.routing import (
     ComponentNeeded,
     ContainerNeeded,
     NotRoutable,
+    TargetNeeded,
     UnknownContainer,
     UnknownVariant,
     UnservedMember,
@@ -67,6 +70,8 @@ class GatewayConfig:
     max_async_waiting: int = 10_000
     max_async_response_bytes: int = 256 * MIB
     """Largest input, and largest response, of an asynchronous invocation; the input is held in memory."""
+    grants: Grants = NO_GRANTS
+    """Lets the instances of multi-model endpoints read their models."""
     log_url: str = (
         "https://{region}.console.aws.amazon.com/cloudwatch/home?region={region}"
         "#logEventViewer:group=/aws/sagemaker/Endpoints/{endpoint}"
@@ -133,25 +138,28 @@ class ErrorTexts:
         match error:
             case UnservedMember():
                 what, header = _UNSERVED[str(error)]
-                return _invalid(f"Endpoint {endpoint} {what} and does not support {header} header.")
+                text = f"Endpoint {endpoint} {what} and does not support {header} header."
+            case TargetNeeded():
+                text = f"The request to multi-model endpoint {endpoint} is missing a target model header."
             case UnknownVariant():
-                return _invalid(f"Variant {shortened(str(error))} not found for Request")
+                text = f"Variant {shortened(str(error))} not found for Request"
             case UnknownContainer():
-                return _invalid(f"Target container hostname {shortened(str(error))} not found in endpoint {endpoint}.")
+                text = f"Target container hostname {shortened(str(error))} not found in endpoint {endpoint}."
             case ContainerNeeded():
-                return _invalid(
+                text = (
                     f"Endpoint {endpoint} is a multi-container endpoint with direct invocation and requires the target "
                     "container hostname header."
                 )
             case ComponentNeeded():
-                return _invalid(
+                text = (
                     "Inference Component Name header is required for endpoints to which you plan to deploy inference "
                     "components. Please include Inference Component Name header or consider using SageMaker models."
                 )
-        return UnknownTarget(
-            "ValidationError",
-            f"Inference Component {shortened(str(error))} of account {self._config.account} not found.",
-        )
+            case _:
+                name = shortened(str(error))
+                text = f"Inference Component {name} of account {self._config.account} not found."
+                return UnknownTarget("ValidationError", text)
+        return _invalid(text)
 
     def session_lost(self, session_id: str) -> AwsError:
         return _invalid(
@@ -236,9 +244,24 @@ class ErrorTexts:
         """The response broke off, or is too large to be held in memory."""
         return self._model_error(endpoint, status, None, container)
 
-    def refused(self, endpoint: str, status: int, body: bytes, container: str) -> AwsError:
-        """A container's 4xx or 5xx response, whose text is quoted."""
+    def model_not_found(self, location: str, why: str) -> AwsError:
+        """There is no such target model, or it cannot be read."""
+        bucket, _, key = location.removeprefix("s3://").partition("/")
+        what = f"bucket: {bucket}, key: {key}" if location.startswith("s3://") else location
+        return _invalid(
+            f"Failed to download model data({what}). Please ensure that there is an object located at the URL and that "
+            f"the role passed to CreateModel has permissions to download the model. {why}".rstrip()
+        )
+
+    def refused(
+        self, endpoint: str, status: int, body: bytes, container: str, reason: Reason | None = None
+    ) -> AwsError:
+        """A container's 4xx or 5xx response, whose text is quoted; `reason`: its target model is not loaded."""
         said = body.decode("utf-8", errors="replace")
+        if reason in ("not-ready", "unknown"):
+            return AwsError("ModelNotReadyException", "The target model is still being loaded. Wait and try again.")
+        if reason == "not-fetched":
+            return _invalid(_cut(f"Failed to download model data of the target model: {said}"))
         if status == 429:
             return AwsError("ModelNotReadyException", _cut(f"The model takes no more requests now: {said}"))
         return self._model_error(endpoint, status, said, container)

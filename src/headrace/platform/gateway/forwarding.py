@@ -26,6 +26,7 @@ from headrace.platform.gateway.replica_state import (
 )
 from headrace.platform.gateway.routing import Draw, NoReplica, RoutingDecision, RoutingQuery
 from headrace.platform.gateway.table import RouteTable
+from headrace.platform.gateway.target_models import TargetModels
 from headrace.platform.state.routes import ANY_CONTAINER, QuarantineListener, Route, VariantRoute, Wake, WakeTarget
 from headrace.serving.http.client import ClientRequest, HttpClient
 from headrace.serving.http.client_connection import ClientResponse, ConnectFailed, NoResponse, ResponseHeadBroken
@@ -34,6 +35,8 @@ from headrace.serving.wire.aws.errors import AwsError
 
 MAX_TRIES = 3
 """Connections that may break after a request was sent before the request fails."""
+_TARGET_WAIT_SHARE = 0.95
+"""Part of the timeout of an invocation after which a request for a model that is being loaded fails."""
 MAX_TRIES_TO_WAIT = 2
 """Replica crashes after which a request is not held again: the request itself may be the cause."""
 
@@ -101,6 +104,8 @@ class Forwarder:
         self._table = table
         self._upstream = upstream
         self._texts = texts
+        wait_s = config.invocation_timeout_s * _TARGET_WAIT_SHARE
+        self._targets = TargetModels(upstream=upstream, texts=texts, wait_s=wait_s, grants=config.grants)
         self._draw = draw
         self._hold_timeout_s = config.hold_timeout_s
         self.loads = Loads()
@@ -208,7 +213,7 @@ class Forwarder:
         """Send the request to one replica; None if it did not answer and another one may be tried."""
         replica, lease = decision.replica, self.loads.acquire(decision.replica.worker)
         try:
-            response = await self._upstream.send(replica.url, _for_replica(request, decision))
+            response = await self._send_to(decision, request, state.query.target_model)
         except NoResponse as failure:
             lease.release()
             get_logger().warning("worker.silent", endpoint=state.endpoint, worker=replica.worker, reason=str(failure))
@@ -225,6 +230,12 @@ class Forwarder:
         if self._quarantine:
             self._quarantine.lift(replica)
         return Forwarded(decision=decision, response=response, lease=lease)
+
+    async def _send_to(self, decision: RoutingDecision, request: ClientRequest, target: str | None) -> ClientResponse:
+        url, request = decision.replica.url, _for_replica(request, decision)
+        if target is None:
+            return await self._upstream.send(url, request)
+        return await self._targets.send(url, request, prefix=decision.variant.model_prefix, target=target)
 
     def _no_response(self, state: _ForwardState) -> AwsError:
         """Return the error after the last attempt: a ModelError if a replica may have begun to run the request."""

@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from headrace.core.metrics import SECONDS, SHORT_SECONDS, Distribution
 from headrace.core.tracing import ANTHROPIC_REQUEST_ID
 from headrace.platform.cluster.container_header import HEADER, read_answered
+from headrace.platform.cluster.model_host.protocol import ModelTiming
 from headrace.platform.state.routes import Route
 from headrace.serving.http.prometheus import merge_families, metrics_page
 
@@ -80,6 +81,8 @@ class InvocationRecord:
     num_bytes: int = 0
     is_gone: bool = False
     """The client disconnected before the end."""
+    target_timing: ModelTiming | None = None
+    """Set for a request to a target model: how long it waited for the model."""
 
     def id_headers(self) -> tuple[tuple[str, str], ...]:
         """Return the response headers with the request's id: of AWS's and Anthropic's SDKs, and the common one."""

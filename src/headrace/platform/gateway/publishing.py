@@ -15,12 +15,16 @@ from typing import NamedTuple
 
 from headrace.core.telemetry import get_logger
 from headrace.platform.cloudwatch.metrics.metric import Bucket, Dimensions, Metric, MetricSink, StatisticSink
+from headrace.platform.cluster.model_host.protocol import ModelTiming
 from headrace.platform.gateway.metrics import MODEL_ERRORS, InvocationLabels, InvocationRecord
 from headrace.platform.gateway.routing import replicas_of
 from headrace.platform.state.routes import Route, VariantRoute
 
 _LATENCIES = frozenset(
-    {"ModelLatency", "OverheadLatency", "FirstChunkLatency", "HoldTime", "ModelSetupTime", "ContainerLatency"}
+    (
+        *("ModelLatency", "OverheadLatency", "FirstChunkLatency", "HoldTime", "ModelSetupTime", "ContainerLatency"),
+        *("ModelLoadingWaitTime", "ModelDownloadingTime", "ModelLoadingTime", "ModelUnloadingTime"),
+    )
 )
 """Published in microseconds; the others have no unit."""
 
@@ -33,6 +37,24 @@ def _measured(record: InvocationRecord) -> Iterator[tuple[str, float]]:
     if record.model_s is not None and record.overhead_s is not None:
         yield "ModelLatency", record.model_s * 1e6
         yield "OverheadLatency", record.overhead_s * 1e6
+
+
+def _measured_models(timing: ModelTiming) -> Iterator[tuple[str, float]]:
+    """
+    Yield the metrics of a request to a multi-model endpoint.
+
+    Source: SageMaker developer guide, "CloudWatch Metrics for Multi-Model Endpoint Deployments".
+    """
+    yield "ModelCacheHit", float(not timing.wait)
+    for name, time_us in (
+        ("ModelLoadingWaitTime", timing.wait or None),
+        ("ModelDownloadingTime", timing.download),
+        ("ModelLoadingTime", timing.load),
+    ):
+        if time_us is not None:
+            yield name, float(time_us)
+    for time_us in timing.unload:
+        yield "ModelUnloadingTime", float(time_us)
 
 
 NAMESPACE = "AWS/SageMaker"
@@ -118,6 +140,8 @@ class Publisher:
         if record.first_s is not None:
             measured.append(("FirstChunkLatency", (record.first_s - record.started_s) * 1e6))
             measured.append(("MidStreamErrors", float(record.status == 200 and record.error is not None)))
+        if record.target_timing is not None:
+            measured += _measured_models(record.target_timing)
         if record.held_s:
             measured += (("HeldRequests", 1.0), ("HoldTime", record.held_s * 1e6))
         for name, value in measured:

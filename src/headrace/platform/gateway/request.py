@@ -13,6 +13,7 @@ from typing import Literal
 from botocore.model import StructureShape
 
 from headrace.core.tracing import TraceContext
+from headrace.platform.cluster.model_host.protocol import TARGET_HEADER
 from headrace.serving.wire.aws import scalars, services, validation
 from headrace.serving.wire.aws.members import MEMBERS
 
@@ -33,6 +34,9 @@ _FOR_PLATFORM = frozenset(
 
 _ENCODING, _ENCODING_HEADER = "ContentEncoding", "content-encoding"
 """A header that is no member of the API: without it, a worker would take a compressed body for a broken one."""
+
+_TARGET_MODEL = "TargetModel"
+"""A member of InvokeEndpoint alone; the header names the model of a stream, too, as language models stream."""
 
 RawHeaders = Iterable[tuple[bytes, bytes]]
 
@@ -66,7 +70,7 @@ class Invocation:
         return self.members.get("PrefixAwareId", "")
 
     def worker_headers(self) -> tuple[tuple[str, str], ...]:
-        names = {**_canonical_names(self.api), _ENCODING: _ENCODING_HEADER}
+        names = {_TARGET_MODEL: TARGET_HEADER, **_canonical_names(self.api), _ENCODING: _ENCODING_HEADER}
         headers = [("Accept", self.members.get("Accept", "*/*")), ("X-Amzn-SageMaker-Forwarded-Api", self.api)]
         if "ContentType" in self.members:
             headers.append(("Content-Type", self.members["ContentType"]))
@@ -101,8 +105,15 @@ def read(endpoint: str, api: Api, headers: RawHeaders, trace: TraceContext) -> I
             attempt = raw_value.decode("latin-1")
     operation = services.operation("sagemaker-runtime", api)
     shape = _input_shape(api)
-    values = {name: scalars.from_text(text, shape.members[name], name) for name, text in members.items()}
+    values = {
+        name: scalars.from_text(text, shape.members[name], name)
+        for name, text in members.items()
+        if name in shape.members
+    }
     validation.check(operation, {"EndpointName": endpoint, "Body": b"", **values})
+    if _TARGET_MODEL in members and _TARGET_MODEL not in shape.members:
+        only = {"EndpointName": endpoint, "Body": b"", _TARGET_MODEL: members[_TARGET_MODEL]}
+        validation.check(services.operation("sagemaker-runtime", "InvokeEndpoint"), only)
     return Invocation(api=api, endpoint=endpoint, members=members | encoding, trace=trace, attempt=attempt)
 
 
@@ -120,7 +131,8 @@ def _text(value: bytes) -> str:
 
 @cache
 def _members(api: Api) -> dict[str, str]:
-    return {name.lower(): member for member, name in _canonical_names(api).items()}
+    also = {} if api == "InvokeEndpointAsync" else {_TARGET_MODEL: TARGET_HEADER}
+    return {name.lower(): member for member, name in (also | _canonical_names(api)).items()}
 
 
 @cache

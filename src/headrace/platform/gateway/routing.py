@@ -10,7 +10,7 @@ a replica fails no request while another replica can answer.
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 from headrace.platform.state.routes import Fleet, PrefixRouting, Replica, Route, VariantRoute
@@ -40,6 +40,8 @@ class RoutingQuery:
     """Name of the container that answers, for replicas that have several."""
     unserved_member: str | None = None
     """A member of the request that addresses something that no endpoint has, such as `TargetModel`."""
+    target_model: str | None = None
+    """`TargetModel`: the model of a multi-model endpoint."""
     worker: str | None = None
     """The only worker that can answer, because it has the session."""
     affinity: bytes | None = None
@@ -84,6 +86,10 @@ class ContainerNeeded(NotRoutable):
     """Each request to the endpoint's containers names one of them, and this one names none."""
 
 
+class TargetNeeded(NotRoutable):
+    """The endpoint has many models, and the request names none."""
+
+
 class UnknownComponent(NotRoutable):
     """The request names an inference component that the endpoint does not have."""
 
@@ -105,7 +111,7 @@ def choose(route: Route, query: RoutingQuery, loads: Mapping[str, int], draw: Dr
 
     Raises `NotRoutable`, or `NoReplica` if no replica is usable.
     """
-    variants = candidates(route, query)
+    variants = _for_target(candidates(route, query), query.target_model)
     if query.worker is not None:
         return _with_session(variants, query.worker, query)
     open_to_all = [variant for variant in variants if is_open_to(variant, query)]
@@ -206,6 +212,16 @@ def candidates(route: Route, query: RoutingQuery) -> Sequence[VariantRoute]:
     raise UnknownContainer(query.container) if is_direct else UnservedMember("TargetContainerHostname")
 
 
+def _for_target(variants: Sequence[VariantRoute], target_model: str | None) -> Sequence[VariantRoute]:
+    """Return the variants with many models for a request that names one, else those with one model."""
+    found = [variant for variant in variants if bool(variant.model_prefix) is (target_model is not None)]
+    if not found and target_model is not None:
+        raise UnservedMember("TargetModel")
+    if not found and variants:
+        raise TargetNeeded
+    return found
+
+
 def _component(route: Route, name: str, target_variant: str | None) -> VariantRoute:
     for component in route.components:
         if component.name == name:
@@ -266,6 +282,9 @@ def _choose_replica(
 ) -> Replica:
     if len(replicas) == 1:
         return replicas[0]
+    if query.target_model is not None:  # a model is loaded on few replicas
+        query = replace(query, prefix=query.target_model.encode(), longer_prefix=None)
+        return _by_prefix(replicas, variant.prefix_routing, query, loads)
     if query.affinity is not None:
         return _by_affinity(replicas, query.affinity)[0]
     if variant.strategy == "PREFIX_AWARE":

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from functools import partial
 from time import perf_counter
 
+from headrace.platform.cluster.model_host.protocol import TIMING_HEADER, parse_timing, reason_of
 from headrace.platform.gateway import errors
 from headrace.platform.gateway.capture import DataCapture
 from headrace.platform.gateway.errors import ErrorTexts, GatewayConfig, NoCapacity
@@ -139,6 +140,7 @@ class InvocationService:
             component=component,
             container=invocation.members.get("TargetContainerHostname"),
             unserved_member=invocation.unserved_member,
+            target_model=invocation.members.get("TargetModel"),
             worker=worker,
             affinity=affinity,
             prefix=prefix_of(component or invocation.endpoint, invocation.prefix_id, body),
@@ -194,6 +196,8 @@ class InvocationService:
                 record.model_status = forwarded.response.status
                 if record.containers:
                     record.read_containers(forwarded.response.headers)
+                if query.target_model is not None:
+                    record.target_timing = parse_timing(forwarded.response.headers.get(TIMING_HEADER, ""))
                 if self.captures is not None:
                     captured = self.captures.begin(
                         self.forwarder.routes.get(endpoint), record, request, forwarded.response
@@ -231,7 +235,8 @@ class InvocationService:
         """Raise `AwsError` unless the worker answered 2xx."""
         if not 200 <= response.status < 300:
             body = await self.read(response, record, hold)
-            raise self.texts.refused(record.endpoint, response.status, body, record.container)
+            reason = reason_of(response.headers)
+            raise self.texts.refused(record.endpoint, response.status, body, record.container, reason)
 
     def response_headers(
         self, invocation: Invocation, record: InvocationRecord, headers: Mapping[str, str]

@@ -241,6 +241,7 @@ def _make_invocations(site: Site) -> Invocations:
         max_held=settings.max_held,
         stored_responses_bytes=settings.stored_responses_bytes,
         stored_responses_age_s=settings.stored_responses_age_s,
+        grants=NO_GRANTS if access is None else ObjectGrants(access),
     )
     gateway = Gateway(
         site.store,

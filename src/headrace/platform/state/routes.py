@@ -95,6 +95,8 @@ class VariantRoute:
     """`MaxConcurrency` of a serverless variant: requests in flight at which further ones are throttled."""
     adapter: AdapterRoute | None = None
     """Set for an adapter inference component: its replicas are copies of the base component."""
+    model_prefix: str = ""
+    """Address of the folder of the models that a request's `TargetModel` chooses from; empty: it has one model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +164,7 @@ def _with_default(spec: Json, status: Json) -> tuple[Json, Json]:
     return spec, status
 
 
-ROUTE: Final = Kind("route", Route, NoStatus, migrations=(_with_default,) * 4)
+ROUTE: Final = Kind("route", Route, NoStatus, migrations=(_with_default,) * 5)
 """A route has the name of its endpoint."""
 
 

@@ -135,7 +135,7 @@ def make_spec(found: Found) -> HandlerSpec:
     env = found.env
     if env.get("SAGEMAKER_MULTI_MODEL", "").strip().lower() == "true":
         raise SettingsError(
-            "SAGEMAKER_MULTI_MODEL is true, and multi-model endpoints are not served. Deploy each model by itself.",
+            "SAGEMAKER_MULTI_MODEL is true, and this server serves one model. Deploy it with Mode MultiModel instead.",
             name="SAGEMAKER_MULTI_MODEL",
         )
     profile = find_profile(found)

@@ -74,7 +74,12 @@ def test_a_model_is_described_as_it_was_created(still_platform: Platform) -> Non
         ({"Containers": [named("a"), CONTAINER], **DIRECT}, "expected Containers with a ContainerHostname each"),
         ({"PrimaryContainer": named("a"), **DIRECT}, "expected Containers with a ContainerHostname each"),
         ({"PrimaryContainer": {"ModelDataUrl": "s3://b/k.tar.gz"}}, "has no Image"),
-        ({"PrimaryContainer": {**CONTAINER, "Mode": "MultiModel"}}, "MultiModel is not supported"),
+        ({"PrimaryContainer": {**CONTAINER, "Mode": "MultiModel"}}, "expected the S3 prefix of the models"),
+        ({"PrimaryContainer": {"Image": IMAGE, "Mode": "MultiModel"}}, "no ModelDataUrl; expected the S3 prefix"),
+        (
+            {"PrimaryContainer": {**CONTAINER, "MultiModelConfig": {"ModelCacheSetting": "Disabled"}}},
+            "without Mode MultiModel",
+        ),
         ({"PrimaryContainer": {**CONTAINER, "InferenceSpecificationName": "s"}}, "without ModelPackageName"),
         ({"PrimaryContainer": CONTAINER, "Tags": [{"Key": "a", "Value": "1"}] * 2}, "Duplicate tag keys"),
     ],

@@ -17,11 +17,12 @@ _OUTPUT = "vllm:generation_tokens_total"
 _WAITING = "vllm:num_requests_waiting"
 _KV = "vllm:kv_cache_usage_perc"
 _CPU = "process_cpu_seconds_total"
+_LOADED = "headrace_loaded_models"
 _MEMORY = "process_resident_memory_bytes"
 
 _LINE = re.compile(r"(?P<name>[A-Za-z_:][A-Za-z0-9_:]*)(?:\{(?P<labels>.*)\})? (?P<value>\S+)(?: -?\d+)?", re.ASCII)
 _BOUND = re.compile(r'(?:^|,)le="([^"]*)"')
-_SINGLE = frozenset({_OUTPUT, _WAITING, _KV, _CPU, _MEMORY})
+_SINGLE = frozenset({_OUTPUT, _WAITING, _KV, _CPU, _MEMORY, _LOADED})
 _SUMS = {f"{name}_sum": name for name in (_TTFT, _ITL)}
 _BUCKETS = {f"{name}_bucket": name for name in (_TTFT, _ITL)}
 
@@ -93,6 +94,7 @@ def metrics_between(before: Page | None, now: Page, *, memory_bytes: int) -> lis
     """Return a worker's metrics, by two pages of the same process; `memory_bytes` of its host are 0 if unknown."""
     found = [
         *_gauge("QueueDepth", "Count", now, _WAITING, 1.0),
+        *_gauge("LoadedModelCount", "None", now, _LOADED, 1.0),
         *_gauge("KVCacheUtilization", "Percent", now, _KV, 100.0),
         *(_gauge("MemoryUtilization", "Percent", now, _MEMORY, 100.0 / memory_bytes) if memory_bytes else ()),
     ]

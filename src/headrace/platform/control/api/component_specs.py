@@ -16,7 +16,7 @@ from headrace.platform.control.model.component import (
     is_component,
     owner_of,
 )
-from headrace.platform.control.model.definitions import MODEL, container_names, image_profile
+from headrace.platform.control.model.definitions import MODEL, container_names, image_profile, refuse_many_models
 from headrace.platform.control.model.endpoint import EndpointRecord
 from headrace.platform.control.model.resources import read_requirements, resources_of_type, too_large_message
 from headrace.platform.control.model.workload import State, Workload, visible_state
@@ -150,6 +150,7 @@ def _model_of(context: CallContext, name: str, specification: Json, old: Compone
                 f"Model {model_name} has the containers {', '.join(names)}; expected one. Inference components are "
                 "copies of one container: create a model for each."
             )
+        refuse_many_models(model, where="inference components")
         return model
     given: Json = specification["Container"]
     container: Json = {"Image": given["Image"], "Environment": given.get("Environment") or {}}

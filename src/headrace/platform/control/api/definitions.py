@@ -9,12 +9,14 @@ from headrace.platform.control.api.packages import package_containers
 from headrace.platform.control.model.definitions import (
     ENDPOINT_CONFIG,
     MODEL,
+    MULTI_MODEL,
     DefinitionSpec,
     ModelSpec,
     container_names,
     containers_of,
     image_profile,
     is_direct,
+    refuse_many_models,
 )
 from headrace.platform.control.model.endpoint import model_name_of
 from headrace.platform.control.model.images import ImageProfile
@@ -138,19 +140,37 @@ def _check_several(context: CallContext, model: Json) -> None:
 
 
 def _check_container(context: CallContext, container: Json) -> None:
-    if container.get("Mode") == "MultiModel":
-        raise validation_error("Mode MultiModel is not supported by Headrace yet. Create an endpoint for each model.")
     check_environment(container)
     if not container.get("Image"):
         raise validation_error("The container has no Image. Name the image that serves the model.")
     if container.get("ModelDataUrl") and container.get("ModelDataSource"):
         raise validation_error("Both ModelDataUrl and ModelDataSource were given. Give one of them.")
     check_eula(context, container)
-    _profile(context, container)
+    _check_mode(container, runs_container=bool(_profile(context, container).container))
 
 
 def _profile(context: CallContext, container: Json) -> ImageProfile:
     return image_profile(container, own_images=context.own_images, is_strict=context.is_strict)
+
+
+def _check_mode(container: Json, *, runs_container: bool) -> None:
+    if container.get("Mode") != MULTI_MODEL:
+        if container.get("MultiModelConfig"):
+            raise validation_error("MultiModelConfig was given without Mode MultiModel. Give both, or neither.")
+        return
+    if not container.get("ModelDataUrl"):
+        raise validation_error(
+            "The container has Mode MultiModel and no ModelDataUrl; expected the S3 prefix of its models."
+        )
+    if container["ModelDataUrl"].endswith((".tar.gz", ".tgz")):
+        raise validation_error(
+            f"ModelDataUrl is {container['ModelDataUrl']}; expected the S3 prefix of the models for Mode MultiModel."
+        )
+    if runs_container:
+        raise validation_error(
+            "Mode MultiModel is not supported by Headrace for images that run as containers. Leave out --containers "
+            "for this image, or create an endpoint for each model."
+        )
 
 
 def check_eula(context: CallContext, container: Json) -> None:
@@ -197,13 +217,14 @@ def _check_config(context: CallContext, params: Json) -> None:
     if twice is not None:
         raise validation_error(f"Two production variants have the name {twice}. Variant names are unique.")
     for variant in params["ProductionVariants"]:
-        _check_variant(context, variant, has_role=bool(params.get("ExecutionRoleArn")))
+        has_role = bool(params.get("ExecutionRoleArn"))
+        _check_variant(context, variant, has_role=has_role, is_async=bool(asynchronous))
     hosts = [model_name_of(variant) is None for variant in params["ProductionVariants"]]
     if any(hosts) and not all(hosts):
         raise validation_error("Either all production variants name a model, or none does (inference components).")
 
 
-def _check_variant(context: CallContext, variant: Json, *, has_role: bool) -> None:
+def _check_variant(context: CallContext, variant: Json, *, has_role: bool, is_async: bool) -> None:
     name = variant["VariantName"]
     is_serverless = "ServerlessConfig" in variant
     if variant.get("InstanceType") and variant.get("InstancePools"):
@@ -219,11 +240,14 @@ def _check_variant(context: CallContext, variant: Json, *, has_role: bool) -> No
         raise validation_error(f"Variant {name} has no InitialInstanceCount.")
     model = model_name_of(variant)
     if model is not None:
-        if container_names(context.get(MODEL, model).spec.deployed()) and is_serverless:
+        deployed = context.get(MODEL, model).spec.deployed()
+        if container_names(deployed) and is_serverless:
             raise validation_error(
                 f"Model {model} of variant {name} has several containers, which a ServerlessConfig does not support. "
                 "Give an InstanceType."
             )
+        if is_serverless or is_async:
+            refuse_many_models(deployed, where="serverless variants" if is_serverless else "asynchronous inference")
     elif not has_role:
         raise validation_error(
             f"Variant {name} names no model. Name one, or give ExecutionRoleArn: the endpoint then hosts "

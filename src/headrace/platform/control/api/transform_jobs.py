@@ -4,7 +4,7 @@ from typing import Final
 
 from headrace.platform.control.api.context import CallContext, check_environment, without
 from headrace.platform.control.api.jobs import JobCalls
-from headrace.platform.control.model.definitions import MODEL, containers_of, is_direct
+from headrace.platform.control.model.definitions import MODEL, containers_of, is_direct, refuse_many_models
 from headrace.platform.control.model.endpoint import MAX_WORKERS
 from headrace.platform.control.model.transform_job import TRANSFORM_JOB, TransformJobSpec
 from headrace.platform.state.records import Json
@@ -27,6 +27,7 @@ TRANSFORM_JOBS: Final = JobCalls(
 
 def create_transform_job(context: CallContext, params: Json) -> Json:
     model = context.get(MODEL, params["ModelName"]).spec.deployed()
+    refuse_many_models(model, where="transform jobs")
     _check_data(params)
     _check_processing(params)
     _check_resources(params, model)

@@ -7,10 +7,14 @@ A model has one container, or several that its replicas run side by side; each n
 from collections.abc import Mapping
 from typing import Final
 
+from headrace.platform.cluster.launcher import ModelPrefix
 from headrace.platform.control.model.images import ImageProfile, OwnImage, profile
 from headrace.platform.state.records import Json, Kind, NoStatus, RecordPart
 from headrace.serving.artifacts.sources import ArtifactSource
+from headrace.serving.wire.aws.errors import validation_error
 
+MULTI_MODEL: Final = "MultiModel"
+"""The `Mode` of a container whose models are loaded on demand."""
 _ARCHIVES: Final = (".tar.gz", ".tgz")
 
 
@@ -86,10 +90,28 @@ def image_profile(container: Json, *, own_images: Mapping[str, OwnImage], is_str
     return profile(container.get("Image", ""), environment, own_images=own_images, is_strict=is_strict)
 
 
+def model_prefix(container: Json) -> ModelPrefix | None:
+    """Return where the models of a container in Mode MultiModel are; None for one model."""
+    if container.get("Mode") != MULTI_MODEL:
+        return None
+    setting = (container.get("MultiModelConfig") or {}).get("ModelCacheSetting", "Enabled")
+    url = container["ModelDataUrl"].removeprefix("file://")
+    return ModelPrefix(prefix=f"{url.rstrip('/')}/", is_caching=setting == "Enabled")
+
+
+def refuse_many_models(model: Json, *, where: str) -> None:
+    """Refuse a model whose container has Mode MultiModel where only one model is served. Raises `AwsError`."""
+    if container_of(model).get("Mode") == MULTI_MODEL:
+        raise validation_error(
+            f"Model {model.get('ModelName', '')} has Mode MultiModel, which is not supported for {where}. "
+            "Create a model for the files of one model."
+        )
+
+
 def artifacts_of(container: Json) -> tuple[ArtifactSource, ...]:
-    """Return the sources of the container's files."""
+    """Return the sources of the container's files, but not those of models that are loaded on demand."""
     sources = []
-    if url := container.get("ModelDataUrl"):
+    if (url := container.get("ModelDataUrl")) and container.get("Mode") != MULTI_MODEL:
         is_local = "://" not in url or url.startswith("file://")
         is_archive = url.endswith(_ARCHIVES) or not (url.endswith("/") or is_local)
         sources.append(ArtifactSource(uri=url, is_prefix=url.endswith("/"), is_archive=is_archive))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from headrace.platform.cluster.launcher import WorkerPhase
 from headrace.platform.control.model.component import is_component
+from headrace.platform.control.model.definitions import container_of, model_prefix
 from headrace.platform.control.model.worker import WorkerView
 from headrace.platform.control.model.workload import Deployable, Revision, State, Workload
 from headrace.platform.control.planning.config import PassContext
@@ -194,6 +195,7 @@ def _weight(workload: Workload | None, revision: Revision, *, is_normalised: boo
 
 
 def _route(workload: Workload, weight: float, fleets: tuple[Fleet, ...]) -> VariantRoute:
+    models = None if workload.model is None else model_prefix(container_of(workload.model))
     return VariantRoute(
         name=workload.variant,
         weight=weight,
@@ -202,6 +204,7 @@ def _route(workload: Workload, weight: float, fleets: tuple[Fleet, ...]) -> Vari
         prefix_routing=workload.prefix_routing,
         instance_type=workload.instance_type,
         max_concurrency=None if workload.serverless is None else workload.serverless.max_concurrency,
+        model_prefix="" if models is None else models.prefix,
     )
 
 

@@ -8,7 +8,7 @@ from headrace.platform.cluster.instance_types import HostShare, find_instance_ty
 from headrace.platform.cluster.launcher import NO_GRANTS, ContainerImage, Grants, Limits, ResourceRequest, WorkerSpec
 from headrace.platform.control.jumpstart.catalogue import Catalogue
 from headrace.platform.control.jumpstart.located import located
-from headrace.platform.control.model.definitions import artifacts_of, containers_of, image_profile
+from headrace.platform.control.model.definitions import artifacts_of, containers_of, image_profile, model_prefix
 from headrace.platform.control.model.images import ImageProfile, OwnImage, num_split_gpus, split_degree
 from headrace.platform.control.model.workload import Workload
 from headrace.platform.state.records import Json
@@ -109,6 +109,7 @@ def _build_container(name: str, container: Json, defaults: WorkerDefaults) -> _B
         command=image.command,
         runs_code=not image.dialect or _PROGRAM in image.environment,
         image=ContainerImage(uri=image.container) if image.container else None,
+        models=model_prefix(container),
     )
     return _BuiltContainer(spec=spec, image=image, notices=(*hints, *image.notices))
 

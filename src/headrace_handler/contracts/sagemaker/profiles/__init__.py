@@ -33,7 +33,8 @@ def create(load: Load, module: ModuleType | None) -> Profile:
         raise LoadFailed(500, f"The profile is {name}; expected one of {', '.join(_PROFILES)}.")
     if os.environ.get("SAGEMAKER_MULTI_MODEL", "false").lower() == "true":
         raise LoadFailed(
-            500, "SAGEMAKER_MULTI_MODEL is true, and multi-model endpoints are not served. Deploy each model by itself."
+            500,
+            "SAGEMAKER_MULTI_MODEL is true, and this server serves one model. Deploy it with Mode MultiModel instead.",
         )
     if name == "xgboost" and module is None:
         return XGBoostAlgorithm(load, module)

@@ -1,0 +1,43 @@
+"""A model host on a machine without processes: workers are ready at once, and a table says what they take."""
+
+from dataclasses import dataclass, field
+
+from headrace.platform.cluster.launcher import Handle, WorkerSpec
+from headrace.platform.cluster.model_host.host import HostedModel, ModelHost
+from headrace.platform.cluster.model_host.processes import ModelProcesses
+from headrace.testing.fake_launcher import FakeLauncher, FakeMachine, ManualClock
+
+LIMIT_BYTES = 300 << 20
+MODEL_BYTES = 100 << 20
+
+
+@dataclass
+class HostScene:
+    """A host, its machine, and the memory of its models."""
+
+    machine: FakeMachine = field(default_factory=FakeMachine)
+    clock: ManualClock = field(default_factory=ManualClock)
+    memory_bytes: dict[str, int] = field(default_factory=dict)
+    ended: list[str] = field(default_factory=list)
+
+    def host(self, *, is_caching: bool = True, load_timeout_s: float = 100.0) -> ModelHost:
+        processes = ModelProcesses(
+            launcher=FakeLauncher(self.machine),
+            measure=self.measured,
+            load_timeout_s=load_timeout_s,
+            on_ended=self.ended.append,
+            clock=self.clock,
+        )
+        return ModelHost(processes, limit_bytes=LIMIT_BYTES, is_caching=is_caching)
+
+    def measured(self, handle: Handle) -> int:
+        worker = next(worker for worker in self.machine.workers.values() if worker.handle == handle)
+        return self.memory_bytes.get(worker.spec.environment["NAME"], MODEL_BYTES)
+
+    def running(self) -> list[str]:
+        return [worker.spec.environment["NAME"] for worker in self.machine.living()]
+
+
+def model(name: str) -> HostedModel:
+    spec = WorkerSpec(name="", environment={"NAME": name})
+    return HostedModel(name=name, url=f"s3://b/models/{name}", spec=spec, num_bytes=1)
