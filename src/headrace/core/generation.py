@@ -88,8 +88,7 @@ class SamplingParams:
     """No end-of-sequence token before this many tokens."""
     temperature: float = 0.0
     """0 is greedy."""
-    top_k: int = 0
-    """0 is off."""
+    top_k: int = 0  # 0 is off
     top_p: float = 1.0
     min_p: float = 0.0
     typical_p: float = 1.0
@@ -100,6 +99,10 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     """Over the answer (OpenAI)."""
     logit_bias: Mapping[int, float] = field(default_factory=dict)
+    allowed_token_ids: tuple[int, ...] = ()
+    """The only tokens of the answer; empty: all."""
+    bad_words: tuple[str, ...] = ()
+    """Texts that the answer does not have where their tokens begin it or follow a space."""
     seed: int | None = None
     """None: a random seed is drawn and reported in `Finish.seed`."""
     stop: tuple[str, ...] = ()
@@ -220,10 +223,7 @@ class GenerationRequest:
     max_reasoning_tokens: int | None = None
     """The budget of the reasoning if it is separated: after so many tokens it is ended. None: no budget."""
     separates_reasoning: bool = False
-    """
-    The caller separates the reasoning of a chat by `ModelInfo.answer_format`: its separators stay in the text, and the
-    grammar applies after the reasoning.
-    """
+    """The caller separates the reasoning of a chat: its separators stay in the text, the grammar applies after it."""
 
 
 @dataclass(frozen=True, slots=True)

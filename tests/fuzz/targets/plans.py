@@ -9,7 +9,7 @@ from headrace.platform.autoscaling.planning.targets import TargetKey
 from headrace.platform.cloudwatch.math.queries import Query, evaluate
 from headrace.platform.cloudwatch.math.syntax import BadExpression
 from headrace.platform.cloudwatch.validation import parse_alarm
-from headrace.platform.control.api.log_lines import read_token
+from headrace.platform.cluster.log_streams import read_token
 from headrace.serving.wire.aws import calls
 from headrace.serving.wire.aws.errors import AwsError
 from headrace.serving.wire.aws.http import HttpRequest

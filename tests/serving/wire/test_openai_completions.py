@@ -112,6 +112,8 @@ def test_every_parameter_arrives():
         presence_penalty=0.1,
         frequency_penalty=0.2,
         logit_bias={"5": -100, "7": 3.5},
+        allowed_token_ids=[5, 6],
+        bad_words=["cat"],
         seed=-1,
         logprobs=2,
         top_k=-1,
@@ -125,6 +127,7 @@ def test_every_parameter_arrives():
         guided_regex="a+",
     )
     assert (params.max_new_tokens, params.temperature, params.top_p, params.n, params.best_of) == (9, 0.5, 0.9, 2, 3)
+    assert (params.allowed_token_ids, params.bad_words) == ((5, 6), ("cat",))
     assert (params.stop, params.logit_bias, params.logprobs) == (("x",), {5: -100.0, 7: 3.5}, 2)
     assert (params.presence_penalty, params.frequency_penalty, params.seed) == (0.1, 0.2, 2**64 - 1)
     assert (params.top_k, params.min_p, params.repetition_penalty, params.min_new_tokens) == (0, 0.05, 1.1, 1)
@@ -248,6 +251,8 @@ def test_the_openai_client_s_types_fit():
             "at most 4096 token ids, but got 4097",
         ),
         ({"logit_bias": {"99999999": 1}}, "logit_bias", "got '99999999'"),
+        ({"allowed_token_ids": []}, "allowed_token_ids", "expected 1 to 49152 token ids, but got 0"),
+        ({"allowed_token_ids": [49152]}, "allowed_token_ids", "Expected a value <= 49151"),
         ({"logit_bias": {"5": 101}}, "logit_bias.5", "Expected a value <= 100"),
         ({"stop": [""]}, "stop", "must not be empty"),
         ({"repetition_penalty": 0}, "repetition_penalty", "Expected a value > 0"),

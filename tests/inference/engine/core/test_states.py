@@ -13,7 +13,7 @@ from headrace.inference.engine.core.sequence import Sequence
 from headrace.inference.engine.core.states import StatePool
 from headrace.inference.engine.core.step_input import StepBuilder
 from headrace.inference.engine.core.step_time import StepTimeModel
-from headrace.inference.engine.structured_output.state import GrammarMasks
+from headrace.inference.engine.structured_output.constraint import GrammarMasks
 from headrace.inference.runner.step import RunnerLimits
 from headrace.testing.fake_runner import FAKE_SPEC
 from tests.inference.engine.books import check_scheduler

@@ -10,7 +10,7 @@ from headrace.core.generation import SamplingParams
 from headrace.inference.engine.core.scheduler import StepPlan
 from headrace.inference.engine.core.sequence import Sequence, SequencePhase
 from headrace.inference.engine.core.step_input import StepBuilder, make_extras
-from headrace.inference.engine.structured_output.state import GrammarMasks
+from headrace.inference.engine.structured_output.constraint import GrammarMasks
 from headrace.testing.fake_runner import FAKE_LIMITS
 
 LIMITS = replace(FAKE_LIMITS, block_tokens=4)

@@ -28,6 +28,9 @@ def check_params(params: SamplingParams, *, speculates: bool) -> None:
             f"`temperature` is {params.temperature}; expected at most {_MAX_TEMPERATURE:g}, the limit of vLLM.",
             param="temperature",
         )
+    if params.bad_words:
+        text = "`bad_words` is set; expected it unset, because vLLM runs here without a tokenizer. Use logit_bias."
+        raise InvalidRequest(text, param="bad_words")
     for name in ("min_p", "logit_bias") if speculates else ():
         if getattr(params, name):
             raise InvalidRequest(
@@ -55,6 +58,7 @@ def sampling_arguments(choice: Choice) -> dict[str, Any]:
         "presence_penalty": params.presence_penalty,
         "frequency_penalty": params.frequency_penalty,
         "logit_bias": dict(params.logit_bias) or None,
+        "allowed_token_ids": list(params.allowed_token_ids) or None,
         # Without a seed from the client the draws of all requests share a generator, which is faster.
         "seed": None if params.seed is None else sequence.seed & _SEED_MASK,
         "logprobs": params.logprobs,

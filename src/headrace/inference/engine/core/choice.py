@@ -8,7 +8,7 @@ from headrace.inference.engine.core.pooling import pool_result
 from headrace.inference.engine.core.repetition import RepetitionDetector
 from headrace.inference.engine.core.sequence import Sequence
 from headrace.inference.engine.core.step_input import RowExtras
-from headrace.inference.engine.structured_output.state import Constraint
+from headrace.inference.engine.structured_output.constraint import Constraint
 from headrace.inference.engine.text.answer import AnswerText
 from headrace.inference.engine.text.detokenizer import TokenTable
 from headrace.inference.engine.text.stop import StopMatch

@@ -17,7 +17,7 @@ from headrace.inference.engine.core.sequence import SequencePhase
 from headrace.inference.engine.core.step_input import LogitRows, StepBuilder
 from headrace.inference.engine.core.step_time import StepTimeModel
 from headrace.inference.engine.spec_decode.drafting import RowCostModel
-from headrace.inference.engine.structured_output.state import GrammarMasks
+from headrace.inference.engine.structured_output.constraint import GrammarMasks
 from headrace.inference.engine.text.detokenizer import TokenTable
 from headrace.inference.runner.step import Runner, StepOutput
 

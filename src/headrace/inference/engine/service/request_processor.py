@@ -14,7 +14,7 @@ import numpy as np
 from headrace.core.answer_format.call_forms import CALL_MARKERS
 from headrace.core.answer_format.parser import make_parser
 from headrace.core.errors import InvalidRequest
-from headrace.core.generation import ChatPrompt, GenerationRequest, ModelInfo, PoolingMethod
+from headrace.core.generation import ChatPrompt, GenerationRequest, ModelInfo, PoolingMethod, SamplingParams
 from headrace.inference.engine.config import EngineLimits
 from headrace.inference.engine.core.blocks import root_hash
 from headrace.inference.engine.core.choice import Choice, prompt_token
@@ -26,7 +26,8 @@ from headrace.inference.engine.service.adapters import LoadedAdapter
 from headrace.inference.engine.service.prompt_tokens import InputTokens, PromptEncoder, TextParts
 from headrace.inference.engine.service.validation import check_lengths, check_pooling, check_sampling, check_token_ids
 from headrace.inference.engine.structured_output.compiler import GrammarCompiler
-from headrace.inference.engine.structured_output.state import Constraint, DelayedGrammar, GrammarState, ReasoningBudget
+from headrace.inference.engine.structured_output.constraint import Constraint, ReasoningBudget, TokenRules
+from headrace.inference.engine.structured_output.state import DelayedGrammar, GrammarState
 from headrace.inference.engine.text.answer import AnswerText
 from headrace.inference.engine.text.detokenizer import TokenTable
 from headrace.inference.models.tokenizer import Tokenizer
@@ -55,6 +56,7 @@ class RequestProcessor:
         self._limits = limits
         self._info = info
         self._vocab_size = vocab_size
+        self._num_mask_words = -(-vocab_size // 32)
         self._delays_grammars = delays_grammars
         self.prompts = PromptEncoder(
             parts, limits, vocab_size=vocab_size, pooling=info.pooling, finds_turns=info.has_states
@@ -98,7 +100,8 @@ class RequestProcessor:
             max_total_tokens = check_lengths(len(prompt.ids), request.sampling, self._limits)
         if isinstance(prompt.ids, tuple):  # after the length check: there may be millions
             check_token_ids(prompt.ids, vocab_size=self._vocab_size)
-        constraint = self._with_budget(request, prompt.opening, await self._constraint(request, prompt.opening))
+        grammar = await self._constraint(request, prompt.opening)
+        constraint = self._with_budget(request, prompt.opening, self._with_token_rules(request.sampling, grammar))
         return list(self._choices(request, owner, prompt, max_total_tokens, constraint, adapter, now_s))
 
     async def _constraint(self, request: GenerationRequest, end_of_prompt: str) -> GrammarState | DelayedGrammar | None:
@@ -119,8 +122,26 @@ class RequestProcessor:
             arguments={name: await self.grammars.compile(inner) for name, inner in arguments},
         )
 
+    def _with_token_rules(
+        self, params: SamplingParams, grammar: GrammarState | DelayedGrammar | None
+    ) -> GrammarState | DelayedGrammar | TokenRules | None:
+        """Return the constraint with the tokens that the request allows and forbids; vLLM applies its own."""
+        if not (params.allowed_token_ids or params.bad_words) or not self._delays_grammars:
+            return grammar
+        allowed = None
+        if params.allowed_token_ids:
+            allowed = np.zeros(self._num_mask_words, np.uint32)
+            for token_id in params.allowed_token_ids:
+                allowed[token_id // 32] |= np.uint32(1 << token_id % 32)
+        texts = (f"{space}{word.lstrip()}" for word in params.bad_words for space in ("", " "))
+        bad = dict.fromkeys(tuple(self._parts.tokenizer.encode_inside(text)) for text in texts)
+        return TokenRules(allowed=allowed, bad=tuple(bad), num_words=self._num_mask_words, grammar=grammar)
+
     def _with_budget(
-        self, request: GenerationRequest, end_of_prompt: str, grammar: GrammarState | DelayedGrammar | None
+        self,
+        request: GenerationRequest,
+        end_of_prompt: str,
+        grammar: GrammarState | DelayedGrammar | TokenRules | None,
     ) -> Constraint | None:
         """Return the constraint of an answer with the budget of its reasoning, if the request has one."""
         if request.max_reasoning_tokens is None or self._format is None or not request.separates_reasoning:
@@ -137,7 +158,7 @@ class RequestProcessor:
             parser=make_parser(self._format, end_of_prompt),
             text_of=self._table.text,
             endings=tuple(tuple(self._parts.tokenizer.encode_inside(text)) for text in endings),
-            num_words=-(-self._vocab_size // 32),
+            num_words=self._num_mask_words,
             grammar=grammar,
         )
 

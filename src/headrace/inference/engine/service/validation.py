@@ -13,6 +13,7 @@ from headrace.inference.engine.config import EngineLimits
 _MIN_SEED, _MAX_SEED = -(2**63), 2**64 - 1
 _MAX_FACTOR = 1e30
 """A logit times or divided by this is still a number in single precision."""
+_MAX_BAD_CHARACTERS = 4096
 _MAX_PATTERN_SIZE = 2048
 """Each token is compared with this many tokens before it, which takes 4 µs."""
 _MAX_PATTERN_COUNT = 1_000_000
@@ -23,6 +24,7 @@ def check_sampling(params: SamplingParams, limits: EngineLimits, *, vocab_size: 
     _check_numbers(params)
     _check_choices(params, limits.request)
     _check_stops(params, limits.request, vocab_size)
+    _check_tokens(params, vocab_size)
     _check_repetition(params.repetition_detection)
     for name in ("logprobs", "prompt_logprobs"):
         count = getattr(params, name)
@@ -132,6 +134,15 @@ def _check_stops(params: SamplingParams, limits: RequestLimits, vocab_size: int)
     _require(all(params.stop), "stop", "", "strings that are not empty")
     for token_id in params.stop_token_ids:
         _require(0 <= token_id < vocab_size, "stop_token_ids", token_id, f"a token id below {vocab_size}")
+
+
+def _check_tokens(params: SamplingParams, vocab_size: int) -> None:
+    for token_id in params.allowed_token_ids:
+        _require(0 <= token_id < vocab_size, "allowed_token_ids", token_id, f"a token id below {vocab_size}")
+    num_characters = sum(map(len, params.bad_words))
+    expected = f"at most {_MAX_BAD_CHARACTERS} characters in all"
+    _require(num_characters <= _MAX_BAD_CHARACTERS, "bad_words", num_characters, expected)
+    _require(all(word.strip() for word in params.bad_words), "bad_words", "", "strings that are not empty")
 
 
 def _check_repetition(rule: RepetitionDetection | None) -> None:

@@ -60,6 +60,8 @@ class CommonFields(ConstraintFields, kw_only=True):
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
     seed: int | None = None
     user: str | None = None
     top_k: int | None = None
@@ -132,6 +134,8 @@ def sampling_params(fields: CommonFields, context: RequestContext, *, max_new_to
         presence_penalty=fields.presence_penalty or 0.0,
         frequency_penalty=fields.frequency_penalty or 0.0,
         logit_bias=logit_bias,
+        allowed_token_ids=_allowed_token_ids(fields, context),
+        bad_words=tuple(fields.bad_words or ()),
         seed=None if fields.seed is None else fields.seed & LARGEST_SEED,
         stop=stop,
         stop_token_ids=tuple(fields.stop_token_ids or ()),
@@ -187,6 +191,18 @@ def _logit_bias(fields: CommonFields, context: RequestContext) -> dict[int, floa
             raise invalid("logit_bias", f"{expected}, but got '{key[:40]}'")
         biases[int(key)] = bias
     return biases
+
+
+def _allowed_token_ids(fields: CommonFields, context: RequestContext) -> tuple[int, ...]:
+    ids = fields.allowed_token_ids
+    if ids is None:
+        return ()
+    if not 0 < len(ids) <= context.model.vocab_size:
+        expected = f"expected 1 to {context.model.vocab_size} token ids, but got {len(ids)}"
+        raise invalid("allowed_token_ids", expected)
+    for token_id in ids:
+        check_range("allowed_token_ids", token_id, low=0, high=context.model.vocab_size - 1)
+    return tuple(ids)
 
 
 def read_stop(stop: str | list[str] | None, context: RequestContext, *, param: str = "stop") -> tuple[str, ...]:
