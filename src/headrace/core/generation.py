@@ -135,7 +135,7 @@ class RequestLimits:
     max_top_n_tokens: int
     """Alternatives per token: `top_n_tokens`, `logprobs`, `top_logprobs` and `prompt_logprobs`."""
     reasoning_end_message: str = ""
-    """What an answer gets to read when its reasoning is at its budget, in front of the separator."""
+    """The text that an answer gets to read when its reasoning is at its budget, in front of the separator."""
     grammar_timeout_s: float = 10.0
     """Longest compilation of a JSON schema or another grammar."""
 

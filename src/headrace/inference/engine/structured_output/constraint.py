@@ -1,5 +1,5 @@
 """
-What limits the tokens of an answer: its grammar, tokens that a request names, and the budget of its reasoning.
+Limits of the tokens of an answer: its grammar, tokens that a request names, and the budget of its reasoning.
 
 All have the interface of `GrammarState`, and one may contain another. Used by the engine thread alone.
 """
@@ -95,7 +95,7 @@ class ReasoningBudget:
     """
     num_words: int
     grammar: GrammarState | DelayedGrammar | TokenRules | None
-    """What limits the answer; a grammar delays itself where it applies after the reasoning."""
+    """The limits of the answer; a grammar delays itself where it applies after the reasoning."""
     _forced: tuple[int, ...] = field(default=(), init=False)
     """The rest of an ending."""
 
@@ -153,7 +153,7 @@ class ReasoningBudget:
 
 
 Constraint = GrammarState | DelayedGrammar | TokenRules | ReasoningBudget
-"""What limits the next token of a sequence: a grammar, its own tokens, and around them the budget of its reasoning."""
+"""The limits of the next token of a sequence: a grammar, its own tokens, and around them the budget of its reasoning."""
 
 
 class GrammarMasks:
