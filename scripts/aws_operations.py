@@ -24,7 +24,7 @@ _INSTEAD = (
         "algorithms (`CreateAlgorithm`), exports of model cards (`CreateModelCardExportJob`)",
         "`InferenceSpecification` of a [model package](endpoints.md#model-registry)",
     ),
-    ("shadow variants, explainers", "a second endpoint; production variants share traffic by weight"),
+    ("explainers (`ExplainerConfig`)", "a model whose answers have the explanation"),
     (
         "predictive scaling (`GetPredictiveScalingForecast`, `PredictiveScaling` policies)",
         "[target tracking, steps or schedules](autoscaling.md)",

@@ -88,7 +88,10 @@ def test_a_member_that_would_change_the_result_is_refused(still_platform: Platfo
     make_model(client)
     layouts = [{"AcceleratorPartitionTypes": ["mig-3g.40gb"]}]
     for name, members in (
-        ("ShadowProductionVariants", {"ShadowProductionVariants": [{**VARIANT, "VariantName": "s"}]}),
+        (
+            "ExplainerConfig",
+            {"ExplainerConfig": {"ClarifyExplainerConfig": {"ShapConfig": {"ShapBaselineConfig": {}}}}},
+        ),
         (
             "ProductionVariants[0].AcceleratorPartitionLayouts",
             {"ProductionVariants": [{**VARIANT, "AcceleratorPartitionLayouts": layouts}]},

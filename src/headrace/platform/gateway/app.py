@@ -33,6 +33,7 @@ from headrace.platform.gateway.openai_models import (
 from headrace.platform.gateway.request import Api
 from headrace.platform.gateway.routing import Draw, all_replicas
 from headrace.platform.gateway.service import InvocationService, fail_stream, invoke, stream
+from headrace.platform.gateway.shadows import Shadows
 from headrace.platform.gateway.spans import end_span, log_invocation
 from headrace.platform.gateway.stored_responses import StoredResponses
 from headrace.platform.gateway.table import RouteTable
@@ -112,6 +113,9 @@ class Gateway:
             budget=self.budget,
             captures=None if objects is None else DataCapture(objects, self.metrics, draw=draw),
             responses=responses,
+        )
+        self._service.shadows = Shadows(
+            invoke=self._service.invoke, texts=texts, metrics=self.metrics, draw=draw, count=self._count_copy
         )
         self._capturing: asyncio.Task[None] | None = None
         self.metrics.num_held = lambda: self._service.forwarder.wait_queue.num_held
@@ -197,6 +201,8 @@ class Gateway:
             self._async.on_accepted_for_others = listener
 
     async def close(self) -> None:
+        if self._service.shadows is not None:
+            await self._service.shadows.close()
         if self._capturing is not None:
             self._capturing.cancel()
             await asyncio.wait([self._capturing])
@@ -338,6 +344,14 @@ class Gateway:
     def _forget_gone(self, routes: Mapping[str, Route]) -> None:
         self.metrics.retain({labels for route in routes.values() for labels in labels_of(route)})
         self._facts.retain({replica.worker for replica in all_replicas(routes.values())})
+
+    def _count_copy(self, record: InvocationRecord) -> None:
+        """Count and log a copy for a shadow variant; in the console's charts it is no request."""
+        self.metrics.count(record)
+        log_invocation(record)
+        route = self._table.routes.get(record.endpoint)
+        if route is not None and self._publish is not None:
+            self._publish(record, route)
 
     def _count(self, record: InvocationRecord) -> None:
         """Count a request in the metrics that people, scaling policies and the console look at."""

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from headrace.core.telemetry import get_logger
-from headrace.platform.gateway.metrics import GatewayMetrics, InvocationRecord
+from headrace.platform.gateway.metrics import CaptureEvent, GatewayMetrics, InvocationRecord
 from headrace.platform.gateway.objects import ObjectFailed, S3Objects, retry_unavailable
 from headrace.platform.state.routes import Capture, Route
 from headrace.serving.http.client import ClientRequest
@@ -79,7 +79,7 @@ class DataCapture:
         capture = None if route is None else route.capture
         if capture is None or not record.generates or not 200 <= response.status < 300:
             return None
-        if 100 * self._draw() >= capture.percentage:
+        if 100 * self.event_of(record).point >= capture.percentage:
             return None
         invocation = CapturedInvocation(
             capture=capture,
@@ -99,6 +99,12 @@ class DataCapture:
 
             response.copy_to(take)
         return invocation
+
+    def event_of(self, record: InvocationRecord) -> CaptureEvent:
+        """Return the event of a request; the first call draws it."""
+        if record.event is None:
+            record.event = CaptureEvent(str(uuid.uuid4()), self._draw())
+        return record.event
 
     def end(self, invocation: CapturedInvocation) -> None:
         """Queue a captured request, unless its response is incomplete."""
@@ -185,7 +191,7 @@ def line_of(invocation: CapturedInvocation) -> bytes:
         captured["endpointInput"] = _side("INPUT", headers, invocation.request.body, capture)
     if capture.takes_output:
         captured["endpointOutput"] = _side("OUTPUT", invocation.response.headers, b"".join(invocation.output), capture)
-    metadata: dict[str, object] = {"eventId": str(uuid.uuid4())}
+    metadata: dict[str, object] = {"eventId": record.event.id if record.event is not None else str(uuid.uuid4())}
     if _ATTRIBUTES in headers:
         metadata["customAttributes"] = [headers[_ATTRIBUTES]]
     if record.inference_id:

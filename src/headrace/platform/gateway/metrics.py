@@ -26,6 +26,15 @@ MODEL_ERRORS = frozenset({"ModelError", "engine_failed"})
 OVERHEAD_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0)
 
 
+@dataclass(frozen=True, slots=True)
+class CaptureEvent:
+    """The event of a request and of its copies, which their captured lines share."""
+
+    id: str
+    point: float
+    """A random number, 0 <= x < 1: all of them are captured if it is below the percentage, or none."""
+
+
 @dataclass(slots=True, kw_only=True)
 class InvocationRecord:
     """The measurements of one request, logged and counted at its end. Times are seconds of a monotonic clock."""
@@ -83,6 +92,19 @@ class InvocationRecord:
     """The client disconnected before the end."""
     target_timing: ModelTiming | None = None
     """Set for a request to a target model: how long it waited for the model."""
+    event: CaptureEvent | None = None
+    """None: it has not been decided yet whether the request is captured."""
+
+    def of_copy(self, started_s: float) -> "InvocationRecord":
+        """Return the record of a copy of the request for a shadow variant."""
+        return InvocationRecord(
+            request_id=self.request_id,
+            api=self.api,
+            endpoint=self.endpoint,
+            inference_id=self.inference_id,
+            started_s=started_s,
+            event=self.event,
+        )
 
     def id_headers(self) -> tuple[tuple[str, str], ...]:
         """Return the response headers with the request's id: of AWS's and Anthropic's SDKs, and the common one."""
@@ -142,6 +164,8 @@ class VariantMetrics:
     """Streams that ended with an error after their first byte."""
     clients_gone: int = 0
     retries: int = 0
+    copies_dropped: int = 0
+    """Copies of requests that were not sent to a shadow variant."""
     model_s: Distribution = field(default_factory=lambda: Distribution(SECONDS))
     overhead_s: Distribution = field(default_factory=lambda: Distribution(OVERHEAD_SECONDS))
     first_part_s: Distribution = field(default_factory=lambda: Distribution(SHORT_SECONDS))
@@ -172,7 +196,7 @@ class InvocationLabels(NamedTuple):
 
 
 def labels_of(route: Route) -> Iterator[InvocationLabels]:
-    for variant in route.variants:
+    for variant in route.all_variants:
         yield InvocationLabels(route.endpoint, variant.name, "")
     for component in route.components:
         yield InvocationLabels(route.endpoint, component.route.name, component.name)
@@ -204,13 +228,15 @@ class GatewayMetrics:
         if record.held_s:
             self.held_s.observe(record.held_s)
         if record.variant:
-            key = InvocationLabels(record.endpoint, record.variant, record.component)
-            metrics = self._counters.get(key)
-            if metrics is None:
-                metrics = self._counters[key] = VariantMetrics()
-            metrics.count(record)
+            self.counter(InvocationLabels(record.endpoint, record.variant, record.component)).count(record)
         elif record.error is not None:
             self.refused[record.error] = self.refused.get(record.error, 0) + 1
+
+    def counter(self, labels: InvocationLabels) -> VariantMetrics:
+        metrics = self._counters.get(labels)
+        if metrics is None:
+            metrics = self._counters[labels] = VariantMetrics()
+        return metrics
 
     def counters(self) -> Iterator[tuple[InvocationLabels, VariantMetrics]]:
         """Yield the counters of each variant and inference component, sorted."""
@@ -230,6 +256,7 @@ _COUNTERS = (
     ("model_errors", "Requests that failed in the worker (ModelError)."),
     ("streams_broken", "Streams that ended with an error after their first byte."),
     ("clients_gone", "Requests whose client disconnected."),
+    ("copies_dropped", "Copies of requests that were not sent to a shadow variant: it has no replica, or is too slow."),
     ("retries", "Requests that were sent to another replica because the first did not answer."),
 )
 _HISTOGRAMS = (

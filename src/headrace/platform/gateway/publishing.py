@@ -115,7 +115,7 @@ class Publisher:
             buckets = self._configs.setdefault((record.endpoint, record.variant, record.config), {})
             for name, value in _measured(record):
                 buckets.setdefault(name, Bucket()).add(value, 1.0)
-        variant = next((variant for variant in route.variants if variant.name == record.variant), None)
+        variant = next((variant for variant in route.all_variants if variant.name == record.variant), None)
         if record.containers:
             self._publish_containers(record, now_s=now_s)
         if record.component:
@@ -274,7 +274,8 @@ class Sampler:
         loads, held = self.loads(), self.held()
         for route in self.routes().values():
             for sampled in _served(route, with_hosts=self.publisher.counts_hosts):
-                num_held = held.get(route.endpoint, 0) if len(route.variants) == 1 and not route.components else 0
+                is_alone = [variant.name for variant in route.variants] == [sampled.labels.variant]
+                num_held = held.get(route.endpoint, 0) if is_alone and not route.components else 0
                 if not sampled.workers and not num_held and not sampled.is_host:
                     continue
                 measured = self._windows.setdefault(sampled.labels, _Window())
@@ -291,7 +292,7 @@ def _served(route: Route, *, with_hosts: bool) -> Iterator[_Sampled]:
     Adapters are left out: the requests in flight are known by worker, and their workers are those of their base.
     """
     components = [component for component in route.components if component.route.adapter is None]
-    for variant in route.variants:
+    for variant in route.all_variants:
         labels, is_host = InvocationLabels(route.endpoint, variant.name, ""), bool(variant.instances)
         if not is_host:
             yield _Sampled(labels, _workers_of(variant), num_replicas(variant))

@@ -50,6 +50,8 @@ class RoutingQuery:
     """Requests with the same prefix go to the same replica under the strategy PREFIX_AWARE."""
     longer_prefix: Callable[[int], bytes] | None = None
     """Returns the prefix for a variant's `PrefixLength`; None: `prefix`, whatever the length."""
+    is_copy: bool = False
+    """The request is a copy for the shadow variant `target_variant`."""
     wakes: bool = True
     """False for a request that asks for no work, such as the list of models: it wakes nothing and never waits."""
     excluded: AbstractSet[str] = frozenset()
@@ -163,7 +165,7 @@ def all_replicas(routes: Iterable[Route]) -> set[Replica]:
     return {
         replica
         for route in routes
-        for variant in (*route.variants, *(component.route for component in route.components))
+        for variant in (*route.all_variants, *(component.route for component in route.components))
         for fleet in variant.fleets
         for replica in fleet.replicas
     }
@@ -194,9 +196,9 @@ def candidates(route: Route, query: RoutingQuery) -> Sequence[VariantRoute]:
         return (_component(route, query.component, query.target_variant),)
     if is_for_components(route):
         raise ComponentNeeded
-    found = route.variants
+    found = route.shadows if query.is_copy else route.variants
     if query.target_variant is not None:
-        found = tuple(variant for variant in route.variants if variant.name == query.target_variant)
+        found = tuple(variant for variant in found if variant.name == query.target_variant)
         if not found:
             raise UnknownVariant(query.target_variant)
     able = [

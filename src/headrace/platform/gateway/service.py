@@ -18,6 +18,7 @@ from headrace.platform.gateway.forwarding import Forwarder
 from headrace.platform.gateway.metrics import GatewayMetrics, InvocationRecord
 from headrace.platform.gateway.request import Invocation
 from headrace.platform.gateway.routing import RoutingDecision, RoutingQuery, prefix_of
+from headrace.platform.gateway.shadows import Shadows
 from headrace.platform.gateway.stored_responses import StoredResponses
 from headrace.serving.http.body import BodyBudget, ClientGone
 from headrace.serving.http.client import ClientRequest
@@ -125,6 +126,8 @@ class InvocationService:
     budget: BodyBudget
     captures: DataCapture | None = None
     """None: there is no object storage to capture to."""
+    shadows: Shadows | None = None
+    """Sends copies of requests to shadow variants; None: nothing is copied."""
     responses: StoredResponses | None = None
     """None: responses of the Responses API are not stored."""
 
@@ -177,6 +180,7 @@ class InvocationService:
             record.num_tries += 1
             if record.asked_s is None:
                 record.asked_s = perf_counter()
+                self._copy(endpoint, query, request, record, timeout_s=timeout_s)
 
         async with asyncio.timeout(timeout_s) as timeout:
             try:
@@ -207,6 +211,17 @@ class InvocationService:
                 if self.captures is not None and captured is not None:
                     self.captures.end(captured)
                 forwarded.close()
+
+    def _copy(
+        self, endpoint: str, query: RoutingQuery, request: ClientRequest, record: InvocationRecord, *, timeout_s: float
+    ) -> None:
+        """Copy a request to the shadow variants, if its endpoint has any."""
+        route = self.forwarder.routes.get(endpoint)
+        if self.shadows is None or route is None or not route.shadows or query.is_copy or not record.generates:
+            return
+        if self.captures is not None and route.capture is not None:
+            self.captures.event_of(record)  # so that a copy is captured with its request
+        self.shadows.copy(route, query, request, record, timeout_s=timeout_s)
 
     @contextmanager
     def _while_held(

@@ -24,6 +24,7 @@ from headrace.platform.cloudwatch.metrics.worker_page import WorkerReading
 from headrace.platform.cloudwatch.series.file import FileSeries
 from headrace.platform.cluster.launcher import Launcher
 from headrace.platform.cluster.platform_logs import PlatformLogs
+from headrace.platform.control.loops.experiments import Experiments
 from headrace.platform.control.loops.reconciler import Reconciler
 from headrace.platform.control.loops.scraper import CapacityRecorder, Scraper
 from headrace.platform.control.model.jobs import AI_BENCHMARK_JOB, OPTIMIZATION_JOB, RECOMMENDATIONS_JOB
@@ -273,6 +274,7 @@ class Leading:
             "in-flight sampler": self.sampler.run(),
             "asynchronous invocations": self.gateway.run_async(),
             "jobs": Jobs(store=store, runners=self._job_runners(), folder=self.transforms).run(),
+            "inference experiments": Experiments(store=store, aws_scope=self.aws_scope).run(),
         }
         self.on_change(True)
         tasks = [asyncio.create_task(loop, name=name) for name, loop in loops.items()]

@@ -51,7 +51,7 @@ def targets(routes: Mapping[str, Route]) -> dict[str, Target]:
     """Return the serving workers by name; an adapter's are those of its base component."""
     found: dict[str, Target] = {}
     for route in routes.values():
-        served = [(variant, variant.name, "") for variant in route.variants]
+        served = [(variant, variant.name, "") for variant in route.all_variants]
         served += [
             (copies.route, copies.variant, copies.name) for copies in route.components if not copies.route.adapter
         ]

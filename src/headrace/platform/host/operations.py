@@ -18,6 +18,7 @@ from headrace.platform.control.api import (
     components,
     definitions,
     endpoints,
+    experiments,
     hub,
     identity,
     log_groups,
@@ -33,6 +34,7 @@ from headrace.platform.control.model.cards import MODEL_CARD
 from headrace.platform.control.model.component import INFERENCE_COMPONENT
 from headrace.platform.control.model.definitions import ENDPOINT_CONFIG, MODEL
 from headrace.platform.control.model.endpoint import ENDPOINT, JOB_ENDPOINT
+from headrace.platform.control.model.experiment import INFERENCE_EXPERIMENT
 from headrace.platform.control.model.jobs import (
     AI_BENCHMARK_JOB,
     AI_WORKLOAD_CONFIG,
@@ -57,6 +59,7 @@ KINDS: Final[Mapping[str, AnyKind]] = {
         ENDPOINT,
         ENDPOINT_CONFIG,
         INFERENCE_COMPONENT,
+        INFERENCE_EXPERIMENT,
         JOB_ENDPOINT,
         log_groups.LOG_GROUPS.kind,
         LOG_QUERY,
@@ -137,6 +140,13 @@ OPERATIONS: Mapping[tuple[str, str], Handler] = {
     ("sagemaker", "ListInferenceRecommendationsJobs"): recommendation_jobs.list_recommendations_jobs,
     ("sagemaker", "ListInferenceRecommendationsJobSteps"): recommendation_jobs.list_steps,
     ("sagemaker", "StopInferenceRecommendationsJob"): recommendation_jobs.RECOMMENDATIONS_JOBS.stop,
+    ("sagemaker", "CreateInferenceExperiment"): experiments.create_experiment,
+    ("sagemaker", "DescribeInferenceExperiment"): experiments.describe_experiment,
+    ("sagemaker", "ListInferenceExperiments"): experiments.list_experiments,
+    ("sagemaker", "UpdateInferenceExperiment"): experiments.update_experiment,
+    ("sagemaker", "StartInferenceExperiment"): experiments.start_experiment,
+    ("sagemaker", "StopInferenceExperiment"): experiments.stop_experiment,
+    ("sagemaker", "DeleteInferenceExperiment"): experiments.delete_experiment,
     ("sagemaker", "CreateInferenceComponent"): components.create_inference_component,
     ("sagemaker", "DescribeInferenceComponent"): components.describe_inference_component,
     ("sagemaker", "ListInferenceComponents"): components.list_inference_components,

@@ -27,7 +27,13 @@ from headrace.platform.control.model.component import (
     owner_of,
 )
 from headrace.platform.control.model.definitions import ENDPOINT_CONFIG
-from headrace.platform.control.model.endpoint import ENDPOINT, EndpointRecord, model_name_of, variant_counts
+from headrace.platform.control.model.endpoint import (
+    ENDPOINT,
+    EndpointRecord,
+    model_name_of,
+    variant_configs,
+    variant_counts,
+)
 from headrace.platform.control.model.names import unreadable_message
 from headrace.platform.control.model.resources import Resources, resources_of_type
 from headrace.platform.control.model.worker import WORKER, CopySpec, WorkerRecord, WorkerView, view_worker
@@ -164,7 +170,7 @@ def read_uses(store: Store) -> Json:
                 users.append(user)
 
     for config in store.each(ENDPOINT_CONFIG):
-        for variant in config.spec.members["ProductionVariants"] if isinstance(config, Record) else ():
+        for variant in variant_configs(config.spec.members) if isinstance(config, Record) else ():
             note(model_name_of(variant), "configs", config.name)
     for endpoint in store.each(ENDPOINT):
         revisions = (

@@ -152,6 +152,12 @@ class Route:
     components: tuple[ComponentRoute, ...] = ()
     async_output: AsyncOutput | None = None
     capture: Capture | None = None
+    shadows: tuple[VariantRoute, ...] = ()
+    """Shadow variants; the `weight` of one is the share of the requests that are copied to it, 0 to 1."""
+
+    @property
+    def all_variants(self) -> tuple[VariantRoute, ...]:
+        return (*self.variants, *self.shadows)
 
     @property
     def is_internal(self) -> bool:
@@ -164,7 +170,7 @@ def _with_default(spec: Json, status: Json) -> tuple[Json, Json]:
     return spec, status
 
 
-ROUTE: Final = Kind("route", Route, NoStatus, migrations=(_with_default,) * 5)
+ROUTE: Final = Kind("route", Route, NoStatus, migrations=(_with_default,) * 6)
 """A route has the name of its endpoint."""
 
 

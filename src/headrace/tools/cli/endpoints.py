@@ -109,19 +109,21 @@ def _endpoint_rows(endpoint: Mapping[str, Any], components: Sequence[Mapping[str
         ("created", f"{endpoint['CreationTime']:%Y-%m-%d %H:%M:%S %Z}"),
         ("arn", endpoint["EndpointArn"]),
     ]
-    for variant in endpoint.get("ProductionVariants", ()):
-        rows += variant_rows(variant, is_in_service=endpoint["EndpointStatus"] == "InService")
+    is_in_service = endpoint["EndpointStatus"] == "InService"
+    for label, group in (("variant", "ProductionVariants"), ("shadow", "ShadowProductionVariants")):
+        for variant in endpoint.get(group, ()):
+            rows += variant_rows(variant, label, is_in_service=is_in_service)
     for component in components:
         title, *facts = _component_rows(component)
         rows += [title, *((f"  {label}", value) for label, value in facts if label in _FACTS_OF_HOSTED)]
     return rows
 
 
-def variant_rows(variant: Mapping[str, Any], *, is_in_service: bool) -> list[tuple[str, str]]:
+def variant_rows(variant: Mapping[str, Any], label: str = "variant", *, is_in_service: bool) -> list[tuple[str, str]]:
     """Return the rows of a variant; each line about its workers is a row without a label."""
     counts = f"{variant.get('CurrentInstanceCount', 0)} of {variant.get('DesiredInstanceCount', 0)}"
     rows = [
-        ("variant", variant["VariantName"]),
+        (label, variant["VariantName"]),
         (f"  {_unit(variant)}", counts),
         ("  weight", f"{variant.get('CurrentWeight', 1.0):g}"),
     ]

@@ -108,7 +108,7 @@ def remove_config(platform: Platform, config_name: str) -> None:
     if config is None or not is_ours(platform, config["EndpointConfigArn"]):
         return
     client.delete_endpoint_config(EndpointConfigName=config_name)
-    variants = config["ProductionVariants"]
+    variants = [*config["ProductionVariants"], *config.get("ShadowProductionVariants", ())]
     remove_models(platform, [variant["ModelName"] for variant in variants if "ModelName" in variant])
 
 

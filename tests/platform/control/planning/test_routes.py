@@ -12,10 +12,16 @@ from hypothesis import strategies as st
 from headrace.platform.cluster.launcher import WorkerPhase
 from headrace.platform.control.model.endpoint import EndpointRevision
 from headrace.platform.control.model.worker import WorkerView
-from headrace.platform.control.model.workload import Progress, Revision, Stage, State
+from headrace.platform.control.model.workload import Progress, Stage, State
 from headrace.platform.control.planning.config import ReconcilerConfig
 from headrace.platform.control.planning.deployment import Deployment
-from headrace.platform.control.planning.plan import effective_shares, plan_deployable, plan_removal, plan_variants
+from headrace.platform.control.planning.plan import (
+    effective_shares,
+    plan_deployable,
+    plan_removal,
+    plan_shadows,
+    plan_variants,
+)
 from headrace.platform.control.planning.worker_actions import Forget, RemoveRecord, Stop
 from headrace.platform.state.routes import VariantRoute
 from tests.platform.control.planning.world import World, config, pass_context, served
@@ -33,10 +39,13 @@ RECORD: Any = SimpleNamespace(spec=None)
 """The record of an endpoint: its routes depend on its deployment only."""
 
 
-def revision(number: int, weights: Mapping[str, float], instance_type: str = "t") -> Revision:
+def revision(number: int, weights: Mapping[str, float], instance_type: str = "t") -> EndpointRevision:
+    """Return a revision with these variants; `s` is a shadow variant."""
     found = config(f"c{number}", **dict.fromkeys(weights, 1))
     for variant in found["ProductionVariants"]:
         variant |= {"InitialVariantWeight": weights[variant["VariantName"]], "InstanceType": instance_type}
+    found["ShadowProductionVariants"] = [each for each in found["ProductionVariants"] if each["VariantName"] == "s"]
+    found["ProductionVariants"] = [each for each in found["ProductionVariants"] if each["VariantName"] != "s"]
     return EndpointRevision(number=number, config=found, models={"m": {}}, deployment=CANARY)
 
 
@@ -49,13 +58,16 @@ def routes(
     old: Mapping[str, float], new: Mapping[str, float], stage: Stage, step: int, serving: str
 ) -> dict[str, VariantRoute]:
     """Return the routes of an update with these weights; `serving` names the workers that are ready."""
+    workers = [worker(name) for name in serving.split()]
+    found = plan_variants(RECORD, updating(old, new, stage, step), workers)
+    return {route.name: route for route in found}
+
+
+def updating(old: Mapping[str, float], new: Mapping[str, float], stage: Stage, step: int) -> Deployment:
     progress = Progress(
         observed_generation=2, state=State.UPDATING, since_s=0.0, stable=1, target=2, stage=stage, step=step
     )
-    revisions = {1: revision(1, old, "old"), 2: revision(2, new, "new")}
-    workers = [worker(name) for name in serving.split()]
-    found = plan_variants(RECORD, Deployment(progress=progress, revisions=revisions), workers)
-    return {route.name: route for route in found}
+    return Deployment(progress=progress, revisions={1: revision(1, old, "old"), 2: revision(2, new, "new")})
 
 
 START, FIRST, LAST = (Stage.PROVISIONING, 0), (Stage.BAKING, 0), (Stage.TERMINATING, 1)
@@ -152,6 +164,53 @@ def test_shares_add_up_to_one_among_the_fleets_that_serve(intended: dict[int, fl
         assert shares[number] == pytest.approx(intended[number] / total if total > 1e-9 else shares[number])
     if total == 0:
         assert {shares[number] for number in counted} == {1 / len(counted)}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "stage", "expected"),
+    [
+        # Variant `s` gets a share of the requests by its weight relative to the production variant's.
+        ({"a": 4, "s": 1}, {"a": 1, "s": 1}, START, {"s": (0.25, {1: 1, 2: 0})}),
+        ({"a": 4, "s": 1}, {"a": 1, "s": 1}, FIRST, {"s": (0.325, {1: 0.225 / 0.325, 2: 0.1 / 0.325})}),
+        ({"a": 4, "s": 1}, {"a": 1, "s": 3}, LAST, {"s": (1, {1: 0, 2: 1})}),
+        ({"a": 1}, {"a": 1, "s": 1}, START, {}),
+        ({"a": 1}, {"a": 1, "s": 1}, FIRST, {"s": (0.1, {2: 1})}),
+        ({"a": 1, "s": 1}, {"a": 1}, FIRST, {"s": (0.9, {1: 1})}),
+        ({"a": 1, "s": 1}, {"a": 1}, LAST, {}),
+        ({"a": 0, "s": 1}, {"a": 0, "s": 1}, START, {"s": (0, {1: 1, 2: 0})}),
+    ],
+)
+def test_the_shares_of_shadows_move_with_the_traffic(
+    old: dict[str, float], new: dict[str, float], stage: tuple[Stage, int], expected: dict[str, Any]
+) -> None:
+    deployment = updating(old, new, *stage)
+    workers = [worker(name) for name in ("a1", "a2", "s1", "s2")]
+    assert [route.name for route in plan_variants(RECORD, deployment, workers)] == ["a"]
+    found = {
+        route.name: (route.weight, {fleet.generation: fleet.share for fleet in route.fleets})
+        for route in plan_shadows(deployment, workers)
+    }
+    assert found == {
+        name: (pytest.approx(weight), pytest.approx(shares)) for name, (weight, shares) in expected.items()
+    }
+
+
+def test_a_promoted_shadow_serves_once_its_new_workers_do() -> None:
+    """Variant `s` is the shadow variant of the old revision, and the production variant of the new one."""
+    workers = [worker(name) for name in ("a1", "s1", "s2")]
+
+    def found(stage: Stage, step: int) -> list[dict[str, list[int]]]:
+        old, new = revision(1, {"a": 1, "s": 1}), revision(2, {"p": 1})
+        new.config["ProductionVariants"][0]["VariantName"] = "s"
+        new = EndpointRevision(number=2, config=new.config, models={"m": {}}, deployment=CANARY)
+        deployment = updating({"a": 1}, {"a": 1}, stage, step)
+        deployment = Deployment(progress=deployment.progress, revisions={1: old, 2: new})
+        both = plan_variants(RECORD, deployment, workers), plan_shadows(deployment, workers)
+        return [{route.name: [fleet.generation for fleet in route.fleets] for route in routes} for routes in both]
+
+    assert found(*START) == [{"a": [1]}, {"s": [1]}]
+    assert found(*FIRST) == [{"a": [1], "s": [2]}, {"s": [1]}]
+    assert found(*LAST) == [{"s": [2]}, {}]
 
 
 def test_without_fleets_there_are_no_shares() -> None:

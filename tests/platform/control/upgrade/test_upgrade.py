@@ -69,6 +69,7 @@ def test_every_record_can_be_read(store: Store) -> None:
         "model-package",
         "model-package-group",
         "transform-job",
+        "inference-experiment",
         "job-endpoint",
         "optimization-job",
         "inference-recommendations-job",

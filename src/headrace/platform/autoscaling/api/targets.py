@@ -27,7 +27,7 @@ from headrace.platform.autoscaling.records.policies import remove_target
 from headrace.platform.control.api.context import CallContext, without
 from headrace.platform.control.api.endpoints import update_endpoint
 from headrace.platform.control.model.definitions import ENDPOINT_CONFIG
-from headrace.platform.control.model.endpoint import ENDPOINT
+from headrace.platform.control.model.endpoint import ENDPOINT, variant_configs
 from headrace.platform.control.model.workload import serving_revision, settled_revision
 from headrace.platform.state.records import Json, Record, Unreadable
 from headrace.platform.state.selection import Selection
@@ -197,10 +197,10 @@ def update_scaled_endpoint(context: CallContext, params: Json) -> Json:
 
 def _refuse_changes(context: CallContext, endpoint: str, old: Json, new: Json) -> None:
     """Refuse to remove a variant that is scaled; in strict mode, also to change its instance type, as AWS does."""
-    types = {variant["VariantName"]: variant.get("InstanceType") for variant in new["ProductionVariants"]}
+    types = {variant["VariantName"]: variant.get("InstanceType") for variant in variant_configs(new)}
     changed = [
         variant["VariantName"]
-        for variant in old["ProductionVariants"]
+        for variant in variant_configs(old)
         if variant["VariantName"] not in types
         or (context.is_strict and types[variant["VariantName"]] != variant.get("InstanceType"))
     ]

@@ -13,6 +13,7 @@ from headrace.platform.control.model.cards import MODEL_CARD
 from headrace.platform.control.model.component import INFERENCE_COMPONENT
 from headrace.platform.control.model.definitions import ENDPOINT_CONFIG, MODEL
 from headrace.platform.control.model.endpoint import ENDPOINT
+from headrace.platform.control.model.experiment import INFERENCE_EXPERIMENT
 from headrace.platform.control.model.images import OwnImage
 from headrace.platform.control.model.jobs import (
     AI_BENCHMARK_JOB,
@@ -120,6 +121,7 @@ MAX_RECORDS: Final[Mapping[AnyKind, int]] = {
     RECOMMENDATIONS_JOB: 10_000,
     AI_BENCHMARK_JOB: 10_000,
     AI_WORKLOAD_CONFIG: 10_000,
+    INFERENCE_EXPERIMENT: 1_000,
 }
 MAX_ENVIRONMENT_BYTES: Final = 32 * 1024
 """All names and values of a container's environment. Source: SageMaker API reference, ContainerDefinition."""

@@ -1,6 +1,6 @@
 """Models and endpoint configurations: operations to create, describe, list and delete them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -18,7 +18,7 @@ from headrace.platform.control.model.definitions import (
     is_direct,
     refuse_many_models,
 )
-from headrace.platform.control.model.endpoint import model_name_of
+from headrace.platform.control.model.endpoint import PRODUCTION, SHADOWS, model_name_of, variant_configs
 from headrace.platform.control.model.images import ImageProfile
 from headrace.platform.state.records import Json, Kind, NoStatus
 from headrace.platform.state.selection import Selection
@@ -192,15 +192,16 @@ def create_endpoint_config(context: CallContext, params: Json) -> Json:
     _check_config(context, params)
     context.refuse_existing(ENDPOINT_CONFIG, name)
     config = without(params, "Tags")
-    # AWS's defaults for missing members.
-    config["ProductionVariants"] = [
-        {
-            "InitialVariantWeight": 1.0,
-            **({} if "ServerlessConfig" in variant else {"InitialInstanceCount": 1}),
-            **variant,
-        }
-        for variant in params["ProductionVariants"]
-    ]
+    for group in {PRODUCTION, SHADOWS} & config.keys():
+        # AWS's defaults for missing members.
+        config[group] = [
+            {
+                "InitialVariantWeight": 1.0,
+                **({} if "ServerlessConfig" in variant else {"InitialInstanceCount": 1}),
+                **variant,
+            }
+            for variant in params[group]
+        ]
     return ENDPOINT_CONFIGS.create(context, name, spec=DefinitionSpec(members=config), params=params)
 
 
@@ -212,16 +213,41 @@ def _check_config(context: CallContext, params: Json) -> None:
         )
     if asynchronous and any("ServerlessConfig" in variant for variant in params["ProductionVariants"]):
         raise validation_error("A serverless variant cannot have an AsyncInferenceConfig. Leave out one of them.")
-    names = [variant["VariantName"] for variant in params["ProductionVariants"]]
+    names = [variant["VariantName"] for variant in variant_configs(params)]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise validation_error(f"Two production variants have the name {twice}. Variant names are unique.")
-    for variant in params["ProductionVariants"]:
+    if params.get(SHADOWS):
+        models = filter(None, map(model_name_of, variant_configs(params)))
+        check_shadow(params, {name: context.get(MODEL, name).spec.deployed() for name in models})
+    for variant in variant_configs(params):
         has_role = bool(params.get("ExecutionRoleArn"))
         _check_variant(context, variant, has_role=has_role, is_async=bool(asynchronous))
     hosts = [model_name_of(variant) is None for variant in params["ProductionVariants"]]
     if any(hosts) and not all(hosts):
         raise validation_error("Either all production variants name a model, or none does (inference components).")
+
+
+def check_shadow(config: Json, models: Mapping[str, Json]) -> None:
+    """Refuse what an endpoint with a shadow variant cannot be. Source: SageMaker developer guide, "Shadow tests"."""
+    for group in (PRODUCTION, SHADOWS):
+        if (number := len(config[group])) > 1:
+            raise validation_error(
+                f"{group} has {number} variants; expected one. An endpoint with a shadow variant has one production "
+                "variant and one shadow variant."
+            )
+    excluded = "AsyncInferenceConfig" if "AsyncInferenceConfig" in config else ""
+    for variant in variant_configs(config):
+        if (name := model_name_of(variant)) is None:
+            excluded = "inference components: name a model in each variant"
+            continue
+        containers = containers_of(models[name])
+        if "ServerlessConfig" in variant:
+            excluded = "ServerlessConfig"
+        elif len(containers) > 1 or containers[0].get("Mode") == "MultiModel":
+            excluded = f"model {name}, which has several containers or models"
+    if excluded:
+        raise validation_error(f"A configuration with {SHADOWS} cannot have {excluded}.")
 
 
 def _check_variant(context: CallContext, variant: Json, *, has_role: bool, is_async: bool) -> None:

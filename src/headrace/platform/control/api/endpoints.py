@@ -12,6 +12,8 @@ from headrace.platform.control.model.component import INFERENCE_COMPONENT, Compo
 from headrace.platform.control.model.definitions import ENDPOINT_CONFIG, MODEL, containers_of
 from headrace.platform.control.model.endpoint import (
     ENDPOINT,
+    PRODUCTION,
+    SHADOWS,
     EndpointRecord,
     EndpointRevision,
     EndpointSpec,
@@ -21,6 +23,7 @@ from headrace.platform.control.model.endpoint import (
     initial_capacity,
     model_name_of,
     updatable_revision,
+    variant_configs,
     variant_counts,
     with_capacities,
 )
@@ -159,7 +162,7 @@ def _summary(context: CallContext, record: EndpointRecord | Unreadable) -> Json:
 def _snapshot(context: CallContext, config_name: str) -> tuple[Json, dict[str, Json]]:
     """Return a copy of the configuration and of its models; the endpoint outlives both."""
     config = context.get(ENDPOINT_CONFIG, config_name).spec.members
-    names = {model_name_of(variant) for variant in config["ProductionVariants"]} - {None}
+    names = {model_name_of(variant) for variant in variant_configs(config)} - {None}
     return config, {name: context.get(MODEL, name).spec.deployed() for name in sorted(filter(None, names))}
 
 
@@ -185,14 +188,14 @@ def _check_component_hosts(context: CallContext, record: EndpointRecord, config:
 
 
 def _initial_capacities(config: Json) -> dict[str, DesiredCapacity]:
-    return {variant["VariantName"]: initial_capacity(variant) for variant in config["ProductionVariants"]}
+    return {variant["VariantName"]: initial_capacity(variant) for variant in variant_configs(config)}
 
 
 def _details(record: EndpointRecord) -> Json:
     current = serving_revision(record)
     answer: Json = {
         "EndpointConfigName": current.config_name,
-        "ProductionVariants": [_variant_summary(workload, current, record) for workload in current.workloads],
+        **_by_group(current, [_variant_summary(workload, current, record) for workload in current.workloads]),
         **_repeated_members(current),
     }
     if reason := failure_reason(record):
@@ -203,6 +206,14 @@ def _details(record: EndpointRecord) -> Json:
     if pending is not None:
         answer["PendingDeploymentSummary"] = _pending_deployment(pending, record)
     return answer
+
+
+def _by_group(revision: EndpointRevision, summaries: Sequence[Json]) -> Json:
+    """Return the summaries of a revision's variants as members of an answer."""
+    groups: Json = {PRODUCTION: []}
+    for workload, summary in zip(revision.workloads, summaries, strict=True):
+        groups.setdefault(SHADOWS if workload.is_shadow else PRODUCTION, []).append(summary)
+    return groups
 
 
 def _pending_revision(record: EndpointRecord) -> EndpointRevision | None:
@@ -296,7 +307,7 @@ def _pending_deployment(revision: EndpointRevision, record: EndpointRecord) -> J
         variants.append({name: value for name, value in summary.items() if value != ""})
     return {
         "EndpointConfigName": revision.config_name,
-        "ProductionVariants": variants,
+        **_by_group(revision, variants),
         "StartTime": changed_s(record),
     }
 

@@ -28,6 +28,8 @@ from headrace.serving.wire.aws.members import MEMBERS, notices
 
 MAX_WORKERS: Final = 100
 """Maximum workers of an endpoint: a mistyped count must not fill the machine with processes."""
+PRODUCTION: Final = "ProductionVariants"
+SHADOWS: Final = "ShadowProductionVariants"
 _STRATEGIES: Final = frozenset({"LEAST_OUTSTANDING_REQUESTS", "RANDOM", "PREFIX_AWARE"})
 
 
@@ -46,8 +48,7 @@ class EndpointRevision(Revision, frozen=True, kw_only=True, dict=True):
         return str(self.config["EndpointConfigName"])
 
     def variant_config(self, variant: str) -> Json:
-        configs: list[Json] = self.config["ProductionVariants"]
-        return next(config for config in configs if config["VariantName"] == variant)
+        return next(config for config in variant_configs(self.config) if config["VariantName"] == variant)
 
     @property
     def async_output(self) -> AsyncOutput | None:
@@ -84,9 +85,13 @@ class EndpointRevision(Revision, frozen=True, kw_only=True, dict=True):
         return msgspec.structs.replace(self, capacities=dict(desired))
 
     def _read_workloads(self) -> tuple[Workload, ...]:
-        return tuple(self._read_workload(config) for config in self.config["ProductionVariants"])
+        shadows = [config["VariantName"] for config in self.config.get(SHADOWS) or ()]
+        return tuple(
+            self._read_workload(config, is_shadow=config["VariantName"] in shadows)
+            for config in variant_configs(self.config)
+        )
 
-    def _read_workload(self, config: Json) -> Workload:
+    def _read_workload(self, config: Json, *, is_shadow: bool) -> Workload:
         model_name = model_name_of(config)
         model = self.models[model_name] if model_name is not None else None
         desired = self.capacities.get(config["VariantName"]) or initial_capacity(config)
@@ -110,6 +115,7 @@ class EndpointRevision(Revision, frozen=True, kw_only=True, dict=True):
             serverless=None if serverless is None else _read_serverless(serverless),
             containers=container_names(model or {}),
             is_direct=is_direct(model or {}),
+            is_shadow=is_shadow,
             managed_scaling=config.get("ManagedInstanceScaling") or {},
             notices=variant_notices(self.config, config, model),
         )
@@ -154,6 +160,11 @@ EndpointRecord = Record[EndpointSpec, EndpointStatus]
 ENDPOINT: Final = Kind("endpoint", EndpointSpec, EndpointStatus, oldest=2)
 JOB_ENDPOINT: Final = Kind("job-endpoint", EndpointSpec, EndpointStatus)
 """The workers of a running job: reconciled like an endpoint, which no operation on endpoints sees."""
+
+
+def variant_configs(config: Json) -> list[Json]:
+    """Return the production variants and the shadow variants of a configuration, whose names are unique."""
+    return [*config[PRODUCTION], *(config.get(SHADOWS) or ())]
 
 
 def initial_capacity(variant: Json) -> DesiredCapacity:
@@ -231,7 +242,7 @@ def desired_workload(record: EndpointRecord, revision: EndpointRevision, workloa
 
 def variant_notices(config: Json, variant: Json, model: Json | None) -> tuple[str, ...]:
     """Return sentences about members of the three Create requests that SageMaker acts on and Headrace does not."""
-    config_alone = {name: value for name, value in config.items() if name != "ProductionVariants"}
+    config_alone = {name: value for name, value in config.items() if name not in (PRODUCTION, SHADOWS)}
     found = [
         *member_notices("CreateEndpointConfigInput", config_alone),
         *member_notices("CreateModelInput", model or {}),

@@ -11,6 +11,7 @@ from headrace.platform.control.model.cards import MODEL_CARD
 from headrace.platform.control.model.component import INFERENCE_COMPONENT
 from headrace.platform.control.model.definitions import ENDPOINT_CONFIG, MODEL
 from headrace.platform.control.model.endpoint import ENDPOINT, JOB_ENDPOINT
+from headrace.platform.control.model.experiment import INFERENCE_EXPERIMENT
 from headrace.platform.control.model.jobs import (
     AI_BENCHMARK_JOB,
     AI_WORKLOAD_CONFIG,
@@ -35,6 +36,7 @@ ARN_TYPES: dict[AnyKind, str] = {
     RECOMMENDATIONS_JOB: "inference-recommendations-job",
     AI_BENCHMARK_JOB: "ai-benchmark-job",
     AI_WORKLOAD_CONFIG: "ai-workload-config",
+    INFERENCE_EXPERIMENT: "inference-experiment",
 }
 """The resource type in an ARN."""
 TITLES: dict[AnyKind, str] = {
@@ -51,6 +53,7 @@ TITLES: dict[AnyKind, str] = {
     RECOMMENDATIONS_JOB: "inference recommendations job",
     AI_BENCHMARK_JOB: "AI benchmark job",
     AI_WORKLOAD_CONFIG: "AI workload config",
+    INFERENCE_EXPERIMENT: "inference experiment",
 }
 """Resource names in AWS's messages."""
 ABSENT: dict[AnyKind, str] = {

@@ -54,6 +54,7 @@ class Workload:
     variant: str
     """Name of the production variant; for a component, of the variant that hosts it."""
     weight: float
+    """Weight among the production variants; of a shadow variant, relative to the weight of the production variant."""
     count: int
     """Number of workers, or of instances for a host of components."""
     model: Json | None = field(repr=False)
@@ -74,6 +75,8 @@ class Workload:
     """Names of the containers that each worker runs; empty for a model with one container."""
     is_direct: bool = False
     """True: each request names one of `containers`; False: they are a pipeline."""
+    is_shadow: bool = False
+    """True for a shadow variant: it gets copies of requests, and answers none."""
     placement: Strategy = "SPREAD"
     adapter_url: str = ""
     """Location of the adapter that the copies of its base component load; such a workload has no workers."""

@@ -159,6 +159,7 @@ def plan_endpoint(view: EndpointView, context: PassContext) -> EndpointPlan:
                 replace(variant, instances=len(hosted.instances.get(variant.name, ()))) for variant in own.variants
             ),
             components=hosted.routes,
+            shadows=own.shadows,
             async_output=(host.stable or record.spec.revision).async_output,
             capture=(host.stable or record.spec.revision).capture,
         )

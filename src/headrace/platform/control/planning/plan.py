@@ -41,7 +41,9 @@ class Plan:
     deployment: Deployment | None
     """The deployment; None while the record is being deleted."""
     variants: tuple[VariantRoute, ...] = ()
-    """Routes of its variants."""
+    """Routes of its production variants."""
+    shadows: tuple[VariantRoute, ...] = ()
+    """Routes of its shadow variants."""
     actions: tuple[Action, ...]
     is_stable: bool = False
     """The state is not transient, and each worker is ready or has ended."""
@@ -67,7 +69,13 @@ def plan_deployable(
     variants = plan_variants(record, deployment, changes.staying, starting=changes.starting)
     is_calm = deployment.progress.state in (State.IN_SERVICE, State.FAILED, State.UPDATE_ROLLBACK_FAILED)
     is_stable = is_calm and all(worker.phase in (WorkerPhase.READY, WorkerPhase.EXITED) for worker in workers)
-    return Plan(deployment=deployment, variants=variants, actions=changes.actions, is_stable=is_stable)
+    return Plan(
+        deployment=deployment,
+        variants=variants,
+        shadows=plan_shadows(deployment, changes.staying),
+        actions=changes.actions,
+        is_stable=is_stable,
+    )
 
 
 def plan_removal(deleting_s: float, workers: Sequence[WorkerView], context: PassContext) -> Plan:
@@ -94,31 +102,20 @@ def plan_variants(
     starting: Collection[str] = (),
 ) -> tuple[VariantRoute, ...]:
     """
-    Return the routes of the variants of an endpoint or a component; without replicas while it is not in service.
+    Return the routes of an endpoint's production variants, or of a component; without replicas while not in service.
 
     `workers` are those that stay; in the variants `starting` a worker is started now or soon.
     """
     state, old, new = deployment.progress.state, deployment.stable or deployment.target, deployment.target
     assert old is not None
     serving = [worker for worker in workers if worker.can_serve] if state in _SERVING else []
-    if new is None or new is old:
-        routes = [
-            _route(
-                workload, workload.weight, () if workload.is_host else (_fleet(serving, workload.variant, old, 1.0),)
-            )
-            for workload in old.workloads
-        ]
-    else:
-        # An answer of the old revision is better than an error while no worker of the new one serves.
-        revisions = {worker.revision for worker in serving}
-        is_old_alone = old.number in revisions and new.number not in revisions
-        fraction = 0.0 if is_old_alone else traffic_fraction(deployment)
-        names = dict.fromkeys(workload.variant for workload in (*old.workloads, *new.workloads))
-        mixed = (_mixed_variant(name, old, new, fraction, serving) for name in names)
-        routes = [route for route in mixed if route is not None]
-        # A variant without replicas has no weight during an update, if others have some.
-        if any(map(_has_replicas, routes)):
-            routes = [route if _has_replicas(route) else replace(route, weight=0.0) for route in routes]
+    # An answer of the old revision is better than an error while no worker of the new one serves.
+    revisions = {worker.revision for worker in serving}
+    is_old_alone = new is not None and old.number in revisions and new.number not in revisions
+    routes = _routes(old, new, 0.0 if is_old_alone else traffic_fraction(deployment), serving)
+    # A variant without replicas has no weight during an update, if others have some.
+    if new is not None and new is not old and any(map(_has_replicas, routes)):
+        routes = [route if _has_replicas(route) else replace(route, weight=0.0) for route in routes]
     if state not in _SERVING and not (is_component(record) and state is State.CREATING):
         return tuple(routes)
     # Requests wait for a variant that is scaled to zero, or of which a worker is starting.
@@ -132,15 +129,54 @@ def plan_variants(
     )
 
 
+def plan_shadows(deployment: Deployment, workers: Sequence[WorkerView]) -> tuple[VariantRoute, ...]:
+    """Return the routes of the shadow variants, for which no request waits."""
+    old, new = deployment.stable or deployment.target, deployment.target
+    assert old is not None
+    serving = [worker for worker in workers if worker.can_serve] if deployment.progress.state in _SERVING else []
+    return tuple(_routes(old, new, traffic_fraction(deployment), serving, are_shadows=True))
+
+
+def _routes(
+    old: Revision,
+    new: Revision | None,
+    fraction: float,
+    serving: Sequence[WorkerView],
+    *,
+    are_shadows: bool = False,
+) -> list[VariantRoute]:
+    """Return the routes of the production or the shadow variants; `fraction` of the traffic is on the new revision."""
+    before, after = (
+        {} if revision is None else {load.variant: load for load in revision.workloads if load.is_shadow == are_shadows}
+        for revision in (old, new)
+    )
+    if new is None or new is old:
+        return [
+            _route(
+                workload,
+                _weight(workload, old, is_normalised=False),
+                () if workload.is_host else (_fleet(serving, name, old, 1.0),),
+            )
+            for name, workload in before.items()
+        ]
+    mixed = (
+        _mixed_variant((old, before.get(name)), (new, after.get(name)), fraction, serving) for name in before | after
+    )
+    return [route for route in mixed if route is not None]
+
+
 def _has_replicas(route: VariantRoute) -> bool:
     return any(fleet.replicas for fleet in route.fleets)
 
 
 def _mixed_variant(
-    name: str, old: Revision, new: Revision, fraction: float, serving: Sequence[WorkerView]
+    was: tuple[Revision, Workload | None],
+    becomes: tuple[Revision, Workload | None],
+    fraction: float,
+    serving: Sequence[WorkerView],
 ) -> VariantRoute | None:
     """Return a variant's route while `fraction` of the traffic is on the new revision; None if it has no traffic."""
-    before, after = old.workload(name), new.workload(name)
+    (old, before), (new, after) = was, becomes
     if (before is None and fraction <= 0) or (after is None and fraction >= 1):
         return None
     is_mixed = 0 < fraction < 1
@@ -156,10 +192,10 @@ def _mixed_variant(
     }
     shown = after if before is None or (after is not None and fraction >= 1) else before
     assert shown is not None
-    able = {worker.revision for worker in serving if worker.variant == name and worker.revision in intended}
+    able = {worker.revision for worker in serving if worker.variant == shown.variant and worker.revision in intended}
     shares = effective_shares(intended, able)
     fleets = [
-        _fleet(serving, name, revision, shares[revision.number])
+        _fleet(serving, shown.variant, revision, shares[revision.number])
         for revision in sorted((old, new), key=lambda revision: revision.number)
         if revision.number in shares
     ]
@@ -185,13 +221,20 @@ def effective_shares(intended: dict[int, float], able: set[int]) -> dict[int, fl
 
 
 def _weight(workload: Workload | None, revision: Revision, *, is_normalised: bool) -> float:
-    """Return a variant's weight; normalised, the weights of a revision add up to 1."""
+    """
+    Return a variant's weight; normalised, the weights of a revision's production variants add up to 1.
+
+    A shadow variant's is the share of the requests that it gets, in any case.
+    """
     if workload is None:
         return 0.0
+    production = [workload.weight for workload in revision.workloads if not workload.is_shadow]
+    total = sum(production)
+    if workload.is_shadow:
+        return min(1.0, workload.weight / total) if total > 0 else 0.0
     if not is_normalised:
         return workload.weight
-    total = sum(workload.weight for workload in revision.workloads)
-    return workload.weight / total if total > 0 else 1 / len(revision.workloads)
+    return workload.weight / total if total > 0 else 1 / len(production)
 
 
 def _route(workload: Workload, weight: float, fleets: tuple[Fleet, ...]) -> VariantRoute:
