@@ -104,7 +104,7 @@ async def test_answers_do_not_depend_on_drafts_the_batch_the_cache_chunks_or_pre
             room = replace(room, num_state_slots=32, max_draft_tokens=6)
         engine = make_engine(
             limits=replace(limits, max_num_seqs=16),
-            runner=load(spec, weights, tmp_path, dtype=dtype, kv_dtype=kv_dtype, limits=room),
+            runner=load(spec, weights, tmp_path, dtype=dtype, kv_dtype=kv_dtype, threads=2, limits=room),
         )
         core_of(engine).scheduler._row_costs = FreeRows()
         core_of(engine).scheduler._expected_output_tokens = 1.0

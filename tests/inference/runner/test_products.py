@@ -5,11 +5,13 @@ The reference computes integer sums exactly and floats in the order of the kerne
 overflow unnoticed, and no ISA can round in another place.
 """
 
+from functools import cache
+
 import numpy as np
 import pytest
 
 from headrace import _native
-from tests.inference.runner.native_models import ISAS
+from tests.inference.runner.native_models import ALL_ISAS
 
 PANEL, MAX_ROWS, WIDTH = 32, 13, 576
 KINDS = [("bf16", 1), *((kind, terms) for kind in ("w8", "w4", "w4_symmetric", "fp4") for terms in (1, 2))]
@@ -123,17 +125,29 @@ def check(kind, terms, panels, inputs, expected_rows, isa, compare=np.testing.as
         compare(_native.multiply(kind, panels, rows, terms=terms, isa=isa), expected_rows[:count])
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", ALL_ISAS)
 @pytest.mark.parametrize(("kind", "terms"), KINDS[1:])
 def test_products_of_integers_are_exact(kind, terms, isa):
-    rng = np.random.default_rng(7)
-    fma = separate if isa == "portable" else fused
+    for panels, inputs, rows in products_of(kind, terms, separate if isa == "portable" else fused):
+        check(kind, terms, panels, inputs, rows, isa)
+
+
+@cache
+def products_of(kind, terms, fma):
+    """Return panels, inputs and the exact rows of their products."""
+    rng, found = np.random.default_rng(7), []
     for weights in ("any", "largest", "least"):
-        matrix = random_matrix(rng, kind, weights)
-        panels = packed(kind, *matrix)
+        if kind in LOW_KINDS:
+            matrix, width = random_low_matrix(rng, kind, weights), LOW_WIDTH
+            panels = packed_low(kind, *matrix)
+        else:
+            matrix, width = random_matrix(rng, kind, weights), WIDTH
+            panels = packed(kind, *matrix)
         for fill in ("noise", "largest", "least", "signs", "halves"):
-            inputs = rows_of(rng, fill)
-            check(kind, terms, panels, inputs, expected(kind, terms, matrix, inputs, fma), isa)
+            inputs = rows_of(rng, fill, width)
+            rows = (expected_low if kind in LOW_KINDS else expected)(kind, terms, matrix, inputs, fma)
+            found.append((panels, inputs, rows))
+    return found
 
 
 def random_low_matrix(rng, kind, fill):
@@ -193,25 +207,19 @@ def expected_low(kind, terms, matrix, inputs, fma):
     return total
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", ALL_ISAS)
 @pytest.mark.parametrize("terms", [1, 2])
 @pytest.mark.parametrize("kind", LOW_KINDS)
 def test_products_of_2_and_3_bits_are_exact(kind, terms, isa):
-    rng = np.random.default_rng(7)
-    fma = separate if isa == "portable" else fused
-    for weights in ("any", "largest", "least"):
-        matrix = random_low_matrix(rng, kind, weights)
-        panels = packed_low(kind, *matrix)
-        for fill in ("noise", "largest", "least", "signs", "halves"):
-            inputs = rows_of(rng, fill, LOW_WIDTH)
-            check(kind, terms, panels, inputs, expected_low(kind, terms, matrix, inputs, fma), isa)
+    for panels, inputs, rows in products_of(kind, terms, separate if isa == "portable" else fused):
+        check(kind, terms, panels, inputs, rows, isa)
 
 
 @pytest.mark.parametrize(("kind", "terms"), [*KINDS, *((kind, terms) for kind in LOW_KINDS for terms in (1, 2))])
 def test_panels_of_any_bytes_give_the_same_numbers_on_every_cpu(kind, terms):
     """A file may hold any bytes: steps that no packing makes, scales that are infinite or NaN."""
     rng = np.random.default_rng(7)
-    isas = [isa for isa in ISAS if isa != "portable" and not (kind == "bf16" and _native.has_native_bf16(isa))]
+    isas = [isa for isa in ALL_ISAS if isa != "portable" and not (kind == "bf16" and _native.has_native_bf16(isa))]
     width = LOW_WIDTH if kind in LOW_KINDS else WIDTH
     if kind == "bf16":
         size = 2 * PANEL * WIDTH * 2
@@ -226,7 +234,7 @@ def test_panels_of_any_bytes_give_the_same_numbers_on_every_cpu(kind, terms):
             np.testing.assert_array_equal(other, products[0])
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", ALL_ISAS)
 def test_products_of_bf16_add_input_after_input(isa):
     rng = np.random.default_rng(7)
     fma = separate if isa == "portable" else fused
