@@ -15,6 +15,7 @@ from botocore.config import Config
 
 from headrace.platform.cluster.platform_logs import EndedLog
 from headrace.platform.control.app import ControlApp
+from headrace.platform.control.loops.endpoint_pass import OnState
 from headrace.platform.control.loops.reconciler import Reconciler
 from headrace.platform.control.loops.timing import Clocks
 from headrace.platform.control.planning.config import ReconcilerConfig
@@ -141,6 +142,7 @@ def reconciler_of(
     config: ReconcilerConfig | None = None,
     launcher: FakeLauncher | None = None,
     monotonic: Callable[[], float] | None = None,
+    on_state: OnState = lambda *_: None,
 ) -> Reconciler:
     """A reconciler of played workers."""
     return Reconciler(
@@ -151,6 +153,7 @@ def reconciler_of(
         defaults=WorkerDefaults(share_of=share_of),
         config=config or ReconcilerConfig(drain_s=0.05),
         clocks=Clocks(clock, monotonic or clock),
+        on_state=on_state,
     )
 
 
@@ -197,6 +200,7 @@ def running_platform(
     reconciles: bool = True,
     also: Callable[[Store, FakeMachine], Coroutine[Any, Any, None]] | None = None,
     logs: Any = None,
+    on_state: OnState = lambda *_: None,
 ) -> Iterator[Platform]:
     """Serve until the end of the block; `also` runs on the same loop."""
     store, machine = open_store("sqlite://"), FakeMachine(clock=time.time)
@@ -204,7 +208,7 @@ def running_platform(
     app = ControlApp(store, OPERATIONS, aws_scope=AWS_SCOPE, logs=logs, own_images={}, is_strict=is_strict)
     listener = bind("127.0.0.1", 0)
     server = PromptServer(uvicorn.Config(app, log_config=None, lifespan="off", ws="none"))
-    reconciler = reconciler_of(store, machine, logs=logs)
+    reconciler = reconciler_of(store, machine, logs=logs, on_state=on_state)
 
     async def serve() -> None:
         loops = [*([reconciler.run()] if reconciles else []), *([also(store, machine)] if also is not None else [])]

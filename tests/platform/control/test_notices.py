@@ -10,7 +10,6 @@ from tests.platform.control.support import ROLE, Platform
 METRICS = {"ContainerMetricsConfig": {"MetricsEndpoints": [{"MetricsEndpointPath": "/m"}]}}
 SOURCE = {"S3Uri": "s3://b/m/", "S3DataType": "S3Prefix", "CompressionType": "None"}
 OUTPUT = {"S3OutputPath": "s3://b/out"}
-TOPICS = {"NotificationConfig": {"SuccessTopic": "arn:aws:sns:us-east-1:123456789012:t"}}
 SPECIFICATION = {"ModelName": "m", "ComputeResourceRequirements": NEED}
 
 
@@ -56,8 +55,8 @@ def test_a_member_of_a_model_without_effect_is_named(still_platform: Platform, m
             "CrossRegionTrafficConfig",
         ),
         (
-            {"AsyncInferenceConfig": {"OutputConfig": {**OUTPUT, **TOPICS}}},
-            "AsyncInferenceConfig.OutputConfig.NotificationConfig",
+            {"AsyncInferenceConfig": {"OutputConfig": {**OUTPUT, "KmsKeyId": "k"}}},
+            "AsyncInferenceConfig.OutputConfig.KmsKeyId",
         ),
         ({"ProductionVariants": [{**VARIANT, "VolumeSizeInGB": 5}]}, "ProductionVariants[0].VolumeSizeInGB"),
     ],

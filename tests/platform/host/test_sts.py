@@ -1,4 +1,4 @@
-"""Temporary credentials from AssumeRole to their end, with boto3 against a platform that requires keys."""
+"""Temporary credentials, and links that confirm subscriptions, on a platform that requires keys."""
 
 import time
 from collections.abc import Iterator
@@ -6,14 +6,18 @@ from contextlib import contextmanager
 from typing import Any
 
 import boto3
+import httpx
 import pytest
 from botocore.exceptions import ClientError
 
+from headrace.platform.account.sns import SUBSCRIPTIONS
 from headrace.platform.control.app import ControlApp
 from headrace.platform.host.access_keys import ACCESS_KEY, AccessKeySpec
 from headrace.platform.host.operations import OPERATIONS
+from headrace.platform.state.records import Record
 from headrace.platform.state.store import Store, open_store
 from tests.platform.control.support import AWS_SCOPE, ROLE, ListedLogs
+from tests.waiting import WAIT_S
 
 from .test_app import KEY, SECRET, platform
 
@@ -69,3 +73,33 @@ def test_an_assumed_role_works_is_named_and_never_outlives_who_assumed_it() -> N
         expired = client("sts", url).get_session_token(DurationSeconds=900)["Credentials"]
         with pytest.raises(ClientError, match="ExpiredToken"):
             client("sts", url, expired).get_caller_identity()
+
+
+def test_a_link_confirms_its_subscription_without_a_key_and_does_nothing_else() -> None:
+    with closed_platform(Clock()) as (url, store):
+        sns = client("sns", url)
+        topic = sns.create_topic(Name="t")["TopicArn"]
+        sns.subscribe(TopicArn=topic, Protocol="http", Endpoint="http://127.0.0.1:9/")
+        (record,) = store.list(SUBSCRIPTIONS.kind)
+        assert isinstance(record, Record)
+        link = {"Action": "ConfirmSubscription", "TopicArn": topic, "Token": record.spec.members["token"]}
+
+        def status(method: str = "GET", *, path: str = "/", **sent: Any) -> int:
+            return int(httpx.request(method, url + path, timeout=WAIT_S, **sent).status_code)
+
+        def num_pending() -> str:
+            pending: str = sns.get_topic_attributes(TopicArn=topic)["Attributes"]["SubscriptionsPending"]
+            return pending
+
+        refused = {
+            "another token": status(params={**link, "Token": "0" * 64}),
+            "a short token": status(params={**link, "Token": "0"}),
+            "another operation": status(params={**link, "Action": "DeleteTopic"}),
+            "another method": status("POST", params=link),
+            "another path": status(path="/bucket", params=link),
+        }
+        assert all(400 <= found < 500 for found in refused.values()), refused
+        assert num_pending() == "1"
+        form = {"content-type": "application/x-www-form-urlencoded", "x-amz-target": "SageMaker.DeleteModel"}
+        assert status(params=link, content=b"Action=DeleteTopic&Version=2010-03-31", headers=form) == 200
+        assert (num_pending(), len(sns.list_topics()["Topics"])) == ("0", 1)

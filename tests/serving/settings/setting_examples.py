@@ -64,6 +64,7 @@ EXAMPLES = {
     "allowed_hosts": ("devbox, *.Example.com", ("devbox", "*.example.com")),
     "threads": ("3", 3),
     "cache_dir": ("cache", Path("cache")),
+    "event_webhook": ("https://d.example", "https://d.example"),
     "otlp_traces_endpoint": ("https://c.example", "https://c.example"),
 }
 

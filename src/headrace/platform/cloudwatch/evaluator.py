@@ -37,6 +37,7 @@ _RELATIONS: dict[Comparison, str] = {
 _TREATED_AS = {"breaching": "Breaching", "notBreaching": "NonBreaching"}
 
 
+OnChange = Callable[[AlarmRecord, AlarmState], None]
 ReadDatapoints = Callable[..., Sequence[Datapoint]]
 """`read_datapoints` of a series: takes a rule, `start_s` and `end_s`."""
 
@@ -154,6 +155,8 @@ class AlarmEvaluator:
 
     store: Store
     series: SeriesReader
+    on_change: OnChange = lambda *_: None
+    """Called with an alarm whose state has changed, and its state before."""
     _last: dict[str, _LastEvaluation] = field(default_factory=dict)
     _faults: dict[str, str] = field(default_factory=dict)
 
@@ -208,4 +211,6 @@ class AlarmEvaluator:
             found.state, reason=found.reason, reason_data=found.reason_data, now_s=now_s
         ).with_history(*items)
         get_logger().info("alarm.changed", alarm=record.name, state=found.state, before=record.status.state)
-        return self.store.update(record, status=status)
+        before, record = record.status.state, self.store.update(record, status=status)
+        self.on_change(record, before)
+        return record

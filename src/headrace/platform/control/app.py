@@ -17,6 +17,7 @@ from typing import Any
 
 from headrace.core.errors import Unavailable
 from headrace.core.telemetry import get_logger
+from headrace.platform.account.deliveries import Deliverer
 from headrace.platform.cloudwatch.metrics.metric import SeriesStore
 from headrace.platform.cloudwatch.series.memory import MemorySeries
 from headrace.platform.cluster.platform_logs import PlatformLogs
@@ -70,7 +71,7 @@ _VERB = re.compile(r"[A-Z][a-z]+")
 _RESOURCE_NAMES = (
     *("InferenceComponentName", "EndpointName", "EndpointConfigName", "ModelName", "ModelPackageGroupName"),
     *("ResourceArn", "ResourceId", "AlarmName", "AlarmNames", "DashboardName", "logGroupName", "Namespace"),
-    *("RoleName", "RoleArn", "PolicyName"),
+    *("RoleName", "RoleArn", "PolicyName", "TopicArn"),
 )
 """Members that name a resource, the most specific first."""
 
@@ -90,9 +91,16 @@ class ControlApp:
         jumpstart: Catalogue | None = None,
         series: SeriesStore | None = None,
         budget: BodyBudget | None = None,
+        url: str = "http://127.0.0.1",
+        deliverer: Deliverer | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Create the application; `budget` is for request bodies, if it is shared with other applications."""
+        """
+        Create the application.
+
+        `budget` is for request bodies, if it is shared with other applications; `url` is for links in messages, which
+        `deliverer` sends.
+        """
         self._operations = operations
         self._context = CallContext(
             store=store,
@@ -103,6 +111,8 @@ class ControlApp:
             own_images=own_images,
             jumpstart=Catalogue() if jumpstart is None else jumpstart,
             series=MemorySeries() if series is None else series,
+            url=url,
+            deliverer=Deliverer() if deliverer is None else deliverer,
         )
         """The context of every call, without its time."""
         self._budget = BodyBudget(MAX_BUFFERED_BYTES) if budget is None else budget

@@ -14,7 +14,7 @@ from time import perf_counter
 from headrace.core.errors import HeadraceError, Unavailable
 from headrace.core.tracing import NO_TRACER, Tracer, bind_to_log, trace_of
 from headrace.platform.gateway import openai, request
-from headrace.platform.gateway.async_files import MAX_INLINE_BYTES, pending_of
+from headrace.platform.gateway.async_files import MAX_INLINE_BYTES, AsyncEnd, pending_of
 from headrace.platform.gateway.async_invocations import AsyncInvocations
 from headrace.platform.gateway.async_queue import AsyncPublisher
 from headrace.platform.gateway.capture import DataCapture
@@ -65,7 +65,7 @@ Publish = Callable[[InvocationRecord, Route], None]
 class Gateway:
     """The application. `start` it before the first request, `close` it after the last."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- the parts that it works with
         self,
         store: Store,
         config: GatewayConfig,
@@ -74,6 +74,7 @@ class Gateway:
         wake: Wake | None = None,
         publish: Publish | None = None,
         async_publisher: AsyncPublisher | None = None,
+        on_async_ended: Callable[[AsyncEnd], None] = lambda _: None,
         draw: Draw = random.random,
         tracer: Tracer = NO_TRACER,
     ) -> None:
@@ -128,6 +129,7 @@ class Gateway:
                 config.async_folder,
                 log=log_invocation,
                 publisher=async_publisher,
+                on_ended=on_async_ended,
                 tracer=tracer,
             )
         self._others_held: Mapping[str, int] = {}

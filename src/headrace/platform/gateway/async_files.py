@@ -55,6 +55,22 @@ class PendingInvocation:
     """Ids of the accepted request."""
 
 
+MAX_NOTIFIED_BYTES = 128 * 1024
+"""Longest response that a notification includes. Source: SageMaker developer guide, asynchronous inference."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsyncEnd:
+    """The end of an asynchronous invocation, for those who are notified of it."""
+
+    pending: PendingInvocation
+    failure: str | None = None
+    content_type: str = ""
+    body: bytes | None = None
+    """The response; None: there is none, or it is longer than `MAX_NOTIFIED_BYTES`."""
+    ended_s: float = 0.0
+
+
 _SUFFIX = ".json"
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(PendingInvocation).decode
@@ -286,6 +302,12 @@ class ReceivedBody:
 
     def content(self) -> bytes | BinaryIO:
         return b"".join(self._parts) if self._file is None else self._file
+
+    def start(self) -> bytes | None:
+        """Return the whole body if a notification may include it."""
+        if self._file is not None or self.num_bytes > MAX_NOTIFIED_BYTES:
+            return None
+        return b"".join(self._parts)
 
     def _put(self, part: bytes) -> bool:
         self._parts.append(part)

@@ -17,6 +17,7 @@ from typing import TypeVar
 from headrace.core.telemetry import get_logger
 from headrace.core.tracing import NO_TRACER, Tracer, bind_to_log
 from headrace.platform.gateway.async_files import (
+    AsyncEnd,
     InputRoom,
     PendingFolder,
     PendingInvocation,
@@ -64,6 +65,8 @@ class AsyncInvocations:
     log: Callable[[InvocationRecord], None] = field(kw_only=True)
     publisher: AsyncPublisher | None = field(default=None, kw_only=True)
     tracer: Tracer = field(default=NO_TRACER, kw_only=True)
+    on_ended: Callable[[AsyncEnd], None] = field(default=lambda _: None, kw_only=True)
+    """Called from a thread with each invocation that has an outcome."""
     on_accepted_for_others: Callable[[], None] = field(default=lambda: None, kw_only=True)
     """Called after an acceptance while another process runs the invocations."""
     _files: PendingFolder = field(init=False)
@@ -198,6 +201,8 @@ class AsyncInvocations:
         self._num_ending += 1
         try:
             await self._finish(pending, failure=failure)
+            end = AsyncEnd(pending=pending, failure=failure, ended_s=time.time())
+            await asyncio.to_thread(self.on_ended, end)
         finally:
             self._num_ending -= 1
 
@@ -211,7 +216,7 @@ class AsyncInvocations:
     async def _run_to_outcome(self, pending: PendingInvocation) -> None:
         bind_to_log(pending.trace)
         outcome = AsyncOutcome(endpoint=pending.endpoint, accepted_s=pending.accepted_s, began_s=time.time())
-        failure = None
+        failure, end = None, AsyncEnd(pending=pending)
         try:
             with ReceivedBody(self.folder, max_bytes=self.service.config.max_async_response_bytes) as answer:
                 content_type = None
@@ -220,6 +225,7 @@ class AsyncInvocations:
                         content_type = await self._invoke_with_retries(pending, body, answer, outcome)
                     del body
                 await self._upload(pending, answer, content_type, outcome)
+                end = AsyncEnd(pending=pending, content_type=content_type, body=answer.start())
         except _EndedElsewhereError:
             return
         except (AwsError, ObjectFailed) as error:
@@ -232,6 +238,7 @@ class AsyncInvocations:
             outcome.ended_s, outcome.is_failed = time.time(), failure is not None
             self.publisher.publish(outcome, route)
         await self._finish(pending, failure=failure)
+        await asyncio.to_thread(self.on_ended, replace(end, failure=failure, ended_s=time.time()))
         if failure is None:
             self.service.metrics.async_done += 1
         else:

@@ -41,6 +41,7 @@ from headrace.platform.host.access import (
     bucket_call,
     console_call,
 )
+from headrace.platform.host.confirmations import confirmation_app, is_confirmation
 from headrace.platform.host.console import CONSOLE_PATH, is_console, needs_key
 from headrace.platform.host.metrics_pages import is_metrics
 from headrace.platform.state.records import Json
@@ -164,6 +165,7 @@ class PlatformApp:
             Mount(lambda request, _: is_signed_for_control(request), FOR_CONTROL, apps.control),
             Mount(lambda _, path: is_console(path) and needs_key(path), FOR_PAGES, console),
             Mount(lambda _, path: is_console(path), None, apps.console),
+            Mount(is_confirmation, None, confirmation_app(apps.control)),
             Mount(is_api_docs, None, api_docs_app()),
             Mount(is_browser_at_root, None, redirect_to_console),
             Mount(lambda request, path: _is_read(request) and is_metrics(path), FOR_PAGES, apps.metrics),

@@ -43,6 +43,7 @@ from headrace.platform.host.console import ConsoleSources, console_app
 from headrace.platform.host.folders import Address, DataFolder, read_local_key
 from headrace.platform.host.membership import Leading
 from headrace.platform.host.metrics_pages import metrics_app
+from headrace.platform.host.notifications import Notifications
 from headrace.platform.host.operations import OPERATIONS
 from headrace.platform.host.overview import read_counts, read_home, read_models, read_overview, read_uses, this_machine
 from headrace.platform.host.sharing import METRICS, Members, Sharing, make_members
@@ -52,7 +53,6 @@ from headrace.platform.storage.object_grants import ObjectGrants
 from headrace.platform.storage.object_storage import DiskSpace, ObjectStorage
 from headrace.platform.storage.public_buckets import PublicBuckets, public_source
 from headrace.platform.storage.s3_proxy import S3Proxy
-from headrace.platform.storage.s3_signing import S3Access
 from headrace.serving.http.otlp import traced_environment
 from headrace.serving.settings.platform_settings import HERE, LOCAL, OVER_CLIENT, PlatformSettings
 from headrace.serving.wire.aws.scope import AwsScope
@@ -162,6 +162,7 @@ class Invocations:
     series: FileSeries
     sampler: Sampler
     objects: S3Objects | None
+    notifications: Notifications
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +200,7 @@ def assemble(site: Site) -> Parts:
         address=lambda: found.url if (found := site.sharing.folder.running_address()) is not None else "",
         key_environment={"HEADRACE_UP_DATA_DIR": str(site.sharing.folder.root)},
         serverless_idle_s=0.0 if site.settings.strict else site.settings.serverless_idle_s,  # no request would wake it
+        notifications=invocations.notifications,
         on_change=site.storage.keep_running,
     )
     members = make_members(site.sharing, site.store, invocations.gateway, leading)
@@ -232,7 +234,10 @@ def _make_invocations(site: Site) -> Invocations:
     series = FileSeries(home.metrics, max_bytes=settings.metrics_mib * MIB)
     publisher = Publisher(series, is_strict=settings.strict)
     waker = Waker(site.store, aws_scope=site.aws_scope)
-    objects = S3Objects(_client_options(access)) if access is not None else None
+    objects = S3Objects(access.direct_options()) if access is not None else None
+    notifications = Notifications(
+        store=site.store, aws_scope=site.aws_scope, url=site.address.url, webhook=settings.event_webhook
+    )
     config = GatewayConfig(
         account=settings.account,
         region=settings.region,
@@ -250,6 +255,7 @@ def _make_invocations(site: Site) -> Invocations:
         wake=None if settings.strict else waker.wake,
         publish=publisher.publish,
         async_publisher=AsyncPublisher(series),
+        on_async_ended=notifications.invocation,
         tracer=site.tracer,
     )
     sampler = Sampler(
@@ -260,7 +266,9 @@ def _make_invocations(site: Site) -> Invocations:
         held=lambda: gateway.held,
         each_window=gateway.publish_backlogs,
     )
-    return Invocations(gateway=gateway, waker=waker, series=series, sampler=sampler, objects=objects)
+    return Invocations(
+        gateway=gateway, waker=waker, series=series, sampler=sampler, objects=objects, notifications=notifications
+    )
 
 
 def _make_app(
@@ -284,6 +292,8 @@ def _make_app(
         jumpstart=workers.defaults.jumpstart,
         series=invocations.series,
         budget=gateway.budget,
+        url=site.address.url,
+        deliverer=invocations.notifications.deliverer,
     )
     health = make_health(settings, site.storage, disk, workers.host.gpus)
 
@@ -358,18 +368,6 @@ def _own_images(settings: PlatformSettings, folder: DataFolder) -> dict[str, Own
         why = error.strerror if isinstance(error, OSError) else error
         raise SettingsError(f"images is {path}, which cannot be read: {why}.", name="images") from error
     return others | read_own_images(text, source=str(path))
-
-
-def _client_options(access: S3Access) -> dict[str, object]:
-    from botocore.config import Config
-
-    return {
-        "endpoint_url": access.endpoint_url,
-        "aws_access_key_id": access.access_key,
-        "aws_secret_access_key": access.secret_key,
-        "region_name": access.region,
-        "config": Config(proxies={}),
-    }
 
 
 def _container_environment(site: Site) -> dict[str, str]:

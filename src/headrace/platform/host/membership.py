@@ -32,6 +32,7 @@ from headrace.platform.control.model.transform_job import TRANSFORM_JOB
 from headrace.platform.control.planning.worker_build import WorkerDefaults
 from headrace.platform.gateway.app import Gateway
 from headrace.platform.gateway.publishing import Sampler
+from headrace.platform.host.notifications import Notifications
 from headrace.platform.jobs.benchmark import BenchmarkRunner
 from headrace.platform.jobs.inputs import Objects
 from headrace.platform.jobs.loop import JobRunner, Jobs
@@ -225,6 +226,7 @@ class Leading:
     """Returns the URL of this platform for programs on its machine."""
     key_environment: Mapping[str, str]
     """Variables by which commands find the access key of this platform."""
+    notifications: Notifications
     serverless_idle_s: float = 0.0
     on_change: Callable[[bool], None] = lambda _: None
     """Called with True at the start of a term, and with False at its end."""
@@ -258,6 +260,7 @@ class Leading:
             aws_scope=self.aws_scope,
             defaults=self.defaults,
             loads=lambda: self.gateway.loads,
+            on_state=self.notifications.endpoint,
         )
         self._scraper = Scraper(store=store, sink=self.series, memory_bytes=self.memory_bytes)
         loops = {
@@ -268,6 +271,7 @@ class Leading:
                 aws_scope=self.aws_scope,
                 is_strict=self.is_strict,
                 serverless_idle_s=self.serverless_idle_s,
+                on_alarm=self.notifications.alarm,
             ).run(),
             "worker metrics": self._scraper.run(),
             "capacities": CapacityRecorder(store=store, sink=self.series).run(),

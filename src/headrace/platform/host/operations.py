@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from headrace.core.errors import SettingsError
-from headrace.platform.account import dashboards, iam
+from headrace.platform.account import alarm_messages, dashboards, iam, sns
 from headrace.platform.account.dashboards import DASHBOARDS
 from headrace.platform.autoscaling.api import policies, schedules, targets
 from headrace.platform.autoscaling.planning.policies import SCALING_POLICY
@@ -78,6 +78,8 @@ KINDS: Final[Mapping[str, AnyKind]] = {
         RECOMMENDATIONS_JOB,
         AI_BENCHMARK_JOB,
         AI_WORKLOAD_CONFIG,
+        sns.SUBSCRIPTIONS.kind,
+        sns.TOPICS.kind,
         TRANSFORM_JOB,
         WORKER,
     )
@@ -210,7 +212,7 @@ OPERATIONS: Mapping[tuple[str, str], Handler] = {
     ("cloudwatch", "DescribeAlarmsForMetric"): alarms.describe_alarms_for_metric,
     ("cloudwatch", "DescribeAlarmHistory"): alarms.describe_alarm_history,
     ("cloudwatch", "DeleteAlarms"): alarms.delete_alarms,
-    ("cloudwatch", "SetAlarmState"): alarms.set_alarm_state,
+    ("cloudwatch", "SetAlarmState"): alarm_messages.set_alarm_state_and_publish,
     ("cloudwatch", "EnableAlarmActions"): alarms.enable_alarm_actions,
     ("cloudwatch", "DisableAlarmActions"): alarms.disable_alarm_actions,
     ("cloudwatch", "TagResource"): alarms.tag_resource,
@@ -235,6 +237,23 @@ OPERATIONS: Mapping[tuple[str, str], Handler] = {
     ("application-autoscaling", "UntagResource"): targets.untag_resource,
     ("application-autoscaling", "ListTagsForResource"): targets.list_tags_for_resource,
     ("sts", "GetCallerIdentity"): identity.get_caller_identity,
+    ("sns", "CreateTopic"): sns.create_topic,
+    ("sns", "DeleteTopic"): sns.delete_topic,
+    ("sns", "ListTopics"): sns.list_topics,
+    ("sns", "GetTopicAttributes"): sns.get_topic_attributes,
+    ("sns", "SetTopicAttributes"): sns.set_topic_attributes,
+    ("sns", "Subscribe"): sns.subscribe,
+    ("sns", "ConfirmSubscription"): sns.confirm_subscription,
+    ("sns", "Unsubscribe"): sns.unsubscribe,
+    ("sns", "ListSubscriptions"): sns.list_subscriptions,
+    ("sns", "ListSubscriptionsByTopic"): sns.list_subscriptions,
+    ("sns", "GetSubscriptionAttributes"): sns.get_subscription_attributes,
+    ("sns", "SetSubscriptionAttributes"): sns.set_subscription_attributes,
+    ("sns", "Publish"): sns.publish,
+    ("sns", "PublishBatch"): sns.publish_batch,
+    ("sns", "TagResource"): sns.TOPICS.tag,
+    ("sns", "UntagResource"): sns.TOPICS.untag,
+    ("sns", "ListTagsForResource"): sns.TOPICS.list_tags,
     ("sts", "AssumeRole"): sts.assume_role,
     ("sts", "GetSessionToken"): sts.get_session_token,
     ("iam", "CreateRole"): iam.ROLES.create,

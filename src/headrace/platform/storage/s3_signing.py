@@ -33,6 +33,12 @@ class S3Access:
             "region_name": self.region,
         }
 
+    def direct_options(self) -> dict[str, object]:
+        """Return these arguments for a client that uses no proxy."""
+        from botocore.config import Config
+
+        return {**self.client_options(), "config": Config(proxies={})}
+
 
 class StorageMissing(HeadraceError):
     """No object storage is installed or configured; the message says how to get one."""

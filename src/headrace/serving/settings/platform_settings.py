@@ -223,6 +223,12 @@ class PlatformSettings:
     Default: the receiver in the `OTEL_*` variables, if any.
     """
 
+    event_webhook: str | None = setting(rules.secret("an http:// or https:// URL", "URL"), None)
+    """
+    URL that gets a POST with an event for each new state of an endpoint, in the form of EventBridge's
+    `SageMaker Endpoint State Change`. Default: none.
+    """
+
     def __repr__(self) -> str:
         return masked_repr(self)
 

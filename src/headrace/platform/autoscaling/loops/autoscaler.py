@@ -50,7 +50,7 @@ from headrace.platform.autoscaling.records.policies import (
     remove_target,
 )
 from headrace.platform.cloudwatch.alarms.records import EvaluatedAlarm
-from headrace.platform.cloudwatch.evaluator import AlarmEvaluator
+from headrace.platform.cloudwatch.evaluator import AlarmEvaluator, OnChange
 from headrace.platform.cloudwatch.metrics.metric import SeriesReader
 from headrace.platform.control.loops.store_access import changes, grouped
 from headrace.platform.state.records import Conflict, Unreadable, readable
@@ -294,8 +294,8 @@ class Autoscaler:
     aws_scope: AwsScope
     is_strict: bool = False
     serverless_idle_s: float = 0.0
-    """Idle time after which a serverless variant is scaled to zero. 0: never."""
     clock: Callable[[], float] = time.time
+    on_alarm: OnChange = lambda *_: None
     _awake_since_s: float = field(init=False)
     """There are no earlier measurements, because the platform was down."""
     _alarms: AlarmEvaluator = field(init=False)
@@ -303,7 +303,7 @@ class Autoscaler:
     """The fault of the last pass by the uid of a target or policy; "" for the pass itself."""
 
     def __post_init__(self) -> None:
-        self._awake_since_s, self._alarms = self.clock(), AlarmEvaluator(self.store, self.series)
+        self._awake_since_s, self._alarms = self.clock(), AlarmEvaluator(self.store, self.series, self.on_alarm)
 
     async def run(self) -> None:
         with changes(self.store) as changed:

@@ -6,7 +6,7 @@ from heapq import nlargest, nsmallest
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
-from headrace.platform.cloudwatch.api.context import CloudWatchCall
+from headrace.platform.account.context import AccountCall
 from headrace.platform.cluster.platform_logs import PlatformLogs
 from headrace.platform.control.jumpstart.catalogue import Catalogue
 from headrace.platform.control.model.cards import MODEL_CARD
@@ -38,7 +38,7 @@ StatusT = TypeVar("StatusT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CallContext(CloudWatchCall):
+class CallContext(AccountCall):
     logs: PlatformLogs
     queries: QueryRunner = field(default_factory=QueryRunner)
     own_images: Mapping[str, OwnImage] = field(default_factory=dict)

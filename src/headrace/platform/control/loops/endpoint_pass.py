@@ -1,6 +1,7 @@
 """One pass of the reconciler over one endpoint and the inference components on it: see, plan, record, act."""
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -37,6 +38,7 @@ from headrace.platform.state.routes import ReadLoads
 from headrace.platform.state.store import Store
 
 AnyComponent = ComponentRecord | Unreadable
+OnState = Callable[[EndpointRecord, str], None]
 LOG_NAMES: dict[AnyKind, str] = {
     ENDPOINT: "endpoint",
     INFERENCE_COMPONENT: "component",
@@ -85,6 +87,8 @@ class EndpointPass:
     failures: FailureLog
     loads: ReadLoads
     clock: DeadlineClock
+    on_state: OnState = lambda *_: None
+    """Called from a thread with an endpoint and its new state."""
 
     async def run(
         self, record: EndpointRecord | Unreadable, workers: Sequence[WorkerRecord], snapshot: Snapshot
@@ -174,6 +178,8 @@ class EndpointPass:
                 await store_access.remove(self.store, record)
                 name = LOG_NAMES[record.kind]
                 get_logger().info(f"{name}.removed", **{name: record.name})
+                if isinstance(record, Record) and record.kind is ENDPOINT:
+                    await asyncio.to_thread(self.on_state, cast("EndpointRecord", record), "Deleted")
             else:
                 await self.workers.act(owned, action)
         if plan.is_settled:
@@ -187,7 +193,8 @@ class EndpointPass:
         workers: Sequence[WorkerRecord],
         instances: Mapping[str, Sequence[HostInstance]],
     ) -> EndpointRecord:
-        self._log_news(record, deployment.progress)
+        if self._log_news(record, deployment.progress) and record.kind is ENDPOINT:
+            await asyncio.to_thread(self.on_state, record, deployment.progress.state.value)
         status = EndpointStatus(
             progress=deployment.progress,
             revisions=cast("dict[int, EndpointRevision]", deployment.revisions),
@@ -221,14 +228,15 @@ class EndpointPass:
             for workload in revision.workloads
         }
 
-    def _log_news(self, record: EndpointRecord | ComponentRecord, progress: Progress) -> None:
-        """Log a new state, or a request that failed within one pass."""
+    def _log_news(self, record: EndpointRecord | ComponentRecord, progress: Progress) -> bool:
+        """Log a new state, or a request that failed within one pass; return whether there is one."""
         known = record.status.progress
         reason = progress.failure_reason
         if known is not None and known.state is progress.state:
             earlier = known.observed_generation, known.failure_reason
             if not reason or earlier == (progress.observed_generation, reason):
-                return
+                return False
         name = LOG_NAMES[record.kind]
         facts = {"state": progress.state.value, "reason": reason.partition("\n")[0]}
         get_logger().info(f"{name}.changed", **{name: record.name}, **facts)
+        return True

@@ -17,7 +17,7 @@ from headrace.platform.cluster.launcher import Handle, Launcher
 from headrace.platform.cluster.platform_logs import PlatformLogs
 from headrace.platform.control.loops import store_access
 from headrace.platform.control.loops.adapter_loader import AdapterLoader
-from headrace.platform.control.loops.endpoint_pass import EndpointPass, FailureLog
+from headrace.platform.control.loops.endpoint_pass import EndpointPass, FailureLog, OnState
 from headrace.platform.control.loops.store_access import Snapshot
 from headrace.platform.control.loops.timing import (
     BUSY_PAUSE_S,
@@ -49,7 +49,7 @@ SWEEP_S = 30.0
 class Reconciler:
     """A task that reconciles all endpoints; `run` until cancelled. Workers keep running after that."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- the parts that it works with
         self,
         *,
         store: Store,
@@ -60,6 +60,7 @@ class Reconciler:
         config: ReconcilerConfig | None = None,
         loads: ReadLoads = dict,
         clocks: Clocks = SYSTEM_CLOCKS,
+        on_state: OnState = lambda *_: None,
     ) -> None:
         """Create the reconciler; nothing happens before `run`. Workers without requests may be left out of `loads`."""
         config = config or ReconcilerConfig()
@@ -78,7 +79,7 @@ class Reconciler:
             clock=clock,
         )
         self._failures = FailureLog()
-        self._endpoints = EndpointPass(store, self._workers, self._failures, loads, self._clock)
+        self._endpoints = EndpointPass(store, self._workers, self._failures, loads, self._clock, on_state)
         self._swept_s: float | None = None
         """Time of the last comparison of processes and records; None: the next one is due now."""
         self._orphans: dict[str, Handle] = {}

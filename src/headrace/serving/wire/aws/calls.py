@@ -25,8 +25,8 @@ _PROTOCOLS = {
     "query": (query.parse_input, query.render_output, query.render_error),
 }
 """The functions that parse a call, render its result, and render an error."""
-_READING = ("Describe", "Get", "List")
-"""Name prefixes of read-only operations."""
+_BY_GET = ("Describe", "Get", "List", "ConfirmSubscription")
+"""Name prefixes of operations that a GET may call: those that only read, and one with a secret token in its link."""
 
 
 def parse(request: HttpRequest, *, free_shapes: AbstractSet[str] = frozenset()) -> AwsCall:
@@ -75,7 +75,7 @@ def _check_method(target: Target, operation: OperationModel, request: HttpReques
 
     A browser names the page that sends a POST (`Origin`), but not the page that loads an image.
     """
-    if target.protocol == "query" and request.method != "POST" and not operation.name.startswith(_READING):
+    if target.protocol == "query" and request.method != "POST" and not operation.name.startswith(_BY_GET):
         message = f"{operation.name} is not accepted by {request.method}; expected POST, which every SDK sends."
         raise AwsError("MethodNotAllowed", message, status=405)
 

@@ -26,14 +26,20 @@ SERVICE_OF_SIGNING_NAME: Mapping[str, str] = {
     "s3": "s3",
     "s3express": "s3",
     "sagemaker": "sagemaker",
+    "sns": "sns",
     "sts": "sts",
 }
 """Services by the name in a signature's credential scope; `sagemaker` includes its runtime."""
 
-SERVICE_OF_QUERY_VERSION: Mapping[str, str] = {"2010-05-08": "iam", "2010-08-01": "cloudwatch", "2011-06-15": "sts"}
+SERVICE_OF_QUERY_VERSION: Mapping[str, str] = {
+    "2010-03-31": "sns",
+    "2010-05-08": "iam",
+    "2010-08-01": "cloudwatch",
+    "2011-06-15": "sts",
+}
 """Services by the `Version` of a form."""
 
-MODELLED = ("application-autoscaling", "cloudwatch", "iam", "logs", "sagemaker", "sagemaker-runtime", "sts")
+MODELLED = ("application-autoscaling", "cloudwatch", "iam", "logs", "sagemaker", "sagemaker-runtime", "sns", "sts")
 """The services whose models are used."""
 
 
