@@ -18,6 +18,7 @@ PIECES = {
     "resources": ("at once:", "found:    ['smollm2-resources-"),
     "components": ("at once:", "copies:   2", "found:    ['smollm2-sdk3-component-"),
     "model_builder": ("at once:", "streamed:"),
+    "multi_model": ("double:  [2, 4, 6]", "triple:  [3, 6, 9]"),
     "registry": ("version:  1 Approved", "answer:   The sea"),
     "batch_transform": ("4 answers to 4 prompts, joined: ['SageMakerOutput', 'inputs', 'parameters']",),
     "inference_spec": ("answer: Hello, sea", "answer: Hello, river"),
@@ -29,8 +30,8 @@ BUILDER_PIECES = (
     '{"pytorch": [7.0, 15.0]}',
     '{"huggingface": ["good", "bad"]}',
 )
-ALIASES = {"inference_spec": "Greeter"}
-"""What a script serves if it is not `smollm2`: its own class."""
+ALIASES = {"inference_spec": "Greeter", "multi_model": "MultiModel"}
+"""What a script serves if it is not `smollm2`: its own class, or its own models."""
 
 
 @pytest.fixture(scope="module")

@@ -39,7 +39,7 @@ class RoutingQuery:
     container: str | None = None
     """Name of the container that answers, for replicas that have several."""
     unserved_member: str | None = None
-    """A member of the request that addresses something that no endpoint has, such as `TargetModel`."""
+    """A member of the request that addresses something that no endpoint has, such as `EnableExplanations`."""
     target_model: str | None = None
     """`TargetModel`: the model of a multi-model endpoint."""
     worker: str | None = None

@@ -27,6 +27,8 @@ _MEASURE_S: Final = 5.0
 _MIB: Final = 1 << 20
 _PROCESS_BYTES: Final = 96 * _MIB
 """Estimate for a process without its model, before the first measurement."""
+_FIRST_SHARE: Final = 4
+"""Part of the limit that is reserved for a model while none has been measured."""
 _UNPACKED: Final = 1.5
 """Estimated size of a model in memory, relative to its files."""
 
@@ -188,17 +190,22 @@ class ModelHost:
         model = self._models.get(name)
         if model is None:
             raise ModelUnavailable("The model is not registered with this host.", reason="unknown")
-        estimate = round(model.num_bytes * _UNPACKED) + _PROCESS_BYTES
         entry = self._entries[name] = _Entry(
             model=model,
             process=self._processes.named(name),
-            memory_bytes=self._sizes.get(model.url, estimate),
+            memory_bytes=self._sizes.get(model.url) or self._estimate(model),
             ready=asyncio.get_running_loop().create_future(),
             last_used_s=self._clock(),
         )
         entry.ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())  # it may have no waiter
         self._spawn(self._load(entry))
         return entry
+
+    def _estimate(self, model: HostedModel) -> int:
+        """Return the memory to reserve for a model that was never measured: like the others of its endpoint."""
+        known = self._sizes.values()
+        typical = sum(known) // len(known) if known else self._limit_bytes // _FIRST_SHARE
+        return max(typical, round(model.num_bytes * _UNPACKED) + _PROCESS_BYTES)
 
     def _leave(self, entry: _Entry) -> None:
         """Count the end of a request."""
