@@ -97,7 +97,10 @@ def test_a_model_is_registered_with_a_grant_once_and_invoked(multi: Multi) -> No
     assert (registration["url"], registration["lazy"]) == (f"{PREFIX}team/once.tar.gz", True)
     assert registration["grants"][0]["objects"][0]["url"] == "http://signed"
     assert multi.worker.asked[-1].headers["x-amzn-sagemaker-target-model"] == "team/once.tar.gz"
-    assert multi.worker.asked[-1].headers["x-headrace-model-wait-s"] == "57"
+    waits_s = [
+        float(asked.headers["x-headrace-model-wait-s"]) for asked in multi.worker.asked if "invoke" in asked.path
+    ]
+    assert 50 < waits_s[1] < waits_s[0] <= waits_s[2] == 57, "the time for a registration counts"
     multi.gateway.until(lambda: len(multi.records) >= 2, "requests were counted")
     assert multi.records[-1].target_timing == LOADED
 

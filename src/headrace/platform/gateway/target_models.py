@@ -39,18 +39,15 @@ class TargetModels:
 
         Raises `NoResponse` as `HttpClient.send` does, or `AwsError`: there is no such model.
         """
-        invoke = replace(
-            request,
-            path=f"/models/{model_id(target)}/invoke",
-            headers=(*request.headers, (WAIT_HEADER, f"{self.wait_s:g}")),
-        )
-        response = await self.upstream.send(url, invoke)
-        for _ in range(_MAX_REGISTRATIONS):
-            if reason_of(response.headers) != "unknown":
+        path, clock = f"/models/{model_id(target)}/invoke", asyncio.get_running_loop().time
+        deadline_s = clock() + self.wait_s
+        for number in range(_MAX_REGISTRATIONS):
+            wait = (WAIT_HEADER, f"{max(0.0, deadline_s - clock()):.3f}")
+            response = await self.upstream.send(url, replace(request, path=path, headers=(*request.headers, wait)))
+            if reason_of(response.headers) != "unknown" or number == _MAX_REGISTRATIONS - 1:
                 break
             await _finish(response)
             await self._register(url, request, prefix + target, target)
-            response = await self.upstream.send(url, invoke)
         return response
 
     async def _register(self, url: str, request: ClientRequest, location: str, target: str) -> None:
