@@ -21,6 +21,10 @@ _INSTEAD = (
     ),
     ("private hubs (`CreateHub`, `CreateHubContentReference`, …)", "rows of your own in [JumpStart](jumpstart.md)"),
     (
+        "AI recommendation jobs (`CreateAIRecommendationJob`)",
+        "[inference recommendations jobs](optimize.md#inference-recommendations), or a benchmark of each candidate",
+    ),
+    (
         "algorithms (`CreateAlgorithm`), exports of model cards (`CreateModelCardExportJob`)",
         "`InferenceSpecification` of a [model package](endpoints.md#model-registry)",
     ),

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.parity.checkpoints import write_checkpoint
+
 from .running import IMAGE, Running, until, up
 
 pytestmark = pytest.mark.model
@@ -95,12 +97,12 @@ def test_instance_types_and_variables_are_recommended(platform: Running) -> None
         RoleArn=ROLE,
         InputConfig={
             "ModelName": "m",
-            "TrafficPattern": {"Stairs": {"DurationInSeconds": 1, "NumberOfSteps": 2, "UsersPerStep": 2}},
+            "TrafficPattern": {"Stairs": {"DurationInSeconds": 1, "NumberOfSteps": 1, "UsersPerStep": 2}},
             "EndpointConfigurations": [
                 {
                     "InstanceType": "ml.m5.large",
                     "EnvironmentParameterRanges": {
-                        "CategoricalParameterRanges": [{"Name": "MAX_BATCH_SIZE", "Value": ["1", "4"]}]
+                        "CategoricalParameterRanges": [{"Name": "MAX_BATCH_SIZE", "Value": ["4"]}]
                     },
                 },
                 {"InstanceType": "ml.g5.xlarge"},
@@ -110,7 +112,7 @@ def test_instance_types_and_variables_are_recommended(platform: Running) -> None
     )
     found = ended(client.describe_inference_recommendations_job, "Status", JobName="recommend")
     rows = found["InferenceRecommendations"]
-    assert len(rows) == 3
+    assert len(rows) == 2
     by_basis = {row["EndpointConfiguration"]["VariantName"]: row for row in rows}
     assert by_basis.keys() == {"measured", "estimated"}
     assert by_basis["estimated"]["EndpointConfiguration"]["InstanceType"] == "ml.g5.xlarge"
@@ -123,9 +125,48 @@ def test_instance_types_and_variables_are_recommended(platform: Running) -> None
         )
         assert metrics["CpuUtilization"] > 0
     variables = [row["ModelConfiguration"].get("EnvironmentParameters", []) for row in rows]
-    assert sorted(each[0]["Value"] for each in variables if each) == ["1", "4"]
+    assert sorted(each[0]["Value"] for each in variables if each) == ["4"]
     steps = client.list_inference_recommendations_job_steps(JobName="recommend")["Steps"]
-    assert [step["Status"] for step in steps] == ["COMPLETED"] * 3
+    assert [step["Status"] for step in steps] == ["COMPLETED"] * 2
     (row,) = client.list_inference_recommendations_jobs(ModelNameEquals="m")["InferenceRecommendationsJobs"]
     assert (row["JobName"], row["Status"]) == ("recommend", "COMPLETED")
     assert not client.list_endpoints(NameContains="recommend")["Endpoints"]
+
+
+def test_an_optimised_model_is_served_from_packed_weights(platform: Running, tmp_path: Path) -> None:
+    write_checkpoint("llama", tmp_path)
+    s3, client = platform.client("s3"), platform.client("sagemaker")
+    for path in tmp_path.iterdir():
+        s3.upload_file(str(path), "jobs", f"base/{path.name}")
+    client.create_optimization_job(
+        OptimizationJobName="smaller",
+        RoleArn=ROLE,
+        ModelSource={"S3": {"S3Uri": "s3://jobs/base/"}},
+        DeploymentInstanceType="ml.g5.2xlarge",
+        OptimizationConfigs=[
+            {"ModelQuantizationConfig": {"OverrideEnvironment": {"OPTION_QUANTIZE": "awq"}}},
+            {"ModelCompilationConfig": {}},
+        ],
+        OutputConfig={"S3OutputLocation": "s3://jobs/awq/"},
+        StoppingCondition={"MaxRuntimeInSeconds": 600},
+    )
+    found = ended(client.describe_optimization_job, "OptimizationJobStatus", OptimizationJobName="smaller")
+    source = {"S3Uri": "s3://jobs/awq/", "S3DataType": "S3Prefix", "CompressionType": "None"}
+    container = {
+        "Image": found["OptimizationOutput"]["RecommendedInferenceImage"],
+        "ModelDataSource": {"S3DataSource": source},
+    }
+    client.create_model(ModelName="smaller", PrimaryContainer=container, ExecutionRoleArn=ROLE)
+    variant = {"VariantName": "v", "ModelName": "smaller", "InstanceType": "ml.g5.2xlarge", "InitialInstanceCount": 1}
+    client.create_endpoint_config(EndpointConfigName="smaller", ProductionVariants=[variant])
+    client.create_endpoint(EndpointName="smaller", EndpointConfigName="smaller")
+    platform.until_in_service("smaller")
+
+    def said(group: str) -> str:
+        events = platform.client("logs").filter_log_events(logGroupName=group)["events"]
+        return "\n".join(event["message"] for event in events)
+
+    assert "w4a16" in said("/aws/sagemaker/Endpoints/smaller")
+    assert "Packing weights" not in said("/aws/sagemaker/Endpoints/smaller"), "the job has packed them"
+    assert "Packing weights" in said("/aws/sagemaker/OptimizationJobs")
+    client.delete_endpoint(EndpointName="smaller")

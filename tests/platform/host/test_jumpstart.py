@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.parity.checkpoints import write_checkpoint
+
 from .running import IMAGE, Running, until
 from .sdk_scripts import PATIENCE_S, Command
 
@@ -19,9 +21,12 @@ FILES = "a-llm/a-llm-small/artifacts/inference-prepack"
 
 
 @pytest.fixture(scope="module")
-def rows(platform: Running, smollm2_path: Path, minilm_path: Path) -> None:
-    """Three ids, added while the platform runs."""
+def rows(platform: Running, smollm2_path: Path, minilm_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Four ids, added while the platform runs."""
+    tiny = tmp_path_factory.mktemp("tiny")
+    write_checkpoint("llama", tiny)
     models = {
+        ("a-llm-tiny",): tiny,
         ("a-llm-small", "--server", "tgi", "--version", "2.3.4"): smollm2_path,
         ("a-llm-gated", "--gated"): smollm2_path,
         ("a-embedding-small", "--server", "embedding"): minilm_path,
@@ -33,6 +38,7 @@ def rows(platform: Running, smollm2_path: Path, minilm_path: Path) -> None:
     assert [(row["id"], row["gated"]) for row in json.loads(listed.stdout)] == [
         ("a-llm-gated", True),
         ("a-llm-small", False),
+        ("a-llm-tiny", False),
     ]
 
 
@@ -70,6 +76,12 @@ def test_the_sdk_2_lists_describes_and_deploys_models_by_their_ids(
     assert found["accepted"]["generated_text"]
     serializer, answer = found["attached"]
     assert (serializer, bool(answer[0]["generated_text"])) == ("JSONSerializer", True)
+    files, environment, answer = found["optimised"]
+    assert files == "s3://sagemaker-us-east-1-000000000000/awq/"
+    assert environment == {"HF_MODEL_ID": "/opt/ml/model", "OPTION_QUANTIZE": "awq"}
+    assert answer["generated_text"]
+    ((instance_type, per_minute),) = found["sized"]
+    assert (instance_type, per_minute > 0) == ("ml.m5.large", True)
     client = platform.client("sagemaker")
     until(lambda: not client.list_endpoints(NameContains="jumpstart2")["Endpoints"], "endpoints are deleted")
 
@@ -103,7 +115,10 @@ def test_the_sdk_3_searches_describes_and_deploys_a_model_by_its_id(
     found = shown(sdk3, SDK3, shell, platform)
     image, files = found["defaults"]
     assert ("tgi-inference" in image, files) == (True, f"s3://jumpstart-cache-prod-us-east-1/{FILES}/v2.3.4/")
-    assert sorted(found["found"]) == ["a-embedding-small", "a-llm-gated", "a-llm-small"]
+    assert sorted(found["found"]) == ["a-embedding-small", "a-llm-gated", "a-llm-small", "a-llm-tiny"]
+    assert found["optimised"]
+    count, first_ms = found["measured"]
+    assert (count, first_ms > 0) == (3, True)
     assert found["document"] == ["2.3.4", True, files]
     assert found["predicted"][0]["generated_text"]
     client = platform.client("sagemaker")

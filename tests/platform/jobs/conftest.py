@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from headrace.platform.control.model.jobs import OPTIMIZATION_JOB
+from headrace.platform.control.model.jobs import OPTIMIZATION_JOB, RECOMMENDATIONS_JOB
 from headrace.platform.control.model.transform_job import TRANSFORM_JOB
 from headrace.platform.gateway.app import Gateway
 from headrace.platform.gateway.errors import GatewayConfig
 from headrace.platform.jobs.loop import Jobs
 from headrace.platform.jobs.optimization import OptimizationRunner
+from headrace.platform.jobs.recommendations import RecommendationsRunner
 from headrace.platform.jobs.transform_jobs import TransformRunner
 from headrace.platform.state.store import Store
 from headrace.testing.fake_launcher import FakeMachine
@@ -60,7 +61,10 @@ class Scene:
                 self._killed.clear()
                 runners = {
                     TRANSFORM_JOB: TransformRunner(service=gateway.invocations, objects=self.objects),
-                    OPTIMIZATION_JOB: OptimizationRunner(objects=self.objects),
+                    OPTIMIZATION_JOB: OptimizationRunner(service=gateway.invocations, objects=self.objects),
+                    RECOMMENDATIONS_JOB: RecommendationsRunner(
+                        service=gateway.invocations, objects=self.objects, num_cores=2
+                    ),
                 }
                 jobs = Jobs(store=store, runners=runners, folder=self.folder / "transforms")
                 running = asyncio.create_task(jobs.run())

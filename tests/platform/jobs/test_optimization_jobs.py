@@ -73,6 +73,8 @@ def test_a_model_is_quantized_packed_and_stored_and_a_killed_platform_goes_on(
     assert found["OptimizationConfigs"][0] == QUANTIZED
     assert found["OutputConfig"] == {"S3OutputLocation": "s3://models/out/My-Job/"}
     files = stored(scene, "My-Job")
+    (started,) = scene.platform.machine.started
+    assert started.startswith("transform-job.optimization-job.My-Job.0-AllTraffic-i-")
     assert json.loads(files["config.json"])["quantization_config"]["quant_method"] == "compressed-tensors"
     assert {"model.safetensors", "tokenizer.json", "README.md"} <= files.keys()
     scene.until(lambda: not list((scene.folder / "transforms").iterdir()), "its folder is gone")

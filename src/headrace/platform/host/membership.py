@@ -296,7 +296,9 @@ class Leading:
     def _job_runners(self) -> Mapping[AnyKind, JobRunner]:
         return {
             TRANSFORM_JOB: TransformRunner(service=self.gateway.invocations, objects=self.objects),
-            OPTIMIZATION_JOB: OptimizationRunner(objects=self.objects, logs=self.logs),
+            OPTIMIZATION_JOB: OptimizationRunner(
+                service=self.gateway.invocations, objects=self.objects, logs=self.logs
+            ),
             RECOMMENDATIONS_JOB: RecommendationsRunner(
                 service=self.gateway.invocations, objects=self.objects, num_cores=self.num_cores, logs=self.logs
             ),

@@ -141,6 +141,7 @@ OPERATIONS: Mapping[tuple[str, str], Handler] = {
     ("sagemaker", "DescribeInferenceRecommendationsJob"): recommendation_jobs.describe_recommendations_job,
     ("sagemaker", "ListInferenceRecommendationsJobs"): recommendation_jobs.list_recommendations_jobs,
     ("sagemaker", "ListInferenceRecommendationsJobSteps"): recommendation_jobs.list_steps,
+    ("sagemaker", "GetScalingConfigurationRecommendation"): recommendation_jobs.get_scaling_recommendation,
     ("sagemaker", "StopInferenceRecommendationsJob"): recommendation_jobs.RECOMMENDATIONS_JOBS.stop,
     ("sagemaker", "CreateInferenceExperiment"): experiments.create_experiment,
     ("sagemaker", "DescribeInferenceExperiment"): experiments.describe_experiment,

@@ -6,6 +6,7 @@ A child is known by a path among its arguments. One that outlived a killed platf
 
 import asyncio
 import os
+import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,8 @@ from headrace.platform.control.model.names import JOB_LOG_GROUPS
 from headrace.platform.jobs.loop import JobFailed
 
 COMMAND: Final = (sys.executable, "-P", "-m", "headrace")
+BACKGROUND: Final = (*((nice, "-n", "10") if (nice := shutil.which("nice")) else ()), *COMMAND)
+"""For long computations on all cores: endpoints go first."""
 _MEASURE: Final = (
     "import pathlib, sys; from headrace.inference.runner.decode_speed import measure_bandwidth; "
     "pathlib.Path(sys.argv[1]).write_text(str(measure_bandwidth()))"

@@ -113,8 +113,7 @@ class _Test:
         except JobFailed as error:
             reason = str(error)
             self.log.write(f"Test {self.number + 1} failed: {reason}")
-        finally:
-            await self._workers.remove()
+        await self._workers.remove()  # those of a cancelled test stay, as it goes on
         times = {"start_s": start_s, "end_s": self.jobs.clock()}
         return {**self.test, **times, "number": self.number, "basis": basis, "metrics": metrics, "reason": reason}
 

@@ -30,13 +30,13 @@ class JobWorkers:
     name: str
 
     async def start(self, spec: EndpointSpec) -> None:
-        """Create the record, unless an earlier process did."""
-
-        def create() -> None:
-            if self.store.get(JOB_ENDPOINT, self.name) is None:
-                self.store.create(JOB_ENDPOINT, self.name, spec=spec)
-
-        await asyncio.to_thread(create)
+        """Create the record, unless an earlier process did; wait for the end of one that is being removed."""
+        record = await asyncio.to_thread(self.store.get, JOB_ENDPOINT, self.name)
+        if record is not None and record.deleting_s is not None:
+            await self.remove()
+            record = None
+        if record is None:
+            await asyncio.to_thread(lambda: self.store.create(JOB_ENDPOINT, self.name, spec=spec))
 
     async def until_serving(self) -> EndpointRecord:
         with store_access.changes(self.store) as changed:

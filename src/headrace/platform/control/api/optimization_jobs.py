@@ -32,6 +32,7 @@ def create_optimization_job(context: CallContext, params: Json) -> Json:
         "packs": "Compilation" in _types(params),
         "source": _source(context, params),
         "image": _image(context, params),
+        "environment": _environment(params, "ModelCompilationConfig", "ModelQuantizationConfig"),
         "max_runtime_s": params["StoppingCondition"].get("MaxRuntimeInSeconds", DEFAULT_RUNTIME_S),
     }
     if plan["bits"] is None and not plan["source"].startswith("s3://"):
@@ -68,11 +69,18 @@ def _configs(members: Json) -> Json:
     return {name: config or {} for each in members["OptimizationConfigs"] for name, config in each.items()}
 
 
+def _environment(params: Json, *techniques: str) -> dict[str, str]:
+    found: dict[str, str] = {**params.get("OptimizationEnvironment", {})}
+    for technique in techniques:
+        found |= (_configs(params).get(technique) or {}).get("OverrideEnvironment", {})
+    return found
+
+
 def _quantization(params: Json) -> Json:
     config = _configs(params).get("ModelQuantizationConfig")
     if config is None:
         return {"bits": None, "alpha": None}
-    environment: dict[str, str] = {**params.get("OptimizationEnvironment", {}), **config.get("OverrideEnvironment", {})}
+    environment = _environment(params, "ModelQuantizationConfig")
     method = environment.get("OPTION_QUANTIZE", "")
     if method.lower() not in QUANTIZERS:
         raise validation_error(

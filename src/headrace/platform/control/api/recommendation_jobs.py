@@ -13,12 +13,15 @@ from headrace.platform.control.model.recommendation import (
     MAX_TESTS,
     Limits,
     recommendations,
+    scaling_policy,
     step_members,
     tests_of,
 )
 from headrace.platform.state.records import Json
-from headrace.serving.wire.aws.errors import validation_error
+from headrace.serving.wire.aws.errors import AwsError, validation_error
 
+_TARGET_PERCENT: Final = 50
+"""Source: API reference, GetScalingConfigurationRecommendation."""
 _LISTED: Final = ("JobType", "RoleArn")
 _FILTERS: Final = {"ModelNameEquals": "ModelName", "ModelPackageVersionArnEquals": "ModelPackageVersionArn"}
 _NAMED: Final = tuple(_FILTERS.values())
@@ -107,6 +110,25 @@ def list_steps(context: CallContext, params: Json) -> Json:
         size=params.get("MaxResults", PAGE_SIZE),
     )
     return {"Steps": page, **token}
+
+
+def get_scaling_recommendation(context: CallContext, params: Json) -> Json:
+    """Answer GetScalingConfigurationRecommendation for a recommendation, the best one if none is named."""
+    record = RECOMMENDATIONS_JOBS.find_readable(context, {"JobName": params["InferenceRecommendationsJobName"]})
+    found = recommendations(record.name, record.status.result.get("steps", []))
+    wanted = params.get("RecommendationId")
+    chosen = next((row for row in found if wanted in (None, row["RecommendationId"])), None)
+    if chosen is None:
+        raise AwsError("ResourceNotFound", f"The job {record.name} has no recommendation {wanted or 'yet'}.")
+    objective: Json = params.get("ScalingPolicyObjective") or {}
+    most = objective.get("MaxInvocationsPerMinute") or chosen["Metrics"]["MaxInvocations"]
+    policy = scaling_policy(
+        chosen["Metrics"],
+        target_percent=params.get("TargetCpuUtilizationPerCore", _TARGET_PERCENT),
+        min_per_minute=objective.get("MinInvocationsPerMinute", 0),
+        max_per_minute=most,
+    )
+    return {"TargetCpuUtilizationPerCore": _TARGET_PERCENT, **params, **policy}
 
 
 def _result(record: AnyJob) -> Json:

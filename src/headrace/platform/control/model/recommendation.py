@@ -19,6 +19,8 @@ DEFAULT_TYPES: Final = ("ml.c5.xlarge", "ml.m5.xlarge", "ml.g5.xlarge")
 MAX_TESTS: Final = 10
 _LEVEL_S: Final = 5.0
 _MAX_USERS: Final = 64
+_COOLDOWN_S: Final = 300
+"""Application Auto Scaling's default for endpoints."""
 _FLAT: Final = 1.05
 """More users must raise the throughput by this factor, else it is flat."""
 
@@ -175,3 +177,25 @@ def recommendations(job: str, steps: Sequence[Json]) -> list[Json]:
         }
         for step in found
     ]
+
+
+def scaling_policy(metrics: Json, *, target_percent: int, min_per_minute: int, max_per_minute: int) -> Json:
+    """
+    Return Metric and DynamicScalingConfiguration of GetScalingConfigurationRecommendation.
+
+    An instance takes the target's share of the invocations that saturate it; capacities follow from the objective.
+    """
+    per_instance = max(1, metrics["MaxInvocations"] * target_percent // 100)
+    lowest, highest = (max(1, math.ceil(wanted / per_instance)) for wanted in (min_per_minute, max_per_minute))
+    predefined = {"PredefinedMetricType": "SageMakerVariantInvocationsPerInstance"}
+    policy = {"MetricSpecification": {"Predefined": predefined}, "TargetValue": float(per_instance)}
+    return {
+        "Metric": {"InvocationsPerInstance": per_instance, "ModelLatency": metrics["ModelLatency"]},
+        "DynamicScalingConfiguration": {
+            "MinCapacity": lowest,
+            "MaxCapacity": max(lowest, highest),
+            "ScaleInCooldown": _COOLDOWN_S,
+            "ScaleOutCooldown": _COOLDOWN_S,
+            "ScalingPolicies": [{"TargetTracking": policy}],
+        },
+    }
