@@ -58,12 +58,12 @@ def points(series: MemorySeries) -> dict[tuple[str, str], Point]:
 
 
 def test_containers_have_latencies_and_one_that_is_named_has_its_requests() -> None:
-    pipeline = record(containers=("pre", "model"), earlier_s=(0.1,), head_s=10.3)
-    named = record(containers=("other",), is_direct=True, head_s=10.3, status=424, model_status=400)
+    pipeline = record(containers=("pre", "model"), earlier_s=(0.1,), head_s=10.3, sent_s=10.1)
+    named = record(containers=("other",), is_direct=True, head_s=10.3, sent_s=10.002, status=424, model_status=400)
     unanswered = record(containers=("pre", "model"), status=424)
     found = published(pipeline, named, unanswered)
     latencies = {name: found["ContainerLatency", name].maximum for name in ("pre", "model", "other")}
-    assert latencies == pytest.approx({"pre": 100_000, "model": 398_000, "other": 498_000})
+    assert latencies == pytest.approx({"pre": 100_000, "model": 300_000, "other": 498_000})
     assert {name for name, container in found if container == "other"} == {
         *("ContainerLatency", "OverheadLatency", "Invocations", "Invocation4XXErrors", "Invocation5XXErrors")
     }

@@ -33,6 +33,7 @@ PIECES = {
         "version:  arn:aws:sagemaker:us-east-1:000000000000:model-package/smollm2-registry-",
         "answer:   The sea",
     ),
+    "pipeline": ("answer:   The sea is", "failed:   Received server error (500) from container-1"),
     "batch_transform": ("4 answers to 4 prompts, the first: '",),
     "torchserve": ("Today the weather is really nice and I am planning on ",),
 }

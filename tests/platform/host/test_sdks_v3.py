@@ -19,6 +19,7 @@ PIECES = {
     "components": ("at once:", "copies:   2", "found:    ['smollm2-sdk3-component-"),
     "model_builder": ("at once:", "streamed:"),
     "multi_model": ("double:  [2, 4, 6]", "triple:  [3, 6, 9]"),
+    "pipeline": ("answer:   The sea is",),
     "registry": ("version:  1 Approved", "answer:   The sea"),
     "batch_transform": ("4 answers to 4 prompts, joined: ['SageMakerOutput', 'inputs', 'parameters']",),
     "inference_spec": ("answer: Hello, sea", "answer: Hello, river"),
@@ -79,6 +80,7 @@ def test_resource_classes_and_the_model_builder_run_and_leave_nothing(
         "smollm2-sdk3-registry",
         "smollm2-builder",
         "smollm2-batch3",
+        "smollm2-pipeline",
         "greeter-spec",
         "builder-",
     ):

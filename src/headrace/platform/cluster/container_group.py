@@ -120,6 +120,8 @@ class _Group:
     def _on_exit(self, descriptor: int) -> None:
         asyncio.get_running_loop().remove_reader(descriptor)
         os.close(descriptor)
+        self._server.stop_listening()
+        self._relay.lost.set()
         self._changed.set()
 
     def _stop(self) -> None:

@@ -6,8 +6,9 @@ to every container, but `Accept` to the last one only: between containers the de
 Source: developer guide, "Inference pipelines"; the notebooks of aws/amazon-sagemaker-examples about them.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from time import perf_counter
 from typing import Final
 
@@ -25,6 +26,8 @@ MAX_BODY_BYTES: Final = 256 * 1024 * 1024
 """Largest request, and largest response that is not streamed: those of an asynchronous invocation."""
 MAX_BUFFERED_BYTES: Final = 1024 * 1024 * 1024
 """Bodies in memory at the same time."""
+_EXIT_S: Final = 0.1
+"""Time in which the kernel reports the end of a process whose connections it has closed."""
 _FIRST_ONLY: Final = frozenset({"content-type", "content-encoding"})
 """Headers of the client that describe the body; the next container gets those of the response that it gets."""
 _OF_CONNECTION: Final = frozenset(
@@ -40,12 +43,13 @@ class ContainerRelay:
 
     def __init__(self, names: Sequence[str], *, is_direct: bool, is_ready: Callable[[], Awaitable[bool]]) -> None:
         self.urls: dict[str, str] = {}
+        self.lost = asyncio.Event()
+        """Set once a container has ended."""
         self._names = tuple(names)
         self._is_direct = is_direct
         self._is_ready = is_ready
         self._client = HttpClient()
         self._budget = BodyBudget(MAX_BUFFERED_BYTES)
-        self.num_in_flight = 0
 
     async def close(self) -> None:
         await self._client.close()
@@ -58,15 +62,13 @@ class ContainerRelay:
         elif path == "/metrics":
             await exchange.respond(200, [("content-type", "text/plain; version=0.0.4")], await self._metrics())
         elif not (chain := self._chain(scope)):
-            what = "names none of them" if self._is_direct else "is none of a pipeline"
-            text = f"The containers of this model are {', '.join(self._names)}; {method} {path} {what}."
-            await self._refuse(exchange, 404, f"{text} Send POST /invocations.")
+            names = ", ".join(self._names)
+            text = f"The containers {names} are a pipeline, which has no {method} {path}. Send POST /invocations."
+            if self._is_direct:
+                text = f"{method} {path} names no container; expected one of {names} in the header {TARGET_HEADER}."
+            await self._refuse(exchange, 404, text)
         else:
-            self.num_in_flight += 1
-            try:
-                await self._answer(chain, scope, exchange)
-            finally:
-                self.num_in_flight -= 1
+            await self._answer(chain, scope, exchange)
 
     def _chain(self, scope: Scope) -> tuple[str, ...]:
         """Return the containers that a request goes through, in order; empty if it is not for them."""
@@ -88,8 +90,11 @@ class ContainerRelay:
         except BudgetSpent:
             await self._refuse(exchange, 429, f"The bodies of requests have {MAX_BUFFERED_BYTES} bytes in all.")
         except (NoResponse, ResponseBroken) as error:
-            # A container has ended: without a response head the gateway sends the request to another replica.
+            # Without a response head the gateway sends the request again, and at once: not to this group if it is lost.
             get_logger().warning("container.silent", reason=str(error))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_EXIT_S):
+                    await self.lost.wait()
             raise ResponseAborted from error
         except ClientGone:
             pass
@@ -135,7 +140,8 @@ class ContainerRelay:
 
     async def _refuse(self, exchange: Exchange, status: int, message: str) -> None:
         if not exchange.is_started:
-            await exchange.respond(status, [("content-type", JSON_CONTENT_TYPE)], to_json({"message": message}))
+            body = to_json({"error": {"message": message}})
+            await exchange.respond(status, [("content-type", JSON_CONTENT_TYPE)], body)
 
     async def _metrics(self) -> bytes:
         """Return the pages of all containers as one: the sum of each series, as they share one instance."""

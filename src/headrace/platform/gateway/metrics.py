@@ -60,6 +60,8 @@ class InvocationRecord:
 
     Once the response has begun, the last one is the container that sent it.
     """
+    sent_s: float = 0.0
+    """When the request was last sent to a replica with several containers."""
     earlier_s: tuple[float, ...] = ()
     """Response times of the containers before the last one."""
     is_direct: bool = False
@@ -111,9 +113,9 @@ class InvocationRecord:
         names = ("x-amzn-RequestId", "x-request-id", *((ANTHROPIC_REQUEST_ID,) if self.api == "OpenAI" else ()))
         return tuple((name, self.request_id) for name in names)
 
-    def set_containers(self, containers: tuple[str, ...], *, target: str | None) -> None:
+    def set_containers(self, containers: tuple[str, ...], *, target: str | None, now_s: float) -> None:
         """Note the containers of the chosen replica, or the one that the request names."""
-        self.is_direct = target is not None
+        self.is_direct, self.sent_s = target is not None, now_s
         self.containers = containers if target is None else (target,)
 
     def read_containers(self, headers: Mapping[str, str]) -> None:
@@ -131,8 +133,8 @@ class InvocationRecord:
 
     def container_latencies(self) -> Iterator[tuple[str, float]]:
         """Yield the name and the response time of each container that has answered."""
-        if self.containers and self.head_s is not None and self.model_s is not None:
-            last_s = max(0.0, self.model_s - sum(self.earlier_s))
+        if self.containers and self.head_s is not None:
+            last_s = max(0.0, self.ended_s - self.sent_s - sum(self.earlier_s))
             yield from zip(self.containers, (*self.earlier_s, last_s), strict=True)
 
     @property

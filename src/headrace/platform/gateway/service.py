@@ -176,10 +176,12 @@ class InvocationService:
         def on_decision(decision: RoutingDecision) -> None:
             record.variant, record.worker = decision.variant.name, decision.replica.worker
             record.config = decision.fleet.config
-            record.set_containers(decision.fleet.containers, target=query.container)
             record.num_tries += 1
+            now_s = perf_counter()
+            if decision.fleet.containers or record.containers:
+                record.set_containers(decision.fleet.containers, target=query.container, now_s=now_s)
             if record.asked_s is None:
-                record.asked_s = perf_counter()
+                record.asked_s = now_s
                 self._copy(endpoint, query, request, record, timeout_s=timeout_s)
 
         async with asyncio.timeout(timeout_s) as timeout:

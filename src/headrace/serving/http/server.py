@@ -128,6 +128,11 @@ class HttpServer(uvicorn.Server):
         self.config.timeout_graceful_shutdown = None if grace_s is None else max(1, round(grace_s))
         self.should_exit = True
 
+    def stop_listening(self) -> None:
+        """Close the listener at once, which `stop` does within a tenth of a second; open connections stay."""
+        for server in getattr(self, "servers", ()):  # it has none before its start
+            server.close()
+
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Install no handlers; called by uvicorn around its run."""
