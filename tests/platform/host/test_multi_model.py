@@ -33,7 +33,7 @@ def predict_fn(number, model):
 def output_fn(answer, accept):
     return json.dumps(answer)
 """
-NUM_MODELS, NUM_CLIENTS, NUM_REQUESTS = 3, 4, 9
+NUM_MODELS, NUM_CLIENTS, NUM_REQUESTS = 3, 3, 6
 MEMORY_BYTES = 420 << 20
 """Room for two of the models, which take about 160 MiB each."""
 
@@ -138,25 +138,19 @@ def test_the_sdk_adds_and_invokes_models(platform: Running, shell: dict[str, str
 
 
 @pytest.mark.model
-def test_language_models_stream_from_files_and_folders(platform: Running, smollm2_path: Path) -> None:
+def test_a_language_model_streams_from_a_folder_of_files(platform: Running, smollm2_path: Path) -> None:
     s3, runtime = platform.client("s3"), platform.client("sagemaker-runtime")
     s3.create_bucket(Bucket="words")
-    s3.upload_file(str(smollm2_path), "words", "models/words.gguf")
-    s3.upload_file(str(smollm2_path), "words", "models/folder/words.gguf")
+    s3.upload_file(str(smollm2_path), "words", "models/smollm2/words.gguf")
     container = {"Image": IMAGE, "Mode": "MultiModel", "ModelDataUrl": "s3://words/models"}
     deploy(platform, "words", {**container, "MultiModelConfig": {"ModelCacheSetting": "Disabled"}})
     body = json.dumps({"inputs": "The sea is", "parameters": {"max_new_tokens": 5}, "stream": True}).encode()
-    targets = ["words.gguf", "folder/"]
     runtime.meta.events.register(
         "before-sign.sagemaker-runtime.InvokeEndpointWithResponseStream",
-        lambda request, **_: request.headers.add_header("X-Amzn-SageMaker-Target-Model", targets.pop()),
+        lambda request, **_: request.headers.add_header("X-Amzn-SageMaker-Target-Model", "smollm2/"),
     )
-    texts = []
-    while targets:
-        answer = runtime.invoke_endpoint_with_response_stream(
-            EndpointName="words", Body=body, ContentType="application/json"
-        )
-        texts.append(b"".join(event["PayloadPart"]["Bytes"] for event in answer["Body"]))
-    assert texts[0].count(b"data:") >= 5
-    assert len({text.rpartition(b'"generated_text"')[2].partition(b",")[0] for text in texts}) == 1
+    answer = runtime.invoke_endpoint_with_response_stream(
+        EndpointName="words", Body=body, ContentType="application/json"
+    )
+    assert b"".join(event["PayloadPart"]["Bytes"] for event in answer["Body"]).count(b"data:") >= 5
     remove(platform, "words")
