@@ -52,10 +52,16 @@ def platform(
     is_reachable: bool = True,
     s3: Any = None,
     control: Any = None,
+    registry: Any = None,
 ) -> Iterator[str]:
-    """A platform; `is_reachable` is False if its database is out of reach; `s3` and `control` are its applications."""
+    """
+    A platform; `is_reachable` is False if its database is out of reach.
+
+    `s3` and `control` are its applications, and `registry` makes one of a check of passwords.
+    """
     store = open_store("sqlite://")
     store.create(ACCESS_KEY, KEY, spec=AccessKeySpec(secret=SECRET))
+    authenticator = Authenticator(KeyRing(store), is_open=is_open, allowed_hosts=allowed_hosts)
     apps = Apps(
         gateway=app_named("gateway"),
         gateway_owns=Gateway.owns,
@@ -65,8 +71,8 @@ def platform(
         metrics=app_named("metrics"),
         health=lambda: {"service": "headrace", "status": status},
         outdated=lambda: is_outdated,
+        registry=None if registry is None else registry(authenticator.check_password),
     )
-    authenticator = Authenticator(KeyRing(store), is_open=is_open, allowed_hosts=allowed_hosts)
     app = PlatformApp(apps, authenticator, BodyBudget(max_bytes))
     with nullcontext() if is_reachable else out_of_reach(store), serving(app) as url:
         yield url

@@ -10,10 +10,12 @@ import httpx
 import pytest
 from botocore.exceptions import ClientError
 
+from headrace.platform.account.image_store import NO_IMAGES, ImageStore
 from headrace.platform.account.sns import SUBSCRIPTIONS
 from headrace.platform.control.app import ControlApp
 from headrace.platform.host.access_keys import ACCESS_KEY, AccessKeySpec
 from headrace.platform.host.operations import OPERATIONS
+from headrace.platform.host.registry import RegistryApp
 from headrace.platform.state.records import Record
 from headrace.platform.state.store import Store, open_store
 from tests.platform.control.support import AWS_SCOPE, ROLE, ListedLogs
@@ -30,12 +32,18 @@ class Clock:
 
 
 @contextmanager
-def closed_platform(clock: Clock) -> Iterator[tuple[str, Store]]:
+def closed_platform(clock: Clock, images: ImageStore = NO_IMAGES) -> Iterator[tuple[str, Store]]:
     store = open_store("sqlite://")
     store.create(ACCESS_KEY, KEY, spec=AccessKeySpec(secret=SECRET))
     logs: Any = ListedLogs()
-    control = ControlApp(store, OPERATIONS, aws_scope=AWS_SCOPE, logs=logs, own_images={}, is_strict=False, clock=clock)
-    with platform(is_open=False, control=control) as url:
+    control = ControlApp(
+        store, OPERATIONS, aws_scope=AWS_SCOPE, logs=logs, own_images={}, is_strict=False, clock=clock, images=images
+    )
+
+    def registry(check_password: Any) -> RegistryApp:
+        return RegistryApp(images, store, check_password, shortage=lambda: "")
+
+    with platform(is_open=False, control=control, registry=registry) as url:
         yield url, store
     store.close()
 

@@ -245,7 +245,7 @@ class Resource:
         return self.absent.error(name=name, arn=arn)
 
     def document(self, context: CloudWatchCall, record: StoredRecord) -> Json:
-        return {
+        members = {
             **record.spec.members,
             self.key: record.name,
             self.arn_member: self.arn_of(context, record.name, record.spec),
@@ -253,6 +253,7 @@ class Resource:
             **({"Tags": list_tags(record.tags)} if record.tags else {}),
             **self.shown(context, record),
         }
+        return {name: value for name, value in members.items() if value is not None}
 
     def arn_of(self, context: CloudWatchCall, name: str, spec: StoredSpec) -> str:
         scope = context.aws_scope

@@ -18,6 +18,7 @@ from typing import Any
 from headrace.core.errors import Unavailable
 from headrace.core.telemetry import get_logger
 from headrace.platform.account.deliveries import Deliverer
+from headrace.platform.account.image_store import NO_IMAGES, ImageStore
 from headrace.platform.cloudwatch.metrics.metric import SeriesStore
 from headrace.platform.cloudwatch.series.memory import MemorySeries
 from headrace.platform.cluster.platform_logs import PlatformLogs
@@ -71,7 +72,7 @@ _VERB = re.compile(r"[A-Z][a-z]+")
 _RESOURCE_NAMES = (
     *("InferenceComponentName", "EndpointName", "EndpointConfigName", "ModelName", "ModelPackageGroupName"),
     *("ResourceArn", "ResourceId", "AlarmName", "AlarmNames", "DashboardName", "logGroupName", "Namespace"),
-    *("RoleName", "RoleArn", "PolicyName", "TopicArn"),
+    *("RoleName", "RoleArn", "PolicyName", "TopicArn", "repositoryName"),
 )
 """Members that name a resource, the most specific first."""
 
@@ -93,13 +94,14 @@ class ControlApp:
         budget: BodyBudget | None = None,
         url: str = "http://127.0.0.1",
         deliverer: Deliverer | None = None,
+        images: ImageStore = NO_IMAGES,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """
         Create the application.
 
         `budget` is for request bodies, if it is shared with other applications; `url` is for links in messages, which
-        `deliverer` sends.
+        `deliverer` sends, and for the addresses of `images`.
         """
         self._operations = operations
         self._context = CallContext(
@@ -113,6 +115,7 @@ class ControlApp:
             series=MemorySeries() if series is None else series,
             url=url,
             deliverer=Deliverer() if deliverer is None else deliverer,
+            images=images,
         )
         """The context of every call, without its time."""
         self._budget = BodyBudget(MAX_BUFFERED_BYTES) if budget is None else budget

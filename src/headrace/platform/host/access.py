@@ -11,6 +11,7 @@ The mount that answers a request decides which credentials it takes (`Credential
 """
 
 import asyncio
+import hmac
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from typing import Final
 from urllib.parse import parse_qs, unquote
 
 from headrace.core.tracing import trace_of
+from headrace.platform.account.ecr import USER as REGISTRY_USER
 from headrace.platform.host.access_keys import KeyRing
 from headrace.serving.http.asgi import ASGIApp, Message, Receive, Scope, Send, request_of
 from headrace.serving.http.audit import AuditedCall, AuditLog
@@ -155,6 +157,23 @@ class Authenticator:
         verify = partial(self._verify, whole, policy, lookup)
         identity = verify() if is_small else await asyncio.to_thread(verify)
         return Admission(replay(body, receive), lookup.key_of(identity), lookup.session)
+
+    async def check_password(self, user: str, password: str) -> str | None:
+        """
+        Return the access key of credentials for the registry of images; None: they are wrong.
+
+        The token of another session is no password: requests that it signs show it to all on their way.
+        """
+        if self._is_open:
+            return ""
+        await self._ring.refresh()
+        if user != REGISTRY_USER:
+            secret = self._ring.secret_of(user)
+            is_right = secret is not None and hmac.compare_digest(secret.encode(), password.encode())
+            return user if is_right else None
+        found = sessions.verify(password, self._ring.secret_of)
+        is_valid = found is not None and found.session.name == sessions.REGISTRY
+        return found.session.key if found and is_valid and found.session.expires_s > self._now() else None
 
     def _verify(self, request: HttpRequest, policy: CredentialPolicy, lookup: "_Lookup") -> sigv4.Identity:
         return sigv4.verify(request, lookup.secret_of, self._now(), service=policy.service)

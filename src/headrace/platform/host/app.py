@@ -44,6 +44,7 @@ from headrace.platform.host.access import (
 from headrace.platform.host.confirmations import confirmation_app, is_confirmation
 from headrace.platform.host.console import CONSOLE_PATH, is_console, needs_key
 from headrace.platform.host.metrics_pages import is_metrics
+from headrace.platform.host.registry import is_registry
 from headrace.platform.state.records import Json
 from headrace.platform.storage.object_storage import DiskSpace, ObjectStorage
 from headrace.platform.storage.s3_proxy import ISOLATION_HEADERS
@@ -107,6 +108,8 @@ class Apps:
     metrics: ASGIApp
     """Pages for Prometheus."""
     health: Callable[[], Json]
+    registry: ASGIApp | None = None
+    """The registry of images, which checks its credentials itself."""
     outdated: Callable[[], bool] = lambda: False
     """Returns whether a newer Headrace has joined the platform."""
 
@@ -166,6 +169,7 @@ class PlatformApp:
             Mount(lambda _, path: is_console(path) and needs_key(path), FOR_PAGES, console),
             Mount(lambda _, path: is_console(path), None, apps.console),
             Mount(is_confirmation, None, confirmation_app(apps.control)),
+            *([Mount(lambda _, path: is_registry(path), None, apps.registry)] if apps.registry is not None else []),
             Mount(is_api_docs, None, api_docs_app()),
             Mount(is_browser_at_root, None, redirect_to_console),
             Mount(lambda request, path: _is_read(request) and is_metrics(path), FOR_PAGES, apps.metrics),

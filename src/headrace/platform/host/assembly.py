@@ -11,6 +11,7 @@ from headrace.core.installing import pip_install
 from headrace.core.telemetry import get_logger
 from headrace.core.tracing import NO_TRACER, Tracer
 from headrace.inference.models.sources import home_folder
+from headrace.platform.account.image_store import ImageStore
 from headrace.platform.autoscaling.loops.waker import Waker
 from headrace.platform.cloudwatch.series.file import FileSeries
 from headrace.platform.cluster.cgroups import delegated_group
@@ -46,6 +47,7 @@ from headrace.platform.host.metrics_pages import metrics_app
 from headrace.platform.host.notifications import Notifications
 from headrace.platform.host.operations import OPERATIONS
 from headrace.platform.host.overview import read_counts, read_home, read_models, read_overview, read_uses, this_machine
+from headrace.platform.host.registry import RegistryApp
 from headrace.platform.host.sharing import METRICS, Members, Sharing, make_members
 from headrace.platform.state.records import Json
 from headrace.platform.state.store import Store
@@ -282,6 +284,7 @@ def _make_app(
 ) -> PlatformApp:
     """Make the applications on the port, which share one budget for bodies in memory."""
     settings, store, gateway = site.settings, site.store, invocations.gateway
+    images = ImageStore(site.sharing.home.registry)
     control = ControlApp(
         store,
         OPERATIONS,
@@ -294,6 +297,7 @@ def _make_app(
         budget=gateway.budget,
         url=site.address.url,
         deliverer=invocations.notifications.deliverer,
+        images=images,
     )
     health = make_health(settings, site.storage, disk, workers.host.gpus)
 
@@ -316,6 +320,8 @@ def _make_app(
         own, others = render(gateway.metrics), await members.ask(METRICS, None)
         return merge([own, *(other.encode() for other in others)]) if others else own
 
+    ring, hosts = KeyRing(store), settings.allowed_hosts
+    authenticator = Authenticator(ring, is_open=settings.open, is_local=settings.is_local, allowed_hosts=hosts)
     apps = Apps(
         gateway=gateway,
         gateway_owns=gateway.owns,
@@ -326,10 +332,8 @@ def _make_app(
             metrics_page, lambda: gateway.routes, lambda replica: fetch(replica.url, token=replica.token)
         ),
         health=health,
+        registry=RegistryApp(images, store, authenticator.check_password, shortage=lambda: disk.shortage),
         outdated=lambda: members.membership.is_outdated,
-    )
-    authenticator = Authenticator(
-        KeyRing(store), is_open=settings.open, is_local=settings.is_local, allowed_hosts=settings.allowed_hosts
     )
     return PlatformApp(apps, authenticator, gateway.budget)
 

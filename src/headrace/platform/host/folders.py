@@ -74,6 +74,8 @@ class DataFolder:
     """The output of the embedded S3 server since its last start."""
     images = _Below("images.toml")
     """The file of own images, if it exists."""
+    registry = _Below("registry")
+    """Images of containers that clients have pushed."""
     jumpstart = _Below("jumpstart.toml")
     """The user's rows of JumpStart's catalogue, if it exists."""
     settings = _Below("settings.json")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from headrace.core.errors import SettingsError
-from headrace.platform.account import alarm_messages, dashboards, iam, sns
+from headrace.platform.account import alarm_messages, dashboards, ecr, iam, sns
 from headrace.platform.account.dashboards import DASHBOARDS
 from headrace.platform.autoscaling.api import policies, schedules, targets
 from headrace.platform.autoscaling.planning.policies import SCALING_POLICY
@@ -78,6 +78,7 @@ KINDS: Final[Mapping[str, AnyKind]] = {
         RECOMMENDATIONS_JOB,
         AI_BENCHMARK_JOB,
         AI_WORKLOAD_CONFIG,
+        ecr.REPOSITORIES.kind,
         sns.SUBSCRIPTIONS.kind,
         sns.TOPICS.kind,
         TRANSFORM_JOB,
@@ -238,6 +239,17 @@ OPERATIONS: Mapping[tuple[str, str], Handler] = {
     ("application-autoscaling", "UntagResource"): targets.untag_resource,
     ("application-autoscaling", "ListTagsForResource"): targets.list_tags_for_resource,
     ("sts", "GetCallerIdentity"): identity.get_caller_identity,
+    ("ecr", "GetAuthorizationToken"): sts.get_authorization_token,
+    ("ecr", "CreateRepository"): ecr.REPOSITORIES.create,
+    ("ecr", "DescribeRepositories"): ecr.describe_repositories,
+    ("ecr", "DeleteRepository"): ecr.delete_repository,
+    ("ecr", "ListImages"): ecr.list_images,
+    ("ecr", "DescribeImages"): ecr.describe_images,
+    ("ecr", "BatchGetImage"): ecr.batch_get_image,
+    ("ecr", "BatchDeleteImage"): ecr.batch_delete_image,
+    ("ecr", "TagResource"): ecr.REPOSITORIES.tag,
+    ("ecr", "UntagResource"): ecr.REPOSITORIES.untag,
+    ("ecr", "ListTagsForResource"): ecr.list_tags_for_resource,
     ("sns", "CreateTopic"): sns.create_topic,
     ("sns", "DeleteTopic"): sns.delete_topic,
     ("sns", "ListTopics"): sns.list_topics,

@@ -1,5 +1,5 @@
 """
-Temporary credentials: `sts:AssumeRole` and `sts:GetSessionToken`.
+Temporary credentials: `sts:AssumeRole`, `sts:GetSessionToken`, and passwords of the registry of images.
 
 They are derived from the caller's access key and act with its rights, until they expire or the key is removed; what the
 policies of a role allow is not evaluated. Credentials of a session do not outlive it.
@@ -8,6 +8,7 @@ policies of a role allow is not evaluated. Credentials of a session do not outli
 from typing import Final
 
 from headrace.core.errors import Unavailable
+from headrace.platform.account.ecr import TOKEN_S, authorization
 from headrace.platform.account.iam import ROLES, entity_id
 from headrace.platform.control.api.context import CallContext
 from headrace.platform.control.api.identity import caller_arn, session_arn
@@ -15,7 +16,7 @@ from headrace.platform.host.access_keys import ACCESS_KEY
 from headrace.platform.state.records import Json, Record
 from headrace.serving.wire.aws import sessions
 from headrace.serving.wire.aws.errors import AwsError
-from headrace.serving.wire.aws.sessions import Session
+from headrace.serving.wire.aws.sessions import Credentials, Session
 
 _DEFAULT_S: Final = 3600
 """Source: STS API reference, AssumeRole, as all numbers here."""
@@ -58,18 +59,27 @@ def get_session_token(context: CallContext, params: Json) -> Json:
     return {"Credentials": _issue(context, params.get("DurationSeconds", _TOKEN_DEFAULT_S))}
 
 
+def get_authorization_token(context: CallContext, _params: Json) -> Json:
+    """Answer ECR's GetAuthorizationToken: a password for the registry, which opens nothing else."""
+    credentials = _derive(context, TOKEN_S, name=sessions.REGISTRY)
+    return authorization(context, credentials.token, credentials.session.expires_s)
+
+
 def _issue(context: CallContext, duration_s: int, *, role: str = "", name: str = "") -> Json:
-    expires_s = int(context.now_s) + duration_s
-    if context.session is not None:
-        expires_s = min(expires_s, context.session.expires_s)
-    session = Session(key=context.caller, expires_s=expires_s, role=role, name=name)
-    credentials = sessions.issue(session, _secret_of(context))
+    credentials = _derive(context, duration_s, role=role, name=name)
     return {
         "AccessKeyId": credentials.access_key,
         "SecretAccessKey": credentials.secret,
         "SessionToken": credentials.token,
-        "Expiration": expires_s,
+        "Expiration": credentials.session.expires_s,
     }
+
+
+def _derive(context: CallContext, duration_s: int, *, role: str = "", name: str) -> Credentials:
+    expires_s = int(context.now_s) + duration_s
+    if context.session is not None:
+        expires_s = min(expires_s, context.session.expires_s)
+    return sessions.issue(Session(key=context.caller, expires_s=expires_s, role=role, name=name), _secret_of(context))
 
 
 def _secret_of(context: CallContext) -> str:

@@ -11,6 +11,7 @@ from botocore.loaders import Loader
 from botocore.model import OperationModel, ServiceModel
 
 SERVICE_OF_TARGET: Mapping[str, str] = {
+    "AmazonEC2ContainerRegistry_V20150921": "ecr",
     "AnyScaleFrontendService": "application-autoscaling",
     "GraniteServiceVersion20100801": "cloudwatch",
     "Logs_20140328": "logs",
@@ -20,6 +21,7 @@ SERVICE_OF_TARGET: Mapping[str, str] = {
 
 SERVICE_OF_SIGNING_NAME: Mapping[str, str] = {
     "application-autoscaling": "application-autoscaling",
+    "ecr": "ecr",
     "iam": "iam",
     "logs": "logs",
     "monitoring": "cloudwatch",
@@ -39,7 +41,17 @@ SERVICE_OF_QUERY_VERSION: Mapping[str, str] = {
 }
 """Services by the `Version` of a form."""
 
-MODELLED = ("application-autoscaling", "cloudwatch", "iam", "logs", "sagemaker", "sagemaker-runtime", "sns", "sts")
+MODELLED = (
+    "application-autoscaling",
+    "cloudwatch",
+    "ecr",
+    "iam",
+    "logs",
+    "sagemaker",
+    "sagemaker-runtime",
+    "sns",
+    "sts",
+)
 """The services whose models are used."""
 
 

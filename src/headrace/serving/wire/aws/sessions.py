@@ -22,6 +22,8 @@ PREFIX = "ASIA"
 """Begins the id of every temporary access key."""
 OPEN_PLATFORM = "headrace"
 """The secret of the key "" of a platform that requires no credentials."""
+REGISTRY = ":registry"
+"""Name of the session whose token is a password of the registry of images; no caller can give a session this name."""
 _MAX_TOKEN_CHARACTERS = 2048
 _ID_CHARACTERS = 16
 _HEADER = "x-amz-security-token"
