@@ -9,6 +9,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
+import yaml
+
 from headrace.platform.state.records import Json
 
 _OPTIONS: Final[Mapping[str, str]] = {
@@ -39,8 +41,6 @@ class WorkloadInvalid(Exception):
 
 def read_workload(inline: str) -> Json:
     """Parse and check a `WorkloadSpec`. Raises `WorkloadInvalid`."""
-    import yaml  # by no platform without such jobs
-
     try:
         spec = yaml.safe_load(inline)
     except yaml.YAMLError as error:
