@@ -114,6 +114,18 @@ def test_the_header_names_the_model_of_a_stream(multi: Multi) -> None:
     assert (answer.status_code, b"hi" in answer.content) == (200, True)
 
 
+def test_clients_of_openai_name_the_model_behind_the_endpoint(multi: Multi) -> None:
+    def chat(model: str) -> Any:
+        return multi.gateway.client.post("/v1/chat/completions?a=1", json={"model": model})
+
+    assert chat("ep/team/words.gguf").json() == {"model": "ep/team/words.gguf"}
+    assert multi.worker.asked[-1].path == f"/models/{model_id('team/words.gguf')}/v1/chat/completions?a=1"
+    assert chat("ep/not-ready.tar.gz").status_code == 429
+    assert chat("ep/not-loaded.tar.gz").status_code >= 500
+    for model in ("ep/missing.tar.gz", "ep", "ep/a\nb"):
+        assert chat(model).status_code == 400
+
+
 @pytest.mark.parametrize(
     ("asked", "code", "message"),
     [

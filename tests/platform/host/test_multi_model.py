@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from tests import plain_http
 from tests.waiting import WAIT_S
 
 from .running import IMAGE, Running, until
@@ -153,4 +154,9 @@ def test_a_language_model_streams_from_a_folder_of_files(platform: Running, smol
         EndpointName="words", Body=body, ContentType="application/json"
     )
     assert b"".join(event["PayloadPart"]["Bytes"] for event in answer["Body"]).count(b"data:") >= 5
+    chat = {"model": "words/smollm2/", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}
+    answered = plain_http.post(
+        f"{platform.url}/v1/chat/completions", json=chat, headers=platform.bearer, timeout=WAIT_S
+    )
+    assert answered.json()["choices"][0]["message"]["content"], answered.text
     remove(platform, "words")

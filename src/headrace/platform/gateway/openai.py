@@ -31,6 +31,7 @@ from headrace.core.errors import (
     Unavailable,
 )
 from headrace.core.tracing import trace_of
+from headrace.platform.cluster.model_host.protocol import TARGET_HEADER, reason_of
 from headrace.platform.gateway import request as runtime_request
 from headrace.platform.gateway.errors import NoCapacity, NotServing, UnknownTarget
 from headrace.platform.gateway.metrics import InvocationRecord
@@ -157,13 +158,15 @@ async def answer_openai(
     record: InvocationRecord,
 ) -> None:
     """Answer one request; a `HeadraceError` is raised if it failed and nothing has been sent."""
-    endpoint, component = asked.endpoint, asked.component
+    endpoint, component, headers = asked.endpoint, asked.component, scope["headers"]
     body = without_bom(body)
     if endpoint is None:
-        endpoint, component = await _resolve_body(service, scope["method"], asked.path, body)
+        endpoint, component, target = await _resolve_body(service, scope["method"], asked.path, body)
+        if target is not None:
+            headers = [*headers, (TARGET_HEADER.lower().encode(), target.encode())]
     record.endpoint = shortened(endpoint)  # a name from the body, of any length
     try:
-        invocation = runtime_request.read(endpoint, "InvokeEndpoint", scope["headers"], trace_of(scope))
+        invocation = runtime_request.read(endpoint, "InvokeEndpoint", headers, trace_of(scope))
         if component is not None:
             members = {**invocation.members, "InferenceComponentName": component}
             invocation = replace(invocation, members=members)
@@ -189,15 +192,21 @@ async def answer_openai(
         raise to_openai_error(error, model=component or endpoint) from error
 
 
-async def _resolve_body(service: InvocationService, method: str, path: str, body: bytes) -> tuple[str, str | None]:
+async def _resolve_body(
+    service: InvocationService, method: str, path: str, body: bytes
+) -> tuple[str, str | None, str | None]:
     """
-    Return the endpoint and the inference component that a body names.
+    Return the endpoint, the inference component and the target model that a body names, as `ENDPOINT/TARGET`.
 
     Raises `HeadraceError` if it names none; for paths that our servers do not serve, the error names the alternative.
     """
     try:
         # An endpoint with models of its own comes first, then an inference component, then any endpoint.
         name, has_own_models = await model_named(body), False
+        multi, slash, target = name.partition("/")
+        route = service.forwarder.routes.get(multi)
+        if slash and route is not None and any(variant.model_prefix for variant in route.variants):
+            return multi, None, target
         with suppress(AwsError):
             has_own_models = not is_for_components(await service.forwarder.route(name))
         owner = None if has_own_models else service.forwarder.endpoint_of(name)
@@ -207,7 +216,7 @@ async def _resolve_body(service: InvocationService, method: str, path: str, body
         if path in OPENAI_METHODS:
             raise
         raise not_served(method, path) from None
-    return (name, None) if owner is None else (owner, name)
+    return (name, None, None) if owner is None else (owner, name, None)
 
 
 def not_served(method: str, path: str) -> HeadraceError:
@@ -253,6 +262,8 @@ async def _forward(
             timeout_s=service.config.stream_timeout_s,
             heartbeat=lambda: _heartbeat(service, request.body, exchange, record),
         ) as response:
+            if reason_of(response.headers) is not None:  # its target model is not loaded
+                await service.check_status(response, record, exchange.hold)
             whole = await _relay_or_read(service, invocation, response, exchange, record, pending)
     except TimeoutError:
         raise EngineFailed("The model did not finish its answer in time.") from None

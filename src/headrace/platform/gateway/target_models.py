@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from headrace.platform.cluster.launcher import NO_GRANTS, Grants
-from headrace.platform.cluster.model_host.protocol import WAIT_HEADER, Registration, model_id, reason_of
+from headrace.platform.cluster.model_host.protocol import INVOCATIONS, WAIT_HEADER, Registration, model_id, reason_of
 from headrace.platform.gateway.errors import ErrorTexts
 from headrace.serving.http.client import ClientRequest, HttpClient
 from headrace.serving.http.client_connection import ClientResponse, NoResponse, ResponseBroken, ResponseTooLarge
@@ -39,7 +39,8 @@ class TargetModels:
 
         Raises `NoResponse` as `HttpClient.send` does, or `AwsError`: there is no such model.
         """
-        path, clock = f"/models/{model_id(target)}/invoke", asyncio.get_running_loop().time
+        clock = asyncio.get_running_loop().time
+        path = f"/models/{model_id(target)}{'/invoke' if request.path == INVOCATIONS else request.path}"
         deadline_s = clock() + self.wait_s
         for number in range(_MAX_REGISTRATIONS):
             wait = (WAIT_HEADER, f"{max(0.0, deadline_s - clock()):.3f}")

@@ -39,12 +39,18 @@ async def model_server(exchange: Exchange) -> None:
 
 
 @pytest.fixture
-async def scene() -> AsyncIterator[HostScene]:
-    scene, worker = HostScene(), Worker(model_server)
+async def worker() -> AsyncIterator[Worker]:
+    worker = Worker(model_server)
     await worker.start()
-    scene.machine.url = worker.url
-    yield scene
+    yield worker
     await worker.stop()
+
+
+@pytest.fixture
+async def scene(worker: Worker) -> HostScene:
+    scene = HostScene()
+    scene.machine.url = worker.url
+    return scene
 
 
 @pytest.fixture
@@ -69,7 +75,7 @@ async def client(scene: HostScene) -> AsyncIterator[httpx.AsyncClient]:
     await upstream.close()
 
 
-async def test_the_contract_loads_lists_invokes_and_unloads(client: httpx.AsyncClient) -> None:
+async def test_the_contract_loads_lists_invokes_and_unloads(client: httpx.AsyncClient, worker: Worker) -> None:
     body = {"model_name": "a", "url": "/models/a"}
     assert (await client.get("/models")).json() == {"models": []}
     assert (await client.post("/models", json=body)).status_code == 200
@@ -80,6 +86,8 @@ async def test_the_contract_loads_lists_invokes_and_unloads(client: httpx.AsyncC
     answer = await client.post("/models/a/invoke", content=b"hi")
     assert (answer.status_code, answer.content, answer.headers["x-model"]) == (201, b"hi", "yes")
     assert TIMING_HEADER not in answer.headers, "it did not wait"
+    chat = await client.post("/models/a/v1/chat/completions?b=%20", content=b"hi")
+    assert (chat.content, worker.asked[-1].path) == (b"hi", "/v1/chat/completions?b=%20")
     assert (await client.delete("/models/a")).status_code == 200
     for call in (client.delete, client.get):
         assert (await call("/models/a")).status_code == 404

@@ -2,16 +2,17 @@
 The model host over HTTP: SageMaker's contract for containers with several models.
 
 `POST /models` registers and loads, `GET /models` lists, `DELETE /models/{name}` unloads, and
-`POST /models/{name}/invoke` passes a request on to the model's own `/invocations`. Errors have the form of Multi Model
-Server's.
+`POST /models/{name}/invoke` passes a request on to the model's own `/invocations`. Below `/models/{name}/v1/` is the
+OpenAI API of the model. Errors have the form of Multi Model Server's.
 """
 
 import hmac
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Final
+from urllib.parse import quote
 
 import msgspec
 
@@ -19,6 +20,7 @@ from headrace.core.errors import HeadraceError, InvalidRequest, NotFound, Unauth
 from headrace.platform.cluster.model_host.host import HostedModel, ModelHost, ModelLease
 from headrace.platform.cluster.model_host.processes import ModelUnavailable
 from headrace.platform.cluster.model_host.protocol import (
+    INVOCATIONS,
     REASON_HEADER,
     STATUSES,
     TIMING_HEADER,
@@ -34,7 +36,8 @@ from headrace.serving.http.errors import ResponseAborted, errors_answered
 from headrace.serving.http.exchange import Exchange
 from headrace.serving.wire.framing import JSON_CONTENT_TYPE
 
-_MODEL_PATH: Final = re.compile(r"/models/([A-Za-z0-9._-]{1,200})(/invoke)?")
+_MODEL_PATH: Final = re.compile(r"/models/([A-Za-z0-9._-]{1,200})(/invoke|/v1/.+)?")
+_INVOKE: Final = "/invoke"
 _MAX_BODY_BYTES: Final = 256 << 20
 """The gateway has smaller limits."""
 _NOT_PASSED_ON: Final = frozenset(
@@ -87,8 +90,9 @@ class ModelHostApp:
             await _answer_json(exchange, {"models": [_described(model) for model, _ in self.host.loaded]})
         elif found is None:
             raise NotFound(f"{method} {path} is not served here.")
-        elif found[2] and method == "POST":
-            await self._invoke(found[1], scope, exchange)
+        elif found[2] and (method == "POST" or found[2] != _INVOKE):
+            path = INVOCATIONS if found[2] == _INVOKE else quote(found[2])
+            await self._invoke(found[1], path, scope, exchange)
         elif method in ("GET", "DELETE") and not found[2]:
             await self._find(found[1], exchange, unloads=method == "DELETE")
         else:
@@ -121,7 +125,7 @@ class ModelHostApp:
         else:
             await _answer_json(exchange, _described(model))
 
-    async def _invoke(self, name: str, scope: Scope, exchange: Exchange) -> None:
+    async def _invoke(self, name: str, path: str, scope: Scope, exchange: Exchange) -> None:
         body = await exchange.read_body(max_bytes=_MAX_BODY_BYTES)
         wait_s = header(scope, WAIT_HEADER.encode())
         headers = tuple(
@@ -129,18 +133,21 @@ class ModelHostApp:
             for sent, value in scope["headers"]
             if sent not in _NOT_PASSED_ON
         )
+        query = scope["query_string"].decode("latin-1")
+        path = f"{path}?{query}" if query else path
+        request = ClientRequest(method=scope["method"], path=path, headers=headers, body=body)
         async with exchange.cancelled_on_disconnect():
             for is_last in (False, True):
                 async with self.host.lease(name, wait_s=None if wait_s is None else float(wait_s)) as lease:
-                    if await self._pass_on(lease, ClientRequest(headers=headers, body=body), exchange, is_last=is_last):
+                    if await self._pass_on(lease, request, exchange, is_last=is_last):
                         return
                 await self.host.check(name)
 
     async def _pass_on(self, lease: ModelLease, request: ClientRequest, exchange: Exchange, *, is_last: bool) -> bool:
         """Relay the response of a model; return False if the request has not reached it, and may be sent again."""
         if lease.token:
-            authorized = (*request.headers, ("Authorization", f"Bearer {lease.token}"))
-            request = ClientRequest(headers=authorized, body=request.body)
+            authorization = ("Authorization", f"Bearer {lease.token}")
+            request = replace(request, headers=(*request.headers, authorization))
         try:
             response = await self.client.send(lease.url, request)
         except NoResponse as error:

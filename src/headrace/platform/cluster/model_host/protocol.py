@@ -15,6 +15,8 @@ from typing import Final, Literal, cast, get_args
 from headrace.serving.artifacts.sources import ObjectGrant
 
 TARGET_HEADER: Final = "X-Amzn-SageMaker-Target-Model"
+INVOCATIONS: Final = "/invocations"
+"""The path of a model's server that stands for `/invoke` of the contract; other paths keep their names."""
 WAIT_HEADER: Final = "x-headrace-model-wait-s"
 """Longest time in seconds that a request waits for its model to be loaded."""
 TIMING_HEADER: Final = "x-headrace-model-timing"
