@@ -106,7 +106,7 @@ def test_a_test_is_slow_with_its_part_of_its_fixtures(num_users: int, cpu_s: flo
     items = [SimpleNamespace(nodeid=f"{test}[x]", _fixtureinfo=fixtures) for test in tests]
     tier = Tier("quick")
     tier.costs = costs.Table(
-        tests={tests[0]: costs.Cost(cpu_s, cpu_s)}, fixtures={costs.fixture_name(definition): costs.Cost(3.5, 3.5)}
+        tests={tests[0]: costs.Cost(cpu_s, cpu_s)}, fixtures={costs.fixture_name(definition): costs.Cost(2.0, 2.0)}
     )
     assert (tests[0] in tier.slow_tests(items)) is is_slow
     assert Tier("all").slow_tests(items) == set()
@@ -115,7 +115,7 @@ def test_a_test_is_slow_with_its_part_of_its_fixtures(num_users: int, cpu_s: flo
 @pytest.mark.parametrize(("num_gone", "is_slow"), [(0, True), (3, False)])
 def test_parameters_that_are_left_out_already_take_their_part_of_the_time(num_gone: int, is_slow: bool) -> None:
     tier = Tier("quick")
-    tier.costs = costs.Table(tests={"tests/test_a.py::test_it": costs.Cost(3.0, 3.0)})
+    tier.costs = costs.Table(tests={"tests/test_a.py::test_it": costs.Cost(1.6, 1.6)})
     fixtures = SimpleNamespace(name2fixturedefs={})
     item = SimpleNamespace(nodeid="tests/test_a.py::test_it[best]", _fixtureinfo=fixtures)
     assert bool(tier.slow_tests([item], {"tests/test_a.py::test_it": num_gone})) is is_slow

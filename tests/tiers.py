@@ -21,14 +21,19 @@ SLOW = "more time"
 """The need of a slow test."""
 OTHER_ISA = "another instruction set"
 """The need of a test of a parameter `isa` other than this machine's best: the quick tier runs only that."""
-SLOW_CPU_S = 1.5
+SLOW_CPU_S = 0.8
 SLOW_WALL_S = 6.0
 """A test is slow if it takes longer, in `tests/costs.json`, with its part of its fixtures."""
+_ENVIRONMENT = "tests/serving/handlers/test_environment.py::test_an_environment"
 _FORMATTERS = "tests/platform/host/test_formatters.py::test_an_archive_with_formatters"
 KEPT = (
     "tests/inference/runner/test_native.py::test_logits_match_the_reference",
     "tests/inference/runner/test_native_invariance.py::test_logits_do_not_depend_on_the_batch_the_chunks_or_the_threads",
     "tests/inference/engine/test_real_model.py::test_a_question_is_answered_correctly",
+    "tests/inference/engine/test_real_model.py::test_a_grammar_constrains_the_real_model",
+    "tests/fuzz/test_targets.py::test_some_seed_of_each_target_is_accepted",
+    f"{_ENVIRONMENT}_has_the_packages_and_those_of_the_base_and_is_made_once",
+    "tests/test_language.py::test_no_text_uses_the_words_that_the_field_does_not",
     "tests/e2e/test_lifecycle.py::test_sigterm_lets_a_running_answer_finish",
     "tests/platform/host/test_end_to_end.py::test_a_model_is_uploaded_deployed_streamed_from_and_deleted",
     "tests/platform/host/test_end_to_end.py::test_a_killed_platform_loses_nothing_and_its_workers_keep_serving",
@@ -78,6 +83,8 @@ class Tier:
 
     def lacks_of(self, item: pytest.Item) -> str | None:
         """Return the first need for which the tier leaves this test out."""
+        if self.name == "all" and needs.are_all_installed():
+            return None
         lacks = self.lacks(needs.of_item(item))
         if lacks is None and self.name == "quick" and _isa(item) not in (None, _native.available_isas()[0]):
             return OTHER_ISA

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -59,6 +60,7 @@ def quantize(headrace, source, target, *options):
     return result
 
 
+@cache
 def can_be_quantized(name):
     """Return True unless layers have experts, plain MLPs, biased norms, norms without weights or different heads."""
     family, spec = from_config(Fields(config_of(name), "config.json"))
