@@ -34,8 +34,8 @@ def answers_of(network: Any, tokenizer_folder: Path, prompts: list[str]) -> list
     return answers
 
 
-def write_split_folder(folder: Path, tokenizer_folder: Path) -> Any:
-    """Write a tiny network as the article's first step does, with the tokenizer of another one; return the network."""
+def write_folders(split: Path, whole: Path, tokenizer_folder: Path) -> Any:
+    """Write a tiny network as the article's first step does, and as transformers does; return the network."""
     import torch
     from transformers import AutoConfig, LlamaForCausalLM
 
@@ -44,9 +44,11 @@ def write_split_folder(folder: Path, tokenizer_folder: Path) -> Any:
     config.update({"num_attention_heads": 4, "num_key_value_heads": 2, "dtype": "float32"})
     torch.manual_seed(0)
     network = LlamaForCausalLM(config).eval()
-    save_pretrained_split(network, folder)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(tokenizer_folder / name, folder)
+    save_pretrained_split(network, split)
+    network.save_pretrained(whole)
+    for folder in (split, whole):
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(tokenizer_folder / name, folder)
     return network
 
 
@@ -76,13 +78,11 @@ def check(output: str, network: Any, tokenizer_folder: Path) -> None:
 def test_the_inferentia2_example_streams_words_with_micro_batches_of_one_and_four(
     platform: Running, shell: dict[str, str], sdk2: Command, smollm2_folder: Path, tmp_path: Path
 ) -> None:
-    from transformers import AutoModelForCausalLM
-
-    tiny = write_split_folder(tmp_path / "split", smollm2_folder)
+    network = write_folders(tmp_path / "split", tmp_path / "whole", smollm2_folder)
     with ThreadPoolExecutor(2) as scripts:
         by_one = scripts.submit(output_of, "1", sdk2, shell, tmp_path / "split")
-        by_four = scripts.submit(output_of, "4", sdk2, shell, smollm2_folder)
-    check(by_one.result(), tiny, smollm2_folder)
-    check(by_four.result(), AutoModelForCausalLM.from_pretrained(smollm2_folder, dtype="float32"), smollm2_folder)
+        by_four = scripts.submit(output_of, "4", sdk2, shell, tmp_path / "whole")
+    check(by_one.result(), network, smollm2_folder)
+    check(by_four.result(), network, smollm2_folder)
     client = platform.client("sagemaker")
     until(lambda: not client.list_endpoints(NameContains="ts-inf2")["Endpoints"], "endpoints were deleted")
