@@ -1,6 +1,7 @@
 """Bytes that arrive on connections: requests from clients, responses from workers, forms, and frames from children."""
 
 import asyncio
+import math
 from functools import cache, partial
 
 import msgspec
@@ -9,6 +10,7 @@ from starlette.datastructures import Headers
 from uvicorn.server import ServerState
 
 from headrace.core.errors import HeadraceError
+from headrace.platform.cluster.container_header import read_answered
 from headrace.serving.http.client_connection import ClientConnection, NoResponse, ResponseBroken
 from headrace.serving.http.connection_memory import ConnectionMemory
 from headrace.serving.http.protocol import HttpLimits, StreamingProtocol
@@ -194,6 +196,14 @@ _EVENTS = (
     b'event: response.completed\ndata: {"response":{"id":"r","status":"completed","output":[{"id":"m"}]}}\r\n\r\n'
 )
 
+
+def _containers(data: bytes) -> object:
+    """Times of containers are added up, and are published as they are."""
+    found = read_answered(data.decode("latin-1"))
+    assert all(name and 0.0 <= seconds < math.inf for name, seconds in found)
+    return found
+
+
 TARGETS = (
     Target(
         "http-request",
@@ -246,6 +256,13 @@ TARGETS = (
         limit_s=0.5,
     ),
     Target("handler-frames", _frames, refusals=(BadFrame,)),
+    Target(
+        "containers-header",
+        _containers,
+        refusals=(),
+        make_seeds=lambda: {"pipeline": b"pre=0.25,chat=1e-3,post"},
+        words=(b"=nan", b"=-1", b"=1e999", b",", b"=", b"\xb2"),
+    ),
     Target(
         "responses-request",
         _proxied_request,

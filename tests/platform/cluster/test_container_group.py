@@ -159,7 +159,7 @@ def test_cores_and_memory_are_shared_out_to_language_models() -> None:
     assert (alone.threads, alone.memory_bytes) == (None, None)
 
 
-@pytest.mark.parametrize("text", [None, "", "a=x", "=1"])
+@pytest.mark.parametrize("text", [None, "", "a=x", "=1", "a=nan,b", "a=-1,b", "a=inf"])
 def test_a_header_that_a_group_has_not_written_says_nothing(text: str | None) -> None:
     assert read_answered(text) == []
     assert read_answered(write_answered([("a", 0.25)], "b")) == [("a", 0.25), ("b", 0.0)]

@@ -1,6 +1,7 @@
 """The header in which a replica with several containers says which of them have answered, and in what time."""
 
 from collections.abc import Sequence
+from math import inf
 from typing import Final
 
 HEADER: Final = "x-headrace-containers"
@@ -22,4 +23,5 @@ def read_answered(text: str | None) -> list[tuple[str, float]]:
             found.append((name, float(seconds or 0.0)))
         except ValueError:
             return []
-    return found if found[-1][0] else []
+    is_valid = all(name and 0.0 <= seconds < inf for name, seconds in found)
+    return found if is_valid else []

@@ -1,6 +1,11 @@
 """The observed state of workers, and what it says about their variants."""
 
+from dataclasses import replace
+
+import msgspec
+
 from headrace.platform.cluster.launcher import Observation, WorkerPhase
+from headrace.platform.control.model.definitions import MODEL
 from headrace.platform.control.model.worker import (
     WORKER,
     ReplicaSpec,
@@ -9,6 +14,7 @@ from headrace.platform.control.model.worker import (
     observed_status,
     placements_of,
     restarts_of,
+    worker_failure,
 )
 from headrace.platform.state.records import Record
 
@@ -54,3 +60,21 @@ def test_workers_that_were_lost_after_they_were_ready_are_counted_where_placemen
     assert text.startswith("2 restarts of workers, the last at 1970-01-01 00:02:00 UTC after log stream ")
     assert restarts_of([lost[0]])["v"][0].startswith("1 restart of workers")
     assert restarts_of([never_ready]) == {}
+
+
+def test_a_worker_that_lost_a_container_names_it_and_its_log() -> None:
+    record = worker(ReplicaStatus())
+    several = msgspec.structs.replace(record.spec, containers=["pre", "chat"])
+    record = replace(record, spec=several)
+    assert several.logs("w") == {"w": "s", "w+pre": "s/pre", "w+chat": "s/chat"}
+    failure = {"why": "", "ended_in": WorkerPhase.STARTING, "lacks_room": False, "log_tail": ["a line"]}
+    text = worker_failure(record, **failure, container="chat")
+    assert text.startswith("The chat for production variant v did not pass the ping health check.")
+    assert "Its log (g, stream s/chat) ends with:\na line" in text
+    assert worker_failure(record, **failure).startswith("The primary container for production variant v did not")
+
+
+def test_a_model_of_one_container_is_read_as_one_of_several() -> None:
+    *_, migrate = MODEL.migrations
+    for before, after in ((None, None), ({"Image": "i"}, [{"Image": "i"}])):
+        assert migrate({"members": {}, "container": before}, {}) == ({"members": {}, "containers": after}, {})
