@@ -120,6 +120,7 @@ def test_a_shadow_that_fails_changes_no_answer(gateway: Running, how: str) -> No
     gateway.until(lambda: sum(counters(gateway)[:1]) == 2, "both copies ended")
     assert counters(gateway)[1:] == (2, 0)
     assert "shadow.crashed" not in gateway.log.getvalue()
+    assert gateway.log.getvalue().count("shadow.failing") == 1
 
 
 def test_copies_beyond_a_limit_or_without_a_replica_are_dropped(

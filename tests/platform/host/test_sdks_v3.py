@@ -23,6 +23,7 @@ PIECES = {
     "registry": ("version:  1 Approved", "answer:   The sea"),
     "batch_transform": ("4 answers to 4 prompts, joined: ['SageMakerOutput', 'inputs', 'parameters']",),
     "benchmark": ("time_to_first_token", "answers: 8"),
+    "shadow_test": ("answered by: Now", "then by:     Next", "captured:    ['Next', 'Now']"),
     "inference_spec": ("answer: Hello, sea", "answer: Hello, river"),
 }
 BUILDER = Path(__file__).parent / "deploy_builder.py"
@@ -83,6 +84,7 @@ def test_resource_classes_and_the_model_builder_run_and_leave_nothing(
         "smollm2-batch3",
         "smollm2-pipeline",
         "smollm2-benchmark",
+        "smollm2-shadow",
         "greeter-spec",
         "builder-",
     ):

@@ -348,9 +348,8 @@ class Gateway:
         self._facts.retain({replica.worker for replica in all_replicas(routes.values())})
 
     def _count_copy(self, record: InvocationRecord) -> None:
-        """Count and log a copy for a shadow variant; in the console's charts it is no request."""
+        """Count a copy for a shadow variant; in the console's charts and in the log it is no request."""
         self.metrics.count(record)
-        log_invocation(record)
         route = self._table.routes.get(record.endpoint)
         if route is not None and self._publish is not None:
             self._publish(record, route)

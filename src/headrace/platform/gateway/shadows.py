@@ -50,6 +50,8 @@ class Shadows:
     """Called with each copy that has ended."""
     _in_flight: Counter[str] = field(default_factory=Counter)
     """Copies by endpoint."""
+    _failing: set[str] = field(default_factory=set)
+    """Endpoints whose last copy failed."""
     _num_bytes: int = 0
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -101,6 +103,22 @@ class Shadows:
             self._num_bytes -= len(request.body)
         record.ended_s = perf_counter()
         self.count(record)
+        self._log(record)
+
+    def _log(self, record: InvocationRecord) -> None:
+        """Log when copies begin to fail: a line for each would cost more than the copy."""
+        if record.error is None:
+            self._failing.discard(record.endpoint)
+        elif record.endpoint not in self._failing:
+            self._failing.add(record.endpoint)
+            get_logger().warning(
+                "shadow.failing",
+                endpoint=record.endpoint,
+                variant=record.variant,
+                worker=record.worker,
+                error=record.error,
+                model_status=record.model_status,
+            )
 
     async def _send(
         self, query: RoutingQuery, request: ClientRequest, record: InvocationRecord, timeout_s: float
