@@ -153,7 +153,7 @@ class ReasoningBudget:
 
 
 Constraint = GrammarState | DelayedGrammar | TokenRules | ReasoningBudget
-"""The limits of the next token of a sequence: a grammar, its own tokens, and around them the budget of its reasoning."""
+"""The limits of the next token: a grammar, the tokens of the request, and around them the budget of its reasoning."""
 
 
 class GrammarMasks:
