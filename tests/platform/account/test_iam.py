@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from headrace.platform.control.api.context import CallContext
+from headrace.platform.host.operations import operations_of
+from headrace.serving.wire.aws.errors import AwsError
 from tests.platform.control.conftest import still_platform, strict_platform
-from tests.platform.control.support import ROLE, Platform
+from tests.platform.control.support import AWS_SCOPE, ROLE, ListedLogs, Platform
 
 __all__ = ["still_platform", "strict_platform"]
 
@@ -130,6 +133,19 @@ def test_any_role_exists_unless_the_platform_is_strict(still_platform: Platform,
     assert sts.assume_role(**assume)["AssumedRoleUser"]["Arn"].endswith(":assumed-role/any/s1")
     assert code_of(sts.assume_role, **assume, DurationSeconds=7200) == ("ValidationError", 400)
     assert code_of(sts.assume_role, **assume, Policy="{}") == ("ValidationError", 400)
+
+
+def test_a_platform_may_demand_that_roles_exist(still_platform: Platform) -> None:
+    iam, create = still_platform.client("iam"), operations_of(checks_roles=True)["sagemaker", "CreateModelCard"]
+    logs: Any = ListedLogs()
+    context = CallContext(store=still_platform.store, aws_scope=AWS_SCOPE, now_s=0.0, logs=logs)
+    card = {"Content": "{}", "ModelCardStatus": "Draft"}
+    create(context, {**card, "ModelCardName": "a", "ExecutionRoleArn": ROLE})
+    unknown = {**card, "ModelCardName": "b", "ExecutionRoleArn": f"{ROLE}2"}
+    with pytest.raises(AwsError, match=r"HeadraceRole2\. Please ensure that the role exists"):
+        create(context, unknown)
+    iam.create_role(RoleName="HeadraceRole2", AssumeRolePolicyDocument=json.dumps(TRUST))
+    create(context, unknown)
 
 
 def test_a_dashboard_is_put_listed_changed_and_deleted(still_platform: Platform) -> None:

@@ -311,6 +311,21 @@ def list_instance_profiles_for_role(context: CloudWatchCall, params: Json) -> Js
     return {"InstanceProfiles": [], "IsTruncated": False}
 
 
+def check_roles(context: CloudWatchCall, params: Json) -> None:
+    """Refuse a call of SageMaker whose role was not created, in AWS's words."""
+    for member, arn in params.items():
+        if not member.endswith("RoleArn") or not isinstance(arn, str):
+            continue
+        name = arn.rpartition("/")[2]
+        record = context.store.get(ROLES.kind, name) or (_implicit_role(context, name) if name == CALLER_ROLE else None)
+        if not isinstance(record, Record) or ROLES.arn_of(context, name, record.spec) != arn:
+            raise AwsError(
+                "ValidationException",
+                f"Could not assume role {arn}. Please ensure that the role exists and allows principal "
+                "'sagemaker.amazonaws.com' to assume the role.",
+            )
+
+
 _LINKED_NAMES: Final = {
     "sagemaker.application-autoscaling.amazonaws.com": "ApplicationAutoScaling_SageMakerEndpoint",
     "sagemaker.amazonaws.com": "AmazonSageMakerNotebooks",

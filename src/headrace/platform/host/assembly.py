@@ -45,7 +45,7 @@ from headrace.platform.host.folders import Address, DataFolder, read_local_key
 from headrace.platform.host.membership import Leading
 from headrace.platform.host.metrics_pages import metrics_app
 from headrace.platform.host.notifications import Notifications
-from headrace.platform.host.operations import OPERATIONS
+from headrace.platform.host.operations import operations_of
 from headrace.platform.host.overview import read_counts, read_home, read_models, read_overview, read_uses, this_machine
 from headrace.platform.host.registry import RegistryApp
 from headrace.platform.host.sharing import METRICS, Members, Sharing, make_members
@@ -287,7 +287,7 @@ def _make_app(
     images = ImageStore(site.sharing.home.registry)
     control = ControlApp(
         store,
-        OPERATIONS,
+        operations_of(checks_roles=settings.check_roles),
         aws_scope=site.aws_scope,
         logs=workers.logs,
         own_images=workers.own_images,

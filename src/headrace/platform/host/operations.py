@@ -1,6 +1,7 @@
 """The AWS operations that the platform supports, each with its handler, and all kinds of its records."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 from headrace.core.errors import SettingsError
@@ -29,7 +30,7 @@ from headrace.platform.control.api import (
     recommendation_jobs,
     transform_jobs,
 )
-from headrace.platform.control.api.context import Handler, add_tags, delete_tags, list_tags
+from headrace.platform.control.api.context import CallContext, Handler, add_tags, delete_tags, list_tags
 from headrace.platform.control.model.cards import MODEL_CARD
 from headrace.platform.control.model.component import INFERENCE_COMPONENT
 from headrace.platform.control.model.definitions import ENDPOINT_CONFIG, MODEL
@@ -47,7 +48,7 @@ from headrace.platform.control.model.transform_job import TRANSFORM_JOB
 from headrace.platform.control.model.worker import WORKER
 from headrace.platform.host import sts
 from headrace.platform.host.access_keys import ACCESS_KEY
-from headrace.platform.state.records import AnyKind
+from headrace.platform.state.records import AnyKind, Json
 from headrace.platform.state.routes import ROUTE
 
 KINDS: Final[Mapping[str, AnyKind]] = {
@@ -309,3 +310,18 @@ OPERATIONS: Mapping[tuple[str, str], Handler] = {
     ("iam", "SimulatePrincipalPolicy"): identity.simulate_principal_policy,
 }
 """Handlers by boto3's service name and the name of the operation."""
+
+
+def operations_of(*, checks_roles: bool) -> Mapping[tuple[str, str], Handler]:
+    """Return the handlers; with `checks_roles`, those of SageMaker refuse a role that was not created."""
+    if not checks_roles:
+        return OPERATIONS
+
+    def checked(handler: Handler, context: CallContext, params: Json) -> Json:
+        iam.check_roles(context, params)
+        return handler(context, params)
+
+    return {
+        (service, name): partial(checked, handler) if service == "sagemaker" else handler
+        for (service, name), handler in OPERATIONS.items()
+    }

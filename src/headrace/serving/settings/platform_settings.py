@@ -223,6 +223,12 @@ class PlatformSettings:
     Default: the receiver in the `OTEL_*` variables, if any.
     """
 
+    check_roles: bool = setting(rules.boolean(), False)
+    """
+    Refuse calls of SageMaker with a role that `iam:CreateRole` has not made, besides `HeadraceRole`. By default any ARN
+    is a role.
+    """
+
     event_webhook: str | None = setting(rules.secret("an http:// or https:// URL", "URL"), None)
     """
     URL that gets a POST with an event for each new state of an endpoint, in the form of EventBridge's
