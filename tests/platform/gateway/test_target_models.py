@@ -169,4 +169,5 @@ def test_a_model_goes_to_few_instances() -> None:
 
 def test_timings_are_read_as_they_are_written() -> None:
     assert parse_timing(render_timing(LOADED)) == LOADED
-    assert parse_timing("") == parse_timing("wait;x=y;=1") == ModelTiming(wait=0)
+    for broken in ("", "wait;x=y;=1", "wait=\u00b2;load=-1", f"unload={'9' * 5000}"):
+        assert parse_timing(broken) == ModelTiming(wait=0)

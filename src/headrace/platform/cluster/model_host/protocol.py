@@ -8,6 +8,7 @@ files, as a host has no keys of the object storage.
 Source: SageMaker developer guide, "Custom Containers Contract for Multi-Model Endpoints".
 """
 
+import re
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final, Literal, cast, get_args
@@ -23,6 +24,7 @@ TIMING_HEADER: Final = "x-headrace-model-timing"
 """`wait=1200;download=300;load=900;unload=40`, in microseconds: what a request waited for, and what was unloaded."""
 REASON_HEADER: Final = "x-headrace-model-reason"
 """Why a host did not pass a request on to its model: a `Reason`."""
+_PAIR: Final = re.compile(r"(wait|download|load|unload)=([0-9]{1,15})(?:;|$)")
 Reason = Literal["unknown", "not-ready", "not-fetched", "not-loaded", "no-memory"]
 STATUSES: Final[dict[Reason, int]] = {
     "unknown": 404,
@@ -71,9 +73,7 @@ def render_timing(timing: ModelTiming) -> str:
 
 def parse_timing(text: str) -> ModelTiming:
     """Parse a rendered timing; what cannot be read is left out."""
-    pairs = [
-        (name, int(value)) for name, _, value in (part.partition("=") for part in text.split(";")) if value.isdigit()
-    ]
+    pairs = [(name, int(value)) for name, value in _PAIR.findall(text)]
     values = dict(pairs)
     return ModelTiming(
         wait=values.get("wait", 0),
