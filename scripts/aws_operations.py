@@ -13,7 +13,11 @@ Handled = Collection[tuple[str, str]]
 """Pairs of service and operation in boto3's names: `("sagemaker", "CreateModel")`."""
 
 _INSTEAD = (
-    ("CloudFormation, and with it the CDK and SAM", "`headrace deploy`, boto3 or the SageMaker SDK"),
+    (
+        "nested stacks, stack sets, imports, custom resources, macros and other types of CloudFormation",
+        "the [types that it has](infrastructure-as-code.md#types)",
+    ),
+    ("parameters of SSM", "parameters of the template"),
     ("users, groups and instance profiles of IAM", "access keys (`headrace keys`), and roles"),
     (
         "training, processing, pipelines, notebooks (`CreateTrainingJob`, `CreateProcessingJob`, `CreatePipeline`, …)",

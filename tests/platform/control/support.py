@@ -13,6 +13,7 @@ import boto3
 import uvicorn
 from botocore.config import Config
 
+from headrace.platform.cloudformation.loop import StackLoop
 from headrace.platform.cluster.platform_logs import EndedLog
 from headrace.platform.control.app import ControlApp
 from headrace.platform.control.loops.endpoint_pass import OnState
@@ -198,6 +199,7 @@ def running_platform(
     *,
     is_strict: bool = False,
     reconciles: bool = True,
+    has_stacks: bool = False,
     also: Callable[[Store, FakeMachine], Coroutine[Any, Any, None]] | None = None,
     logs: Any = None,
     on_state: OnState = lambda *_: None,
@@ -212,6 +214,8 @@ def running_platform(
 
     async def serve() -> None:
         loops = [*([reconciler.run()] if reconciles else []), *([also(store, machine)] if also is not None else [])]
+        if has_stacks:
+            loops.append(StackLoop(store=store, call=app.call, aws_scope=AWS_SCOPE).run())
         tasks = [asyncio.create_task(loop) for loop in loops]
         await server.serve(sockets=[listener])
         for task in tasks:

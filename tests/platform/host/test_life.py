@@ -164,7 +164,7 @@ def test_all_models_are_loaded_and_not_visited_by_the_garbage_collector() -> Non
     try:
         asyncio.run(warm_up())
         before = services.model.cache_info().misses
-        for service in services.MODELLED:
+        for service in services.WARMED:
             assert services.operation_names(service)
         assert services.model.cache_info().misses == before
         assert gc.get_freeze_count() > 0

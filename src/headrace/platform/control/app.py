@@ -10,7 +10,7 @@ import asyncio
 import re
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -47,7 +47,7 @@ from headrace.serving.http.body import (
     ClientGone,
     read_body,
 )
-from headrace.serving.wire.aws import calls, members, services
+from headrace.serving.wire.aws import calls, members, services, validation
 from headrace.serving.wire.aws.errors import AwsError, bodies_spent, throttled
 from headrace.serving.wire.aws.http import AwsCall, HttpRequest, HttpResponse, header_value, inflated
 from headrace.serving.wire.aws.identify import Target, identify
@@ -95,6 +95,8 @@ class ControlApp:
         url: str = "http://127.0.0.1",
         deliverer: Deliverer | None = None,
         images: ImageStore = NO_IMAGES,
+        read_object: Callable[[str, int], bytes] | None = None,
+        bucket_operations: Collection[tuple[str, str]] = (),
         clock: Callable[[], float] = time.time,
     ) -> None:
         """
@@ -104,6 +106,7 @@ class ControlApp:
         `deliverer` sends, and for the addresses of `images`.
         """
         self._operations = operations
+        self.images = images
         self._context = CallContext(
             store=store,
             logs=logs,
@@ -116,8 +119,11 @@ class ControlApp:
             url=url,
             deliverer=Deliverer() if deliverer is None else deliverer,
             images=images,
+            operations=frozenset((*operations, *bucket_operations)),
+            read_object=read_object,
         )
         """The context of every call, without its time."""
+        self._free_shapes = frozenset[str]() if is_strict else FREE_IN_FRIENDLY_MODE
         self._budget = BodyBudget(MAX_BUFFERED_BYTES) if budget is None else budget
         self._large_bodies = asyncio.Semaphore(1)
         self._clock = clock
@@ -161,8 +167,7 @@ class ControlApp:
             if identified.operation in services.operation_names(identified.service):
                 # report unsupported operations before validation errors
                 self._handler_of(identified.service, identified.operation)
-            free = frozenset() if self._context.is_strict else FREE_IN_FRIENDLY_MODE
-            call = calls.parse(request, free_shapes=free)
+            call = calls.parse(request, free_shapes=self._free_shapes)
             notices = members.check(
                 services.operation(call.service, call.operation), call.params, MEMBERS[call.service]
             )
@@ -186,6 +191,14 @@ class ControlApp:
             return response
         header = (NOTICE_HEADER, header_value(" ".join(notices))[:_MAX_NOTICE_CHARACTERS])
         return replace(response, headers=(*response.headers, header))
+
+    def call(self, service: str, name: str, params: Json) -> Json:
+        """Call an operation of a service in process, as a client would. Blocks. Raises `AwsError`."""
+        self._handler_of(service, name)
+        operation = services.operation(service, name)
+        validation.check(operation, params, free_shapes=self._free_shapes)
+        members.check(operation, params, MEMBERS[service])
+        return self._handle({}, AwsCall(service, name, "json", params), str(uuid.uuid4()))
 
     def _handle(self, scope: Scope, call: AwsCall, request_id: str) -> Json:
         handler = self._handler_of(call.service, call.operation)

@@ -115,6 +115,10 @@ class S3Objects:
 
     async def get(self, uri: str, *, max_bytes: int) -> bytes:
         """Read an object of at most `max_bytes`."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self.read, uri, max_bytes)
+
+    def read(self, uri: str, max_bytes: int) -> bytes:
+        """Read an object of at most `max_bytes`; blocks."""
 
         def get(s3: Any) -> bytes:
             response = _found(s3.get_object, uri)
@@ -124,7 +128,7 @@ class S3Objects:
                 body: bytes = stream.read()
                 return body
 
-        return await self._call("read", uri, get)
+        return self._run("read", uri, get)
 
     async def list(self, bucket: str, prefix: str) -> "Sequence[FoundObject]":
         """Return the objects whose keys begin with a prefix, by key."""
@@ -181,11 +185,12 @@ class S3Objects:
 
         bucket, _ = split_uri(uri)
         try:
-            return use(self._s3())
+            return use(self.client())
         except (BotoCoreError, ClientError) as error:
             raise _failure_of(error, f"{uri} cannot be {verb}: {error}", bucket) from error
 
-    def _s3(self) -> Any:
+    def client(self) -> Any:
+        """Return boto3's client, whose calls block."""
         with self._making:  # a client may be used, but not created, in several threads at once
             if self._client is None:
                 import boto3

@@ -13,6 +13,7 @@ from headrace.core.tracing import NO_TRACER, Tracer
 from headrace.inference.models.sources import home_folder
 from headrace.platform.account.image_store import ImageStore
 from headrace.platform.autoscaling.loops.waker import Waker
+from headrace.platform.cloudformation.calls import BUCKET_OPERATIONS, StackCalls
 from headrace.platform.cloudwatch.series.file import FileSeries
 from headrace.platform.cluster.cgroups import delegated_group
 from headrace.platform.cluster.containers import ContainerLauncher, find_engine
@@ -29,7 +30,6 @@ from headrace.platform.control.app import ControlApp
 from headrace.platform.control.jumpstart.catalogue import open_catalogue
 from headrace.platform.control.loops.scraper import fetch
 from headrace.platform.control.model.images import OwnImage
-from headrace.platform.control.model.own_images import read_own_images
 from headrace.platform.control.planning.worker_build import WorkerDefaults
 from headrace.platform.gateway.app import Gateway
 from headrace.platform.gateway.async_queue import AsyncPublisher
@@ -40,6 +40,7 @@ from headrace.platform.gateway.publishing import Publisher, Sampler
 from headrace.platform.host.access import Authenticator
 from headrace.platform.host.access_keys import ACCESS_KEY, AccessKeys, KeyRing, update_local_key
 from headrace.platform.host.app import Apps, PlatformApp, make_health
+from headrace.platform.host.configured_images import configured_images
 from headrace.platform.host.console import ConsoleSources, console_app
 from headrace.platform.host.folders import Address, DataFolder, read_local_key
 from headrace.platform.host.membership import Leading
@@ -185,6 +186,7 @@ def assemble(site: Site) -> Parts:
     Raises `SettingsError` if the file with own images cannot be read, or a package for the cluster is not installed.
     """
     workers, invocations = _make_workers(site), _make_invocations(site)
+    control = _make_control(site, workers, invocations)
     leading = Leading(
         store=site.store,
         series=invocations.series,
@@ -196,6 +198,7 @@ def assemble(site: Site) -> Parts:
         aws_scope=site.aws_scope,
         objects=invocations.objects,
         transforms=site.sharing.home.transforms,
+        call=StackCalls(control.call, invocations.objects),
         memory_bytes=workers.host.memory_bytes,
         num_cores=workers.host.num_cores,
         is_strict=site.settings.strict,
@@ -209,13 +212,13 @@ def assemble(site: Site) -> Parts:
     disk = DiskSpace((site.sharing.home.root, site.sharing.folder.root))
     public = PublicBuckets(workers.defaults.jumpstart, site.settings.public_buckets)
     s3 = S3Proxy(site.storage, disk=disk if site.settings.s3_endpoint is None else None, public=public)
-    app = _make_app(site, workers, invocations, leading, members, s3, disk)
+    app = _make_app(site, control, workers, invocations, leading, members, s3, disk)
     return Parts(app=app, workers=workers, invocations=invocations, leading=leading, members=members, s3=s3, disk=disk)
 
 
 def _make_workers(site: Site) -> Workers:
     settings, home, access = site.settings, site.sharing.home, site.storage.access
-    own_images, host = _own_images(settings, home), this_host()
+    own_images, host = configured_images(settings, home), this_host()
     runs_containers = any(image.is_container for image in own_images.values())
     cluster = make_cluster(settings, home, site.env, host=host, runs_containers=runs_containers)
     defaults = WorkerDefaults(
@@ -273,8 +276,29 @@ def _make_invocations(site: Site) -> Invocations:
     )
 
 
+def _make_control(site: Site, workers: Workers, invocations: Invocations) -> ControlApp:
+    settings, objects = site.settings, invocations.objects
+    return ControlApp(
+        site.store,
+        operations_of(checks_roles=settings.check_roles),
+        aws_scope=site.aws_scope,
+        logs=workers.logs,
+        own_images=workers.own_images,
+        is_strict=settings.strict,
+        jumpstart=workers.defaults.jumpstart,
+        series=invocations.series,
+        budget=invocations.gateway.budget,
+        url=site.address.url,
+        deliverer=invocations.notifications.deliverer,
+        images=ImageStore(site.sharing.home.registry),
+        read_object=objects.read if objects is not None else None,
+        bucket_operations=BUCKET_OPERATIONS if objects is not None else (),
+    )
+
+
 def _make_app(
     site: Site,
+    control: ControlApp,
     workers: Workers,
     invocations: Invocations,
     leading: Leading,
@@ -284,21 +308,6 @@ def _make_app(
 ) -> PlatformApp:
     """Make the applications on the port, which share one budget for bodies in memory."""
     settings, store, gateway = site.settings, site.store, invocations.gateway
-    images = ImageStore(site.sharing.home.registry)
-    control = ControlApp(
-        store,
-        operations_of(checks_roles=settings.check_roles),
-        aws_scope=site.aws_scope,
-        logs=workers.logs,
-        own_images=workers.own_images,
-        is_strict=settings.strict,
-        jumpstart=workers.defaults.jumpstart,
-        series=invocations.series,
-        budget=gateway.budget,
-        url=site.address.url,
-        deliverer=invocations.notifications.deliverer,
-        images=images,
-    )
     health = make_health(settings, site.storage, disk, workers.host.gpus)
 
     def read_platform() -> Json:
@@ -332,7 +341,7 @@ def _make_app(
             metrics_page, lambda: gateway.routes, lambda replica: fetch(replica.url, token=replica.token)
         ),
         health=health,
-        registry=RegistryApp(images, store, authenticator.check_password, shortage=lambda: disk.shortage),
+        registry=RegistryApp(control.images, store, authenticator.check_password, shortage=lambda: disk.shortage),
         outdated=lambda: members.membership.is_outdated,
     )
     return PlatformApp(apps, authenticator, gateway.budget)
@@ -359,19 +368,6 @@ def prepare_keys(settings: PlatformSettings, store: Store, folder: DataFolder) -
             )
         keys.generate()
     update_local_key(keys, folder)
-
-
-def _own_images(settings: PlatformSettings, folder: DataFolder) -> dict[str, OwnImage]:
-    path = settings.images or folder.images
-    others = {"*": OwnImage(is_container=True)} if settings.containers else {}
-    if settings.images is None and not path.exists():
-        return others
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise SettingsError(f"images is {path}, which cannot be read: {why}.", name="images") from error
-    return others | read_own_images(text, source=str(path))
 
 
 def _container_environment(site: Site) -> dict[str, str]:

@@ -239,8 +239,8 @@ def _begin(stack: AsyncExitStack, work: Coroutine[None, None, None], name: str) 
 
 
 async def warm_up() -> None:
-    """Load the models of AWS's services, which live as long as the process."""
-    for service in services.MODELLED:
+    """Load the models of the services that most platforms use, which live as long as the process."""
+    for service in services.WARMED:
         await asyncio.to_thread(services.operation_names, service)
     keep_from_collector()
 

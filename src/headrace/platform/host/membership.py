@@ -20,6 +20,8 @@ from typing import Final
 from headrace.core.errors import Unavailable
 from headrace.core.telemetry import get_logger
 from headrace.platform.autoscaling.loops.autoscaler import Autoscaler
+from headrace.platform.cloudformation.calls import Call
+from headrace.platform.cloudformation.loop import StackLoop
 from headrace.platform.cloudwatch.metrics.worker_page import WorkerReading
 from headrace.platform.cloudwatch.series.file import FileSeries
 from headrace.platform.cluster.launcher import Launcher
@@ -217,6 +219,8 @@ class Leading:
     objects: Objects | None
     transforms: Path
     """Folder with the progress of jobs."""
+    call: Call
+    """Calls an operation of a service, or of S3, as a client does."""
     memory_bytes: int
     """Memory of this host."""
     num_cores: int
@@ -279,6 +283,7 @@ class Leading:
             "asynchronous invocations": self.gateway.run_async(),
             "jobs": Jobs(store=store, runners=self._job_runners(), folder=self.transforms).run(),
             "inference experiments": Experiments(store=store, aws_scope=self.aws_scope).run(),
+            "stacks": StackLoop(store=store, call=self.call, aws_scope=self.aws_scope).run(),
         }
         self.on_change(True)
         tasks = [asyncio.create_task(loop, name=name) for name, loop in loops.items()]

@@ -11,6 +11,8 @@ from headrace.platform.autoscaling.api import policies, schedules, targets
 from headrace.platform.autoscaling.planning.policies import SCALING_POLICY
 from headrace.platform.autoscaling.planning.targets import SCALABLE_TARGET, SCHEDULED_ACTION
 from headrace.platform.autoscaling.records.activities import SCALING_ACTIVITY
+from headrace.platform.cloudformation.api.operations import STACK_OPERATIONS
+from headrace.platform.cloudformation.records import STACK
 from headrace.platform.cloudwatch.alarms.records import ALARM
 from headrace.platform.cloudwatch.api import alarms, metrics
 from headrace.platform.control.api import (
@@ -82,6 +84,7 @@ KINDS: Final[Mapping[str, AnyKind]] = {
         ecr.REPOSITORIES.kind,
         sns.SUBSCRIPTIONS.kind,
         sns.TOPICS.kind,
+        STACK,
         TRANSFORM_JOB,
         WORKER,
     )
@@ -308,6 +311,7 @@ OPERATIONS: Mapping[tuple[str, str], Handler] = {
     ("iam", "ListEntitiesForPolicy"): iam.list_entities_for_policy,
     ("iam", "GetUser"): identity.get_user,
     ("iam", "SimulatePrincipalPolicy"): identity.simulate_principal_policy,
+    **STACK_OPERATIONS,
 }
 """Handlers by boto3's service name and the name of the operation."""
 

@@ -35,6 +35,8 @@ class Selection:
     """A part of the name, ignoring case."""
     created_after_s: float | None = None
     created_before_s: float | None = None
+    after_revision: int = 0
+    """Only records that were written after the store had this revision."""
     order: Order = "created"
     """`created`: by time of creation, then by name."""
     is_descending: bool = False
@@ -79,6 +81,8 @@ def _conditions(kind: AnyKind, selection: Selection, dialect: str) -> list["sa.C
         conditions.append(created > selection.created_after_s)
     if selection.created_before_s is not None:
         conditions.append(created < selection.created_before_s)
+    if selection.after_revision:
+        conditions.append(RECORDS.c.revision > selection.after_revision)
     if (last := selection.after) is not None:
         place: sa.ColumnElement[Any] = _name_column(dialect)
         key: Any = last.name

@@ -226,13 +226,13 @@ def test_an_unknown_operation_is_named():
 @pytest.mark.parametrize(
     ("headers", "body", "name", "code"),
     [
-        (FORM, b"Action=CreateStack&Version=2010-05-15", "cloudformation CreateStack", "InvalidAction"),
-        ({"x-amz-target": "AmazonSSM.GetParameter"}, b"{}", "cloudformation GetParameter", "UnknownOperationException"),
-        ({}, b"", "cloudformation", "UnknownOperationException"),
+        (FORM, b"Action=CreateDBInstance&Version=2014-10-31", "rds CreateDBInstance", "InvalidAction"),
+        ({"x-amz-target": "TrentService.Encrypt"}, b"{}", "rds Encrypt", "UnknownOperationException"),
+        ({}, b"", "rds", "UnknownOperationException"),
     ],
 )
 def test_a_service_that_is_not_served_is_named(headers, body, name, code):
-    scope = "Credential=a/d/r/cloudformation/aws4_request,"
+    scope = "Credential=a/d/r/rds/aws4_request,"
     with pytest.raises(AwsError, match=f"^{name} is not supported by Headrace: docs/coverage.md") as caught:
         calls.parse(HttpRequest("POST", "/", "", {"authorization": scope, **headers}, body))
     assert caught.value.code == code

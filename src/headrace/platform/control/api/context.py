@@ -1,6 +1,6 @@
 """The context of an API call, and what the operations on all of SageMaker's resources share: quotas, lists and tags."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import nlargest, nsmallest
 from types import MappingProxyType
@@ -41,6 +41,10 @@ StatusT = TypeVar("StatusT")
 class CallContext(AccountCall):
     logs: PlatformLogs
     queries: QueryRunner = field(default_factory=QueryRunner)
+    operations: Collection[tuple[str, str]] = ()
+    """Services and operations that the platform has."""
+    read_object: Callable[[str, int], bytes] | None = None
+    """Reads an object of at most so many bytes by its `s3://` address, and blocks; None without an object storage."""
     own_images: Mapping[str, OwnImage] = field(default_factory=dict)
     jumpstart: Catalogue = field(default_factory=Catalogue)
 

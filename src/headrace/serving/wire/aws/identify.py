@@ -36,7 +36,7 @@ _SIGNED_AS_SAGEMAKER = {
 _RPC_V2_PATH = re.compile(r"/(?:.*/)?service/(?P<service>[^/]+)/operation/(?P<operation>[^/]+)/?", re.ASCII)
 _FORM_CONTENT_TYPE = "application/x-www-form-urlencoded"
 _MAX_CREDENTIAL_CHARACTERS = 1024
-_FORM_SERVICES = ("sts", "iam", "cloudwatch", "sns")
+_FORM_SERVICES = ("sts", "iam", "cloudwatch", "sns", "cloudformation")
 _MAX_NAME_CHARACTERS = 256
 """Longest operation or version of a form; the names of AWS have up to 60 characters."""
 MAX_FORM_FIELDS = 10_000
@@ -123,7 +123,7 @@ def _by_scope(request: HttpRequest, scoped: str) -> Target:
     if service == "sagemaker" and first_part in _SIGNED_AS_SAGEMAKER:
         return Target(service=_SIGNED_AS_SAGEMAKER[first_part], protocol="rest-json")
     return _by_form(request, service=service) or Target(
-        service=service, protocol="query" if service in ("sts", "iam", "sns") else "json"
+        service=service, protocol="query" if service in ("sts", "iam", "sns", "cloudformation") else "json"
     )
 
 

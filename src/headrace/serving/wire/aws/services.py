@@ -12,6 +12,7 @@ from botocore.model import OperationModel, ServiceModel
 
 SERVICE_OF_TARGET: Mapping[str, str] = {
     "AmazonEC2ContainerRegistry_V20150921": "ecr",
+    "AmazonSSM": "ssm",
     "AnyScaleFrontendService": "application-autoscaling",
     "GraniteServiceVersion20100801": "cloudwatch",
     "Logs_20140328": "logs",
@@ -21,6 +22,7 @@ SERVICE_OF_TARGET: Mapping[str, str] = {
 
 SERVICE_OF_SIGNING_NAME: Mapping[str, str] = {
     "application-autoscaling": "application-autoscaling",
+    "cloudformation": "cloudformation",
     "ecr": "ecr",
     "iam": "iam",
     "logs": "logs",
@@ -29,6 +31,7 @@ SERVICE_OF_SIGNING_NAME: Mapping[str, str] = {
     "s3express": "s3",
     "sagemaker": "sagemaker",
     "sns": "sns",
+    "ssm": "ssm",
     "sts": "sts",
 }
 """Services by the name in a signature's credential scope; `sagemaker` includes its runtime."""
@@ -36,22 +39,15 @@ SERVICE_OF_SIGNING_NAME: Mapping[str, str] = {
 SERVICE_OF_QUERY_VERSION: Mapping[str, str] = {
     "2010-03-31": "sns",
     "2010-05-08": "iam",
+    "2010-05-15": "cloudformation",
     "2010-08-01": "cloudwatch",
     "2011-06-15": "sts",
 }
 """Services by the `Version` of a form."""
 
-MODELLED = (
-    "application-autoscaling",
-    "cloudwatch",
-    "ecr",
-    "iam",
-    "logs",
-    "sagemaker",
-    "sagemaker-runtime",
-    "sns",
-    "sts",
-)
+WARMED = ("application-autoscaling", "cloudwatch", "iam", "logs", "sagemaker", "sagemaker-runtime", "sts")
+"""The services whose models are loaded when a platform starts; those of the others, with their first call."""
+MODELLED = tuple(sorted((*WARMED, "cloudformation", "ecr", "sns", "ssm")))
 """The services whose models are used."""
 
 

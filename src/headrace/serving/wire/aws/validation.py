@@ -29,6 +29,7 @@ _REPAIRS = (
     (re.compile(r"\$\{\d+,\d+\}"), "$"),
     (re.compile(r"\\z"), r"\\Z"),
     (re.compile(r"\\w-_"), r"\\w\\-_"),
+    (re.compile(r"\\w-\\/"), r"\\w\\-/"),
     (
         re.compile(r"\(\[-a-z0-9\]\*\[a-z0-9\]\)\{0,39\}\?"),
         "([-a-z0-9]*[a-z0-9])?",

@@ -1,0 +1,1 @@
+"""Operations on stacks and change sets."""

@@ -1,0 +1,1 @@
+"""Templates: text, sections and intrinsic functions. Pure."""
