@@ -14,6 +14,7 @@ from headrace.platform.control.app import ControlApp
 from headrace.platform.host.operations import OPERATIONS
 from headrace.platform.state.records import Json
 from headrace.platform.state.store import open_store
+from tests.pages import DOCS, steps_of
 from tests.platform.control.support import AWS_SCOPE, IMAGE, ROLE, ListedLogs
 
 from .conftest import Stacks
@@ -89,6 +90,7 @@ ROLES = json.dumps(
             "Log": {"Type": "AWS::Logs::LogGroup", "Properties": {"RetentionInDays": 7}},
             "Dashboard": {"Type": "AWS::CloudWatch::Dashboard", "Properties": {"DashboardBody": '{"widgets": []}'}},
             "Group": {"Type": "AWS::SageMaker::ModelPackageGroup"},
+            "Topic": {"Type": "AWS::SNS::Topic"},
         },
         "Outputs": {"Arn": {"Value": {"Fn::GetAtt": ["Role", "Arn"]}}},
     }
@@ -313,6 +315,20 @@ def test_the_template_of_a_cdk_application_is_deployed(stacks: Stacks) -> None:
     assert {resource["StackName"] for resource in owner} == {"Hosting"}
     assert len(client.list_stack_resources(StackName="Hosting")["StackResourceSummaries"]) == 9
     stacks.delete("Hosting")
+
+
+def test_the_code_of_the_page_runs(stacks: Stacks, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (
+        ("AWS_ENDPOINT_URL", stacks.platform.url),
+        ("AWS_DEFAULT_REGION", AWS_SCOPE.region),
+        ("AWS_ACCESS_KEY_ID", "test"),
+        ("AWS_SECRET_ACCESS_KEY", "test"),
+    ):
+        monkeypatch.setenv(name, value)
+    code = next(step.code for step in steps_of(DOCS / "infrastructure-as-code.md") if step.language == "python")
+    exec(code, {})
+    deleted = stacks.client.list_stacks()["StackSummaries"]
+    assert "monitoring" in [stack["StackName"] for stack in deleted]
 
 
 def test_calls_are_refused_in_the_words_of_aws(stacks: Stacks) -> None:
