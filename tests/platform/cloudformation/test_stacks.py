@@ -255,6 +255,7 @@ def test_change_sets_show_changes_and_are_executed(stacks: Stacks) -> None:
         StackName="cs", ChangeSetName="first", ChangeSetType="CREATE", TemplateBody=alarms(a=1, b=2), Description="d"
     )
     assert client.describe_stacks(StackName="cs")["Stacks"][0]["StackStatus"] == "REVIEW_IN_PROGRESS"
+    assert stacks.events("cs") == [("cs", "REVIEW_IN_PROGRESS")]  # SAM reads the time of the first event
     shown = client.describe_change_set(ChangeSetName=made["Id"])
     assert (shown["Status"], shown["ExecutionStatus"], shown["StackId"]) == (
         "CREATE_COMPLETE",

@@ -12,7 +12,9 @@ from headrace.platform.cloudformation.exports import stacks
 from headrace.platform.cloudformation.records import (
     REVIEW,
     SETTLED,
+    STACK_TYPE,
     ChangeSet,
+    StackEvent,
     StackRecord,
     StackSpec,
     StackStatus,
@@ -43,7 +45,16 @@ def create_change_set(context: CallContext, params: Json) -> Json:
         return _add(context, record, params, is_create=kind == "CREATE")
     stack = new_stack_name(context, params["StackName"])
     change_set = _change_set(context, params, stack, None, is_create=True)
-    record = create_record(context, stack.name, StackSpec(change_sets=[change_set]))
+    begun = StackEvent(
+        id=str(uuid.uuid4()),
+        time_s=context.now_s,
+        logical_id=stack.name,
+        physical_id="",  # the id of the stack, which it gets now
+        type=STACK_TYPE,
+        state=REVIEW,
+        reason="User Initiated",
+    )
+    record = create_record(context, stack.name, StackSpec(change_sets=[change_set]), [begun])
     return _ids(context, record, change_set)
 
 

@@ -65,7 +65,7 @@ def describe_stack_events(context: CallContext, params: Json) -> Json:
                 "StackName": name,
                 "EventId": event.id if event.logical_id == name else f"{event.logical_id}-{event.state}-{event.id}",
                 "LogicalResourceId": event.logical_id,
-                "PhysicalResourceId": event.physical_id,
+                "PhysicalResourceId": event.physical_id or (arn if event.logical_id == name else ""),
                 "ResourceType": event.type,
                 "ResourceStatus": event.state,
                 "ResourceStatusReason": event.reason,

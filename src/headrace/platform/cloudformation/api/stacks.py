@@ -1,5 +1,6 @@
 """CreateStack, UpdateStack, DeleteStack and UpdateTerminationProtection. They only write what is requested."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -19,9 +20,11 @@ from headrace.platform.cloudformation.records import (
     SETTLED,
     STACK,
     UPDATABLE,
+    StackEvent,
     StackOperation,
     StackRecord,
     StackSpec,
+    StackStatus,
     visible_state,
 )
 from headrace.platform.cloudformation.stack_names import StackName, is_archived, stack_name_of
@@ -57,11 +60,11 @@ def new_stack_name(context: CallContext, name: str) -> StackName:
     return StackName(aws_scope=context.aws_scope, name=name, arn="", uid="")
 
 
-def create_record(context: CallContext, name: str, spec: StackSpec) -> StackRecord:
+def create_record(context: CallContext, name: str, spec: StackSpec, events: Sequence[StackEvent] = ()) -> StackRecord:
     if context.store.count(STACK) >= MAX_STACKS:
         raise AwsError("LimitExceededException", f"Limit for stack has been exceeded: {MAX_STACKS}")
     try:
-        return context.store.create(STACK, name, spec=spec)
+        return context.store.create(STACK, name, spec=spec, status=StackStatus(events=list(events)))
     except AlreadyExists:
         raise AwsError("AlreadyExistsException", f"Stack [{name}] already exists") from None
 
