@@ -37,10 +37,10 @@ MAX_STACKS: Final = 5000
 
 
 def create_stack(context: CallContext, params: Json) -> Json:
-    name, token = params["StackName"], params.get("ClientRequestToken")
+    name = params["StackName"]
     existing = find_stack(context, name)
     if existing is not None and not is_archived(existing):
-        if token is not None and existing.spec.operation is not None and existing.spec.operation.token == token:
+        if _is_repeated(existing, params):
             return {"StackId": stack_name_of(existing, context.aws_scope).arn}
         raise AwsError("AlreadyExistsException", f"Stack [{name}] already exists")
     stack = new_stack_name(context, name)
@@ -69,11 +69,17 @@ def create_record(context: CallContext, name: str, spec: StackSpec, events: Sequ
         raise AwsError("AlreadyExistsException", f"Stack [{name}] already exists") from None
 
 
+def _is_repeated(record: StackRecord, params: Json) -> bool:
+    """Return whether a call has the `ClientRequestToken` of the latest one, which is no secret."""
+    latest = None if record.spec.operation is None else record.spec.operation.token
+    sent = params.get("ClientRequestToken")
+    return sent is not None and sent == latest
+
+
 def update_stack(context: CallContext, params: Json) -> Json:
     record = existing_stack(context, params["StackName"])
     stack = stack_name_of(record, context.aws_scope)
-    operation, token = record.spec.operation, params.get("ClientRequestToken")
-    if token is not None and operation is not None and operation.token == token:
+    if _is_repeated(record, params):
         return {"StackId": stack.arn}
     check_updatable(record, stack)
     requested = read_operation(context, params, action="UPDATE", stack=stack, before=record)

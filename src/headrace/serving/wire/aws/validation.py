@@ -33,7 +33,8 @@ _REPAIRS = (
     (
         re.compile(r"\(\[-a-z0-9\]\*\[a-z0-9\]\)\{0,39\}\?"),
         "([-a-z0-9]*[a-z0-9])?",
-    ),  # avoids backtracking in exponential time
+    ),  # avoids backtracking in exponential time, as the next one does
+    (re.compile(r"\(\?:\[\._\\-/a-z0-9\*\]\?\[a-z0-9\*\]\+\)\*"), r"(?:[._\\-/]?[a-z0-9*])*"),
 )
 _ASSIGNED = (range(0x33480), range(0xE0000, 0xE01F0))
 """All characters but those for private use; those in between are unassigned, or letters of a later Unicode."""
