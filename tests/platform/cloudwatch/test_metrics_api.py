@@ -318,7 +318,7 @@ def test_invalid_requests_for_data_are_refused(client, params, words):
 
 
 def test_unsupported_operations_are_refused_by_name(client):
-    with pytest.raises(ClientError, match="PutDashboard is not supported") as raised:
-        client.put_dashboard(DashboardName="d", DashboardBody="{}")
+    with pytest.raises(ClientError, match="GetInsightRuleReport is not supported") as raised:
+        client.get_insight_rule_report(RuleName="r", StartTime=0, EndTime=60, Period=60)
 
     assert raised.value.response["Error"]["Code"] == "UnknownOperationException"

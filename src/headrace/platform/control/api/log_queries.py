@@ -147,7 +147,7 @@ def describe_queries(context: CallContext, params: Json) -> Json:
             "createTime": int(record.created_s * 1000),
             "logGroupName": record.spec.groups[0],
         }
-        for record in readable(context.store.list(LOG_QUERY))
+        for record in readable(context.store.each(LOG_QUERY))
         if params.get("logGroupName") in (None, *record.spec.groups)
         and params.get("status") in (None, _state(context, record))
         and params.get("queryLanguage", _LANGUAGE) == _LANGUAGE
