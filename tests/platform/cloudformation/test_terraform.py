@@ -19,10 +19,20 @@ DEPLOYMENT = {
 }
 RESOURCE = {"ServiceNamespace": "sagemaker", "ResourceId": "endpoint/tf/variant/AllTraffic"}
 SCALABLE = {**RESOURCE, "ScalableDimension": "sagemaker:variant:DesiredInstanceCount"}
+FOUND_TARGETS = {
+    "ServiceNamespace": "sagemaker",
+    "ResourceIds": [RESOURCE["ResourceId"]],
+    "ScalableDimension": SCALABLE["ScalableDimension"],
+}
 TRACKING = {
     "TargetValue": 5.0,
+    "ScaleInCooldown": 0,
+    "ScaleOutCooldown": 0,
+    "DisableScaleIn": False,
     "PredefinedMetricSpecification": {"PredefinedMetricType": "SageMakerVariantInvocationsPerInstance"},
 }
+PRODUCTION = {**VARIANT, "ModelName": "tf", "InitialVariantWeight": 1.0, "EnableSSMAccess": False}
+LOG_GROUP = "arn:aws:logs:us-east-1:123456789012:log-group:tf"
 CALLS: tuple[tuple[str, str, dict[str, Any], str], ...] = (
     (
         "sagemaker",
@@ -35,13 +45,13 @@ CALLS: tuple[tuple[str, str, dict[str, Any], str], ...] = (
     (
         "sagemaker",
         "create_endpoint_config",
-        {"EndpointConfigName": "tf-a", "ProductionVariants": [{**VARIANT, "ModelName": "tf"}]},
+        {"EndpointConfigName": "tf-a", "ProductionVariants": [PRODUCTION]},
         "",
     ),
     (
         "sagemaker",
         "create_endpoint_config",
-        {"EndpointConfigName": "tf-b", "ProductionVariants": [{**VARIANT, "ModelName": "tf"}]},
+        {"EndpointConfigName": "tf-b", "ProductionVariants": [PRODUCTION]},
         "",
     ),
     ("sagemaker", "describe_endpoint_config", {"EndpointConfigName": "tf-a"}, "ProductionVariants"),
@@ -62,7 +72,7 @@ CALLS: tuple[tuple[str, str, dict[str, Any], str], ...] = (
     (
         "application-autoscaling",
         "describe_scalable_targets",
-        {"ServiceNamespace": "sagemaker", "ResourceIds": [RESOURCE["ResourceId"]]},
+        FOUND_TARGETS,
         "ScalableTargets",
     ),
     (
@@ -79,12 +89,15 @@ CALLS: tuple[tuple[str, str, dict[str, Any], str], ...] = (
     (
         "application-autoscaling",
         "describe_scaling_policies",
-        {"ServiceNamespace": "sagemaker", "PolicyNames": ["t"]},
+        {**SCALABLE, "PolicyNames": ["t"]},
         "ScalingPolicies",
     ),
     ("logs", "create_log_group", {"logGroupName": "tf", "logGroupClass": "STANDARD", "tags": {"a": "b"}}, ""),
     ("logs", "put_retention_policy", {"logGroupName": "tf", "retentionInDays": 7}, ""),
     ("logs", "describe_log_groups", {"logGroupNamePrefix": "tf"}, "logGroups"),
+    ("logs", "list_tags_for_resource", {"resourceArn": LOG_GROUP}, "tags"),
+    ("logs", "put_retention_policy", {"logGroupName": "tf", "retentionInDays": 14}, ""),
+    ("logs", "delete_retention_policy", {"logGroupName": "tf"}, ""),
     (
         "sagemaker",
         "update_endpoint",
@@ -103,6 +116,36 @@ CALLS: tuple[tuple[str, str, dict[str, Any], str], ...] = (
 )
 """Service, method of boto3 or waiter, parameters, and a member of the answer that the provider reads."""
 
+GONE = (
+    ("sagemaker", "describe_model", {"ModelName": "tf"}, "ValidationException", "Could not find"),
+    ("sagemaker", "delete_model", {"ModelName": "tf"}, "ValidationException", "Could not find"),
+    ("sagemaker", "describe_endpoint", {"EndpointName": "tf"}, "ValidationException", "Could not find"),
+    ("sagemaker", "delete_endpoint", {"EndpointName": "tf"}, "ValidationException", "Could not find"),
+    (
+        "sagemaker",
+        "delete_endpoint_config",
+        {"EndpointConfigName": "tf-a"},
+        "ValidationException",
+        "Could not find endpoint configuration",
+    ),
+    (
+        "application-autoscaling",
+        "deregister_scalable_target",
+        SCALABLE,
+        "ObjectNotFoundException",
+        "No scalable target",
+    ),
+    (
+        "application-autoscaling",
+        "delete_scaling_policy",
+        {**SCALABLE, "PolicyName": "t"},
+        "ObjectNotFoundException",
+        "No scaling policy",
+    ),
+    ("logs", "delete_log_group", {"logGroupName": "tf"}, "ResourceNotFoundException", "does not exist"),
+)
+"""What the provider takes for a resource that is gone: the calls, and the code and text of their errors."""
+
 
 def test_the_calls_of_the_provider_are_answered(stacks: Stacks) -> None:
     """Source: terraform-provider-aws, internal/service/sagemaker, appautoscaling and logs."""
@@ -114,12 +157,8 @@ def test_the_calls_of_the_provider_are_answered(stacks: Stacks) -> None:
             continue
         answer = getattr(clients[service], name)(**params)
         assert not member or member in answer, (name, answer)
-    for name, params in (
-        ("describe_model", {"ModelName": "tf"}),
-        ("delete_model", {"ModelName": "tf"}),
-        ("describe_endpoint", {"EndpointName": "tf"}),
-        ("describe_endpoint_config", {"EndpointConfigName": "tf-a"}),
-    ):
-        with pytest.raises(ClientError, match="Could not find") as caught:
-            getattr(clients["sagemaker"], name)(**params)
-        assert caught.value.response["Error"]["Code"] == "ValidationException"
+    assert clients["application-autoscaling"].describe_scalable_targets(**FOUND_TARGETS)["ScalableTargets"] == []
+    for service, name, params, code, text in GONE:
+        with pytest.raises(ClientError, match=text) as caught:
+            getattr(clients[service], name)(**params)
+        assert caught.value.response["Error"]["Code"] == code
