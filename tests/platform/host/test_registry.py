@@ -119,7 +119,7 @@ def test_an_image_is_pushed_pulled_listed_and_deleted(scene: tuple[str, Any, Doc
     assert untagged == [{"imageDigest": digest_of(first)}]
     with pytest.raises(ecr.exceptions.RepositoryNotEmptyException):
         ecr.delete_repository(repositoryName=name)
-    assert [found["repositoryName"] for found in ecr.describe_repositories()["repositories"]] == [name]
+    assert name in {found["repositoryName"] for found in ecr.describe_repositories()["repositories"]}
     ecr.delete_repository(repositoryName=name, force=True)
     assert codes(docker.call("GET", f"/v2/{name}/manifests/v2")) == (404, "NAME_UNKNOWN")
     with pytest.raises(ecr.exceptions.RepositoryNotFoundException):
