@@ -134,8 +134,9 @@ class RequestProcessor:
             for token_id in params.allowed_token_ids:
                 allowed[token_id // 32] |= np.uint32(1 << token_id % 32)
         texts = (f"{space}{word.lstrip()}" for word in params.bad_words for space in ("", " "))
-        bad = dict.fromkeys(tuple(self._parts.tokenizer.encode_inside(text)) for text in texts)
-        return TokenRules(allowed=allowed, bad=tuple(bad), num_words=self._num_mask_words, grammar=grammar)
+        spelled = dict.fromkeys(tuple(self._parts.tokenizer.encode_inside(text)) for text in texts)
+        bad = tuple(filter(None, spelled))  # a vocabulary may lack all bytes of a word
+        return TokenRules(allowed=allowed, bad=bad, num_words=self._num_mask_words, grammar=grammar)
 
     def _with_budget(
         self,
