@@ -3,9 +3,11 @@
 from dataclasses import replace
 
 import pytest
+import tokenizers
 
 from headrace.core.errors import InvalidRequest
 from headrace.core.generation import FinishReason, Grammar
+from headrace.inference.models.tokenizer import Tokenizer, byte_characters
 from headrace.testing.fake_runner import follow
 from tests.inference.engine.support import ask, ask_all, byte_tokenizer, make_engine, request, running
 
@@ -58,3 +60,15 @@ async def test_rules_that_are_out_of_range_are_refused(sampling, param) -> None:
         with pytest.raises(InvalidRequest) as caught:
             await ask(engine, asked(**sampling))
     assert caught.value.param == param
+
+
+async def test_a_bad_word_without_tokens_forbids_nothing() -> None:
+    letters = {character: byte for character, byte in byte_characters().items() if byte < 128}
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=letters, merges=[]))
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = tokenizers.decoders.ByteLevel()
+    tokenizer = Tokenizer(backend, vocab_size=128)
+    script = follow({(): tokenizer.encode("abc")})
+    async with running(make_engine(tokenizer=tokenizer, script=script)) as engine:
+        answer = await ask(engine, asked(bad_words=("é",)))
+    assert answer.text.startswith("abc")
