@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,15 @@ async def pool_of(spec: HandlerSpec) -> AsyncIterator[HandlerPool]:
 def num_descriptors() -> int:
     """Return the number of open descriptors of this process, that of the count included."""
     return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def num_open_files(folder: Path) -> int:
+    """Return the number of open files below a folder; other tests' descriptors come and go meanwhile."""
+    count = 0
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed since the listing
+            count += descriptor.readlink().is_relative_to(folder)
+    return count
 
 
 async def submit(pool: HandlerPool, action: str, body: bytes = b"") -> PendingResponse:

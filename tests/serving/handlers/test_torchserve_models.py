@@ -11,7 +11,7 @@ from headrace.serving.handlers.torchserve_models import TorchServeModels
 from headrace.serving.handlers.torchserve_store import ModelStore
 from headrace.serving.wire.torchserve.management import ApiError, Registration
 from tests.headrace_handler.torchserve_models import pack, write_model
-from tests.serving.handlers.support import num_descriptors
+from tests.serving.handlers.support import num_open_files
 from tests.serving.handlers.wheels import make_wheel
 
 HANDLER = "def handle(data, context): return data and ['OK'] * len(data)"
@@ -32,13 +32,13 @@ async def test_an_unregistered_model_keeps_no_descriptor(tmp_path: Path) -> None
     models = TorchServeModels(find)
     registration = Registration(url="m.mar", initial_workers=0)
     model, _ = await models.register(registration)
-    num_before = num_descriptors()
+    num_before = num_open_files(tmp_path)
     with pytest.raises(ApiError, match="already registered"):
         await models.register(registration)
     for _ in range(20):
         await models.unregister("m", None)
         await models.register(registration)
-    assert num_descriptors() == num_before
+    assert num_open_files(tmp_path) == num_before
     assert len(model.spec.cache_locks) == 2
     await models.unregister("m", None)
-    assert num_descriptors() == num_before - 2
+    assert num_open_files(tmp_path) == num_before - 2

@@ -13,7 +13,7 @@ from headrace.core.errors import HeadraceError, SettingsError
 from headrace.serving.handlers.torchserve_store import ModelStore, holds_models, is_model_store
 from headrace.serving.wire.torchserve.management import ApiError, Registration
 from tests.headrace_handler.torchserve_models import pack, write_model
-from tests.serving.handlers.support import num_descriptors
+from tests.serving.handlers.support import num_open_files
 
 HANDLER = "def handle(data, context): return data and ['OK'] * len(data)"
 
@@ -165,13 +165,13 @@ def test_the_locks_of_a_model_are_released_with_it_and_when_it_cannot_be_served(
     folder = write_model(tmp_path / "broken", HANDLER)
     (folder / "model-config.yaml").write_text("batchSize: [")
     pack(folder, tmp_path / "store" / "broken.mar")
-    num_before = num_descriptors()
+    num_before = num_open_files(tmp_path / "cache")
     spec = models.find(Registration(url=f"{url}/b.mar"))
-    assert num_descriptors() == num_before + 1
+    assert num_open_files(tmp_path / "cache") == num_before + 1
     spec.release()
     with pytest.raises(HeadraceError, match="model-config"):
         models.find(Registration(url="broken.mar"))
-    assert num_descriptors() == num_before
+    assert num_open_files(tmp_path / "cache") == num_before
 
 
 def test_packages_that_cannot_be_installed_fail_with_torchserves_text(tmp_path: Path) -> None:
