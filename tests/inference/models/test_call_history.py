@@ -5,6 +5,7 @@ The templates are short ones with the markers of the families' own.
 """
 
 import json
+import re
 from itertools import accumulate, pairwise
 
 import pytest
@@ -298,3 +299,20 @@ def test_gemma_s_results_are_in_the_turn_of_their_calls_and_the_model_s_turn_is_
     chat = [asked, {**called, "content": content}, {**result, "name": None}, *after]
     text = ChatTemplate(GEMMA_TURNS).render(ChatPrompt(messages=chat, tools=TOOLS))
     assert text[text.index("<|turn>") :] == f"<|turn>user\nHi<turn|>\n<|turn>assistant\n{expected}"
+
+
+def test_mistral_s_template_gets_ids_of_nine_letters_and_digits():
+    check = "{% if t.id | length != 9 %}{{ raise_exception('length 9!') }}{% endif %}[{{ t.id }}]{{ t.function.name }}"
+    calls = f"{{% for t in m.tool_calls or [] %}}{check}{{% endfor %}}({{{{ m.tool_call_id }}}})"
+    template = ChatTemplate("{{ tools | tojson if tools }}" + SHOWN.replace("{% endfor %}", calls + "{% endfor %}"))
+    call = {"id": "call_76a1_0", "type": "function", "function": {"name": "now", "arguments": {}}}
+    own = {**call, "id": "Abcdefgh9"}
+    results = [{"role": "tool", "content": "12", "tool_call_id": found["id"]} for found in (call, own)]
+    chat = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "", "tool_calls": [call, own]},
+        *results,
+    ]
+    text = template.render(ChatPrompt(messages=chat, tools=TOOLS))
+    (short,) = set(re.findall(r"[\[(]([0-9A-Za-z]{9})[\])]", text)) - {own["id"]}
+    assert text.count(short) == text.count(own["id"]) == 2

@@ -157,3 +157,31 @@ def test_turns_are_joined_for_a_template_that_refuses_them_apart(chat, expected)
     assert rendered(STRICT_CALLS, *chat) == expected
     if "tool" not in expected:
         assert rendered(NATIVE, *chat).count("<|im_start|>") == len(chat) + 1
+
+
+ONLY_FIRST = (
+    "{% if messages[0].role == 'system' %}<system>{{ messages[0].content }}{% endif %}"
+    "{% for m in messages %}{% if m.role != 'system' %}<{{ m.role }}>{{ m.content }}{% endif %}{% endfor %}"
+)
+ONLY_LAST = (
+    "{% set ns = namespace(text='') %}{% for m in messages %}{% if m.role == 'system' %}{% set ns.text = m.content %}"
+    "{% endif %}{% endfor %}<system>{{ ns.text }}" + ONLY_FIRST.partition("{% endif %}")[2]
+)
+REFUSES_LATER = loop("{{ raise_exception('not here') if m.role == 'system' and not loop.first }}{{ m.content }}")
+
+
+@pytest.mark.parametrize("template", [ONLY_FIRST, ONLY_LAST, REFUSES_LATER, loop("{{ m.content }}")])
+def test_every_system_message_of_an_agent_is_shown(template):
+    """SmolLM3, DeepSeek-R1 and Qwen3.5 in this order; the last template shows them where they are."""
+    codex, claude = {"role": "system", "content": "codex's"}, {"role": "system", "content": "claude's"}
+    text = rendered(template, SYSTEM, codex, ASKED, claude, SAID, MORE)
+    moved = "<system>system text\ncodex's<user>user text<user>claude's<assistant>assistant text<user>more text"
+    kept = "<system>system text<system>codex's<user>user text<system>claude's<assistant>assistant text<user>more text"
+    assert text == (kept if template == loop("{{ m.content }}") else moved)
+    assert "claude's" in rendered(template, ASKED, claude, SAID)
+
+
+def test_several_system_messages_do_not_hide_tools_from_a_template_without_them():
+    template = ChatTemplate(ONLY_LAST)
+    text = template.render(ChatPrompt(messages=[SYSTEM, SYSTEM, ASKED], tools=[TOOL]))
+    assert text.startswith("<system>system text\nsystem text\n\nYou can call functions")

@@ -8,6 +8,8 @@ in the form of the family (LFM2, Granite 3.3).
 """
 
 import json
+import re
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -39,6 +41,7 @@ _PYTHON_SIGNS: Final = (PYTHON_CALLS.start, "List of tools: ")
 """Texts in the templates of models that write calls as Python does (LFM2)."""
 _GEMMA_TURN: Final = "<|turn>"
 _GEMMA_TURN_END: Final = "<turn|>\n"
+_SHORT_ID: Final = re.compile(r"[0-9A-Za-z]{9}")
 _RESULT_ROLES: Final = ("tool", "function")
 _INSTRUCTIONS: Final = f"""\
 You can call functions to answer the user. Their signatures are between these tags:
@@ -77,14 +80,15 @@ class CallTurns:
     """False: it shows only the text beside them."""
     have_text: bool
     """It reads arguments as JSON text, not as an object."""
+    take_long_ids: bool = True
+    """False: an id must have nine letters or digits (Mistral)."""
 
 
 def find_call_turns(render: Render) -> CallTurns:
     chats = [_chat_with_call(arguments) for arguments in (_ARGUMENTS, json.dumps(_ARGUMENTS))]
+    chats += [_chat_with_call(_ARGUMENTS, call_id="call_0123456789"), PROBE_CHATS["user"]]
     try:
-        of_object, of_text, without = [
-            rendered_or_none(render, chat, PROBE_TOOLS) for chat in (*chats, PROBE_CHATS["user"])
-        ]
+        of_object, of_text, of_long_id, without = [rendered_or_none(render, chat, PROBE_TOOLS) for chat in chats]
     except RenderingTooLong:
         return CallTurns(are_shown=True, have_text=False)
     reads_text = of_text is not None and json.dumps(_ARGUMENTS) in of_text
@@ -92,11 +96,12 @@ def find_call_turns(render: Render) -> CallTurns:
     have_text = reads_text and (of_object is None or is_python)
     shown = of_text if have_text else of_object
     are_shown = shown is None or shown.count(PROBE_FUNCTION) > (without or "").count(PROBE_FUNCTION)
-    return CallTurns(are_shown=are_shown, have_text=have_text)
+    take_long_ids = of_object is None or of_long_id is not None
+    return CallTurns(are_shown=are_shown, have_text=have_text, take_long_ids=take_long_ids)
 
 
-def _chat_with_call(arguments: object) -> Messages:
-    call = {**PROBE_CALL, "function": {"name": PROBE_FUNCTION, "arguments": arguments}}
+def _chat_with_call(arguments: object, *, call_id: object = PROBE_CALL["id"]) -> Messages:
+    call = {**PROBE_CALL, "id": call_id, "function": {"name": PROBE_FUNCTION, "arguments": arguments}}
     return (*PROBE_CHATS["user"], {"role": "assistant", "content": "", "tool_calls": [call]})
 
 
@@ -170,6 +175,26 @@ def _text_function(function: object) -> object:
     if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), Mapping):
         return function
     return {**function, "arguments": json.dumps(function["arguments"], ensure_ascii=False)}
+
+
+def with_short_ids(prompt: ChatPrompt) -> ChatPrompt:
+    """Return a chat whose calls and results have ids of nine letters and digits."""
+    return replace(prompt, messages=[_with_short_ids(message) for message in prompt.messages])
+
+
+def _with_short_ids(message: Message) -> Message:
+    short = dict(message)
+    if "tool_call_id" in message:
+        short["tool_call_id"] = _short_id(message["tool_call_id"])
+    calls = message.get("tool_calls")
+    if isinstance(calls, Sequence):
+        short["tool_calls"] = [{**call, "id": _short_id(call.get("id"))} for call in calls]
+    return short
+
+
+def _short_id(call_id: object) -> str:
+    text = str(call_id)
+    return text if _SHORT_ID.fullmatch(text) else f"{zlib.crc32(text.encode()):09x}"
 
 
 def has_gemma_turns(template: str) -> bool:

@@ -27,6 +27,7 @@ from headrace.inference.models.call_turns import (
     with_deepseek_tools,
     with_gemma_turn,
     with_results_in_calls,
+    with_short_ids,
     with_text_arguments,
     with_tools_as_text,
 )
@@ -38,6 +39,7 @@ from headrace.inference.models.chat_forms import (
     find_content_forms,
     joined_chats,
     shows_tools,
+    with_one_system,
 )
 from headrace.inference.models.render_limits import FULL_LIMITS, RenderingTooLong, RenderLimits
 
@@ -78,18 +80,27 @@ class ChatTemplate:
             RenderingTooLong: the template needs more work than the limits allow.
             InvalidRequest: the template refuses the messages (the error has its message), or fails on them.
         """
-        # 1. Tools as text, if the template shows none (SmolLM2, Llama 2); calls as it reads them.
+        # 1. Content as text: the parts of a message joined. Templates that read parts get them back in `_render`.
+        prompt = replace(prompt, messages=[_with_plain_content(message) for message in prompt.messages])
+        # 2. One system message, if the template shows no others; tools as text, if it shows none (SmolLM2, Llama 2);
+        # calls as it reads them.
+        prompt = self._with_shown_systems(prompt)
         if uses_tools(prompt):
             prompt = self._with_readable_tools(prompt)
-        # 2. Content as text: the parts of a message joined. Templates that read parts get them back in `_render`.
         text = self._choose(prompt.tools)
-        prompt = replace(prompt, messages=[_with_plain_content(message) for message in prompt.messages])
         # 3. Turns joined, if the template refuses them; 4. refused, if no text of the chat is in the prompt.
         rendered = self._render_turns(text, prompt, limits)
         self._check_shown(text, prompt, rendered)
         if prompt.add_generation_prompt and has_gemma_turns(text):
             rendered = with_gemma_turn(rendered)
         return _open_end(rendered, prompt.messages[-1]) if prompt.continues_final_message else rendered
+
+    def _with_shown_systems(self, prompt: ChatPrompt) -> ChatPrompt:
+        if not any(message.get("role") == "system" for message in prompt.messages[1:]):
+            return prompt
+        if self._forms(self._choose(prompt.tools)).shows_systems:
+            return prompt
+        return replace(prompt, messages=with_one_system(prompt.messages))
 
     def _with_readable_tools(self, prompt: ChatPrompt) -> ChatPrompt:
         if self.tool_support == "generic":
@@ -106,6 +117,8 @@ class ChatTemplate:
             return with_calls_in_content(prompt, text)
         if calls.have_text:
             prompt = with_text_arguments(prompt)
+        if not calls.take_long_ids:
+            prompt = with_short_ids(prompt)
         return with_results_in_calls(prompt) if has_gemma_turns(text) else prompt
 
     @property

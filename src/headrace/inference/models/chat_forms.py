@@ -37,6 +37,11 @@ PROBE_CHATS: Final[Mapping[str, Messages]] = MappingProxyType(
     }
 )
 """A chat for each role, with one message of it that has a marked text; the user's form is found first."""
+_SYSTEMS: Final = (
+    *(_SYSTEM, {**_SYSTEM, "content": "3508917246"}, _USER, {**_SYSTEM, "content": "6190257384"}, _ASSISTANT),
+    {**_USER, "content": "4071638252"},
+)
+"""The system messages of coding agents: several at the beginning (Codex), and one after the user's (Claude Code)."""
 _TEXTS: Final = {message["role"]: str(message["content"]) for message in (_USER, _SYSTEM, _ASSISTANT, _RESULT)}
 PROBE_TOOLS: Final = (
     {
@@ -56,6 +61,8 @@ class ContentForms:
 
     shown: frozenset[str]
     in_parts: frozenset[str]
+    shows_systems: bool
+    """It shows every system message, not only one at the beginning."""
 
 
 def as_parts(message: Mapping[str, object], roles: frozenset[str]) -> Mapping[str, object]:
@@ -83,9 +90,11 @@ def find_content_forms(render: Render) -> ContentForms:
             if found is not None:
                 shown.add(role)
                 in_parts = found
+        systems = rendered_or_none(render, [as_parts(message, in_parts) for message in _SYSTEMS], None) or ""
     except RenderingTooLong:  # a probe shows nothing about this template
-        return ContentForms(shown=frozenset(PROBE_CHATS), in_parts=frozenset())
-    return ContentForms(shown=frozenset(shown), in_parts=in_parts)
+        return ContentForms(shown=frozenset(PROBE_CHATS), in_parts=frozenset(), shows_systems=True)
+    shows_systems = all(str(message["content"]) in systems for message in _SYSTEMS if message["role"] == "system")
+    return ContentForms(shown=frozenset(shown), in_parts=in_parts, shows_systems=shows_systems)
 
 
 def shows_tools(render: Render) -> bool:
@@ -130,6 +139,20 @@ def joined_turns(messages: Sequence[Message]) -> list[Message]:
     for role, neighbours in groupby(messages, key=lambda message: message.get("role")):
         group = [*neighbours]
         turns += [_joined(group)] if role in _JOINED else group
+    return turns
+
+
+def with_one_system(messages: Sequence[Message]) -> list[Message]:
+    """Return the chat with its first system messages joined, and later ones as the user's, in their place."""
+    groups = groupby(messages, key=lambda message: message.get("role"))
+    turns: list[Message] = []
+    for role, group in groups:
+        if role != "system":
+            turns += group
+        elif not turns:
+            turns.append(_joined([*group]))
+        else:
+            turns += [{**message, "role": "user"} for message in group]
     return turns
 
 
