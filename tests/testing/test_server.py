@@ -17,7 +17,7 @@ PAGE = Path(__file__).parent.parent.parent / "docs" / "testing.md"
 
 def test_the_examples_of_the_page_run() -> None:
     examples = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert len(examples) == 4
+    assert len(examples) == 5
     for example in examples:
         names = {"__name__": "example"}
         exec(compile(example, "<example>", "exec"), names)

@@ -36,6 +36,7 @@ from headrace.core.generation import (
 )
 from headrace.core.sampling_defaults import RecommendedSampling
 from headrace.inference.engine.backend import Drain, Take, relay_chunks
+from headrace.testing.answers import Answer
 from headrace.testing.echo_pooling import pooled_chunk, pooling_info
 
 VOCAB_SIZE = 50_000
@@ -63,8 +64,8 @@ class EchoScript:
     """Raised instead of the first chunk."""
     fail_after_tokens: int | None = None
     """End with an ERROR chunk after this many tokens."""
-    answer: Callable[[Prompt], str] | None = None
-    """Returns the text of an answer; None: it repeats the words of the prompt."""
+    answer: Callable[[Prompt], str | Answer] | None = None
+    """Returns an answer (`in_turns` makes such a function); None: it repeats the words of the prompt."""
     start_failure: HeadraceError | None = None
     """Raised by `start`."""
     start_delay_s: float = 0.0
@@ -242,7 +243,7 @@ class EchoBackend:
         most = self._info.max_prompt_tokens if request.pooling is None else self._info.max_model_len
         if prompt_tokens > most:
             raise PromptTooLong(prompt_tokens=prompt_tokens, max_prompt_tokens=most)
-        max_new_tokens = request.sampling.max_new_tokens
+        max_new_tokens = None if request.sampling.is_cut_at_context else request.sampling.max_new_tokens
         if max_new_tokens is not None and prompt_tokens + max_new_tokens > self._info.max_model_len:
             raise ContextTooLong(
                 prompt_tokens=prompt_tokens,
@@ -267,9 +268,9 @@ class EchoBackend:
             yield pooled_chunk(request.pooling, pieces, self._info.pooling)
             return
         room = min(self._info.max_model_len, sampling.max_total_tokens or self._info.max_model_len) - len(pieces)
-        limit = room if sampling.max_new_tokens is None else sampling.max_new_tokens
+        limit = room if sampling.max_new_tokens is None else min(sampling.max_new_tokens, room)
         script = self.script.answer
-        words = _words_of(request.prompt) if script is None else tuple(_PIECE.findall(script(request.prompt)))
+        words = _words_of(request.prompt) if script is None else tuple(_PIECE.findall(str(script(request.prompt))))
         prompt = None
         if sampling.prompt_logprobs is not None:
             prompt = tuple(_token(piece, sampling.prompt_logprobs) for piece in pieces)
