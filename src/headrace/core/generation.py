@@ -80,6 +80,8 @@ class SamplingParams:
 
     max_new_tokens: int | None = None
     """None: until the context is full, or `default_max_new_tokens`."""
+    is_cut_at_context: bool = False
+    """`max_new_tokens` may exceed the context: the answer ends where it is full (Anthropic, Ollama)."""
     default_max_new_tokens: int | None = None
     """The cap of an answer without `max_new_tokens`; unlike it, it may exceed the context."""
     max_total_tokens: int | None = None

@@ -51,11 +51,19 @@ def test_the_sdk_raises_its_own_errors(client, echo):
 
     with pytest.raises(anthropic.BadRequestError, match=r"temperature: 2\.0 is greater than 1"):
         client.messages.create(model="echo", max_tokens=1, messages=MESSAGES, extra_body={"temperature": 2.0})
-    with pytest.raises(anthropic.BadRequestError, match="at most"):
+    with pytest.raises(anthropic.BadRequestError, match="prompt is too long: 602 tokens > 511 maximum"):
         client.messages.create(model="echo", max_tokens=1, messages=[{"role": "user", "content": "w " * 600}])
     echo.backend.script = EchoScript(refusal=Busy("Full."))
     with pytest.raises(anthropic.RateLimitError):
         client.messages.create(model="echo", max_tokens=1, messages=MESSAGES)
+
+
+def test_an_answer_ends_where_the_context_is_full(client, echo):
+    """Claude Code asks any model for 32,000 tokens, in streams."""
+    echo.backend.script = EchoScript(answer=lambda _: "word " * 600)
+    message = client.messages.create(model="echo", max_tokens=20_000, messages=MESSAGES)
+    used = message.usage.input_tokens + message.usage.output_tokens
+    assert (message.stop_reason, used) == ("model_context_window_exceeded", echo.backend.info.max_model_len)
 
 
 def test_a_failure_in_a_stream_is_an_error_of_the_sdk(client, echo):

@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from headrace.core.answer_format.formats import FORMATS
-from headrace.core.errors import Busy, EngineFailed, InvalidRequest, ModelNotFound, Unauthorized, Unavailable
+from headrace.core.errors import (
+    Busy,
+    ContextTooLong,
+    EngineFailed,
+    InvalidRequest,
+    ModelNotFound,
+    PromptTooLong,
+    Unauthorized,
+    Unavailable,
+)
 from headrace.core.generation import ChatPrompt, Chunk, FinishReason
 from headrace.core.sampling_defaults import SamplingDefaults
 from headrace.serving.wire.anthropic.dialect import AnthropicMessages, parse_count
@@ -239,6 +248,19 @@ def test_what_cannot_be_done_is_refused_by_name(fields, part):
     assert part in caught.value.message
 
 
+def test_claude_code_finds_the_numbers_in_errors_about_lengths():
+    long = PromptTooLong(prompt_tokens=700, max_prompt_tokens=511, is_exact=False)
+    for error, part in (
+        (long, "prompt is too long: at least 700 tokens > 511 maximum"),
+        (
+            ContextTooLong(prompt_tokens=500, max_new_tokens=32, max_total_tokens=512),
+            "input length and `max_tokens` exceed context limit: 500 + 32 > 512",
+        ),
+    ):
+        found = json.loads(AnthropicMessages().render_error(error).body)["error"]
+        assert (found["type"], part in found["message"]) == ("invalid_request_error", True)
+
+
 def test_another_model_is_not_found():
     context = replace(CONTEXT, accepted_models=frozenset({"only"}))
     with pytest.raises(ModelNotFound):
@@ -255,15 +277,16 @@ def test_text_is_a_block():
 
 
 @pytest.mark.parametrize(
-    ("reason", "stop", "expected"),
+    ("reason", "stop", "max_tokens", "expected"),
     [
-        (FinishReason.LENGTH, None, ("max_tokens", None)),
-        (FinishReason.STOP, "X", ("stop_sequence", "X")),
-        (FinishReason.EOS, None, ("end_turn", None)),
+        (FinishReason.LENGTH, None, 3, ("max_tokens", None)),
+        (FinishReason.LENGTH, None, 32_000, ("model_context_window_exceeded", None)),
+        (FinishReason.STOP, "X", 9, ("stop_sequence", "X")),
+        (FinishReason.EOS, None, 9, ("end_turn", None)),
     ],
 )
-def test_the_reason_for_the_end_is_named(reason, stop, expected):
-    message = message_of(parse(), "one", reason=reason, stop=stop)
+def test_the_reason_for_the_end_is_named(reason, stop, max_tokens, expected):
+    message = message_of(parse(max_tokens=max_tokens), "one", reason=reason, stop=stop)
     assert (message.stop_reason, message.stop_sequence) == expected
 
 

@@ -149,6 +149,7 @@ def test_streamed_logprobs_follow_the_text_that_was_held_back():
 @pytest.mark.parametrize("num_predict", [None, -1, -2, 0])
 def test_an_answer_without_a_limit_ends_with_the_context(num_predict):
     assert sampling_of(chat(options={"num_predict": num_predict, "seed": -1})).max_new_tokens is None
+    assert sampling_of(chat(options={"num_predict": 99_999})).is_cut_at_context
 
 
 def test_messages_become_those_of_the_chat_template():

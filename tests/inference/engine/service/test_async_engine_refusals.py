@@ -19,10 +19,12 @@ async def test_refusals_carry_exact_numbers() -> None:
         with pytest.raises(ContextTooLong) as too_much:
             await ask(engine, request("x" * 400, max_new_tokens=113))
         answer = await ask(engine, request("x" * 400, max_new_tokens=112))
+        cut = await ask(engine, request("x" * 400, max_new_tokens=32_000, is_cut_at_context=True, ignore_eos=True))
         assert engine.stats().num_running == engine.stats().num_waiting == 0
     assert (too_long.value.prompt_tokens, too_long.value.max_prompt_tokens) == (401, 400)
     assert (too_much.value.prompt_tokens, too_much.value.max_new_tokens) == (400, 113)
     assert too_much.value.max_total_tokens == 512
+    assert (cut.finish.reason, cut.finish.output_tokens) == (FinishReason.LENGTH, 112)
     assert answer.finish.reason in {FinishReason.LENGTH, FinishReason.EOS}
 
 

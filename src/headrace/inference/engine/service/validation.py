@@ -78,6 +78,8 @@ def check_lengths(num_prompt_tokens: int, params: SamplingParams, limits: Engine
         most = params.default_max_new_tokens
         return max_total_tokens if most is None else min(num_prompt_tokens + most, max_total_tokens)
     if num_prompt_tokens + params.max_new_tokens > max_total_tokens:
+        if params.is_cut_at_context:
+            return max_total_tokens
         raise ContextTooLong(
             prompt_tokens=num_prompt_tokens,
             max_new_tokens=params.max_new_tokens,

@@ -248,6 +248,7 @@ class AnthropicMessages:
             model=context.model.name,
             plan=AnswerPlan(tools=plan, format=known, includes_reasoning=_is_thinking(fields)),
             is_stream=bool(fields.stream),
+            max_tokens=fields.max_tokens,
         )
         return ParsedRequest(
             requests=(request,), stream=bool(fields.stream), reply=MessageReply(options), ignored=ignored
@@ -363,6 +364,7 @@ def _sampling(fields: MessagesBody, context: RequestContext, plan: openai_tools.
         grammar = read_schema(fields.output_config.format.schema, param="output_config.format.schema")
     sampling = SamplingParams(
         max_new_tokens=fields.max_tokens,
+        is_cut_at_context=True,  # as for Claude 4.5 and later: agents ask for 32,000 tokens of any model
         temperature=effective_temperature(temperature) if top_p > 0.0 else 0.0,
         top_p=top_p if top_p > 0.0 else 1.0,
         top_k=clamp_count(first_given(fields.top_k, defaults.top_k, 0)),

@@ -12,7 +12,15 @@ from dataclasses import dataclass
 
 import msgspec
 
-from headrace.core.errors import Busy, HeadraceError, ModelNotFound, Unavailable, UserError
+from headrace.core.errors import (
+    Busy,
+    ContextTooLong,
+    HeadraceError,
+    ModelNotFound,
+    PromptTooLong,
+    Unavailable,
+    UserError,
+)
 from headrace.core.generation import Chunk, Finish, FinishReason
 from headrace.serving.wire.answers import Answer
 from headrace.serving.wire.dialect import ClosingStream, ErrorReply, ReplyHead, retry_headers
@@ -37,7 +45,7 @@ _TYPES = {
 
 def error_body(error: HeadraceError) -> bytes:
     """Render the JSON object for an error, in a body or a stream."""
-    return to_json({"type": "error", "error": {"type": _type(error), "message": error.message}})
+    return to_json({"type": "error", "error": {"type": _type(error), "message": _message(error)}})
 
 
 def render_error(error: HeadraceError) -> ErrorReply:
@@ -47,6 +55,18 @@ def render_error(error: HeadraceError) -> ErrorReply:
 def error_event(error: HeadraceError) -> bytes:
     """Render the event that ends a stream with an error."""
     return b"event: error\ndata: %b\n\n" % error_body(error)
+
+
+def _message(error: HeadraceError) -> str:
+    """Return the text of an error; those about lengths are Anthropic's, which Claude Code reads to shorten the chat."""
+    if isinstance(error, PromptTooLong):
+        counted = f"{'' if error.is_exact else 'at least '}{error.prompt_tokens} tokens"
+        return f"prompt is too long: {counted} > {error.max_prompt_tokens} maximum"
+    if isinstance(error, ContextTooLong):
+        numbers = f"{error.prompt_tokens} + {error.max_new_tokens} > {error.max_total_tokens}"
+        advice = "decrease input length or `max_tokens` and try again"
+        return f"input length and `max_tokens` exceed context limit: {numbers}, {advice}"
+    return error.message
 
 
 def _type(error: HeadraceError) -> str:
@@ -75,6 +95,7 @@ class MessageOptions:
     model: str
     plan: AnswerPlan
     is_stream: bool
+    max_tokens: int
 
     def call_id(self, call: int) -> str:
         return f"toolu_{self.id.removeprefix('msg_')}_{call}"
@@ -87,19 +108,20 @@ class MessageOptions:
             "role": "assistant",
             "model": self.model,
             "content": content,
-            **_stop(finish, num_calls),
+            **self.stop(finish, num_calls),
             "usage": _usage(finish),
         }
 
-
-def _stop(finish: Finish | None, num_calls: int) -> dict[str, object]:
-    if finish is None:
-        return {"stop_reason": None, "stop_sequence": None}
-    if finish.reason is FinishReason.LENGTH:
-        return {"stop_reason": "max_tokens", "stop_sequence": None}
-    if finish.reason is FinishReason.STOP and isinstance(finish.stop, str):
-        return {"stop_reason": "stop_sequence", "stop_sequence": finish.stop}
-    return {"stop_reason": "tool_use" if num_calls else "end_turn", "stop_sequence": None}
+    def stop(self, finish: Finish | None, num_calls: int) -> dict[str, object]:
+        """Return why an answer ended; an answer that is cut before `max_tokens` has filled the context."""
+        if finish is None:
+            return {"stop_reason": None, "stop_sequence": None}
+        if finish.reason is FinishReason.LENGTH:
+            reason = "max_tokens" if finish.output_tokens >= self.max_tokens else "model_context_window_exceeded"
+            return {"stop_reason": reason, "stop_sequence": None}
+        if finish.reason is FinishReason.STOP and isinstance(finish.stop, str):
+            return {"stop_reason": "stop_sequence", "stop_sequence": finish.stop}
+        return {"stop_reason": "tool_use" if num_calls else "end_turn", "stop_sequence": None}
 
 
 def _usage(finish: Finish | None) -> dict[str, object]:
@@ -187,7 +209,7 @@ class MessageStream(ClosingStream):
             events.extend(self._delta(delta))
         if chunk.finish is not None:
             events.extend(self._close())
-            stop, usage = _stop(chunk.finish, self._stream.num_calls), _usage(chunk.finish)
+            stop, usage = self._options.stop(chunk.finish, self._stream.num_calls), _usage(chunk.finish)
             events.append(_event("message_delta", delta=stop, usage=usage))
             events.append(_event("message_stop"))
         return events

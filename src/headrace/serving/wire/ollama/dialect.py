@@ -63,6 +63,7 @@ def sampling_params(options: Options, context: RequestContext, grammar: Grammar 
     is_random = options.seed is None or options.seed < 0
     return SamplingParams(
         max_new_tokens=None if is_unlimited else options.num_predict,
+        is_cut_at_context=True,
         temperature=effective_temperature(temperature) if top_p > 0.0 else 0.0,
         top_k=clamp_count(max(0, default.top_k if options.top_k is None else options.top_k)),
         top_p=top_p if top_p > 0.0 else 1.0,
