@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 
 from headrace.platform.cluster.launcher import Handle, WorkerSpec
-from headrace.platform.cluster.model_host.host import HostedModel, ModelHost
+from headrace.platform.cluster.model_host.entries import HostedModel
+from headrace.platform.cluster.model_host.host import ModelHost
 from headrace.platform.cluster.model_host.processes import ModelProcesses
 from headrace.testing.fake_launcher import FakeLauncher, FakeMachine, ManualClock
 
@@ -20,7 +21,9 @@ class HostScene:
     memory_bytes: dict[str, int] = field(default_factory=dict)
     ended: list[str] = field(default_factory=list)
 
-    def host(self, *, is_caching: bool = True, load_timeout_s: float = 100.0) -> ModelHost:
+    def host(
+        self, *, load_timeout_s: float = 100.0, max_models: int | None = None, is_forgetting: bool = True
+    ) -> ModelHost:
         processes = ModelProcesses(
             launcher=FakeLauncher(self.machine),
             measure=self.measured,
@@ -28,7 +31,7 @@ class HostScene:
             on_ended=self.ended.append,
             clock=self.clock,
         )
-        return ModelHost(processes, limit_bytes=LIMIT_BYTES, is_caching=is_caching)
+        return ModelHost(processes, limit_bytes=LIMIT_BYTES, max_models=max_models, is_forgetting=is_forgetting)
 
     def measured(self, handle: Handle) -> int:
         worker = next(worker for worker in self.machine.workers.values() if worker.handle == handle)
@@ -38,6 +41,7 @@ class HostScene:
         return [worker.spec.environment["NAME"] for worker in self.machine.living()]
 
 
-def model(name: str) -> HostedModel:
+def model(name: str, *, is_pinned: bool = False, ttl_s: float | None = None) -> HostedModel:
     spec = WorkerSpec(name="", environment={"NAME": name})
-    return HostedModel(name=name, url=f"s3://b/models/{name}", spec=spec, num_bytes=1)
+    url = f"s3://b/models/{name}"
+    return HostedModel(name=name, url=url, spec=spec, num_bytes=1, is_pinned=is_pinned, ttl_s=ttl_s)

@@ -24,6 +24,11 @@ async def use(host: ModelHost, scene: HostScene, name: str) -> None:
         pass
 
 
+async def lease(host: ModelHost, name: str) -> None:
+    async with host.lease(name):
+        pass
+
+
 async def settled(host: ModelHost) -> None:
     while host._tasks:
         await asyncio.sleep(0)
@@ -79,8 +84,8 @@ async def test_a_busy_model_leaves_after_its_requests_and_takes_no_new_ones(scen
 
 
 async def test_a_model_that_is_not_cached_leaves_after_its_last_request(scene: HostScene) -> None:
-    host = scene.host(is_caching=False)
-    host.register(model("a"))
+    host = scene.host()
+    host.register(model("a", ttl_s=0.0))
     async with host.lease("a"):
         async with host.lease("a"):
             pass
@@ -159,4 +164,80 @@ async def test_a_model_whose_process_has_ended_is_loaded_again(scene: HostScene)
     assert len(scene.machine.started) == 2
     assert await host.unload("a")
     assert not await host.unload("a")
+    await host.close()
+
+
+async def test_a_pinned_model_stays_and_refuses_what_cannot_fit_beside_it(scene: HostScene) -> None:
+    host = scene.host(is_forgetting=False)
+    scene.memory_bytes |= {"pinned": 200 << 20, "large": 101 << 20}
+    host.register(model("pinned", is_pinned=True, ttl_s=0.0))
+    for name in ("pinned", "a", "b"):
+        if name != "pinned":
+            host.register(model(name))
+        scene.clock.advance(1.0)
+        await lease(host, name)
+    await settled(host)
+    assert sorted(scene.running()) == ["b", "pinned"], "neither its age nor its time to live unloads it"
+    host.keep("pinned", 0.0)
+    host.register(model("large"))
+    for _ in range(2):  # when it has been measured, and then at once
+        num_started = len(scene.machine.started)
+        with pytest.raises(ModelUnavailable, match="of which pinned models take 200 MiB") as refused:
+            await lease(host, "large")
+        assert refused.value.reason == "no-memory"
+        await settled(host)
+    assert len(scene.machine.started) == num_started
+    assert scene.running() == ["pinned"]
+    assert "pinned models" in host.status("large").error
+    assert host.retire("pinned")
+    await settled(host)
+    assert scene.running() == []
+    await host.close()
+
+
+async def test_an_idle_model_is_unloaded_after_its_time_to_live(scene: HostScene) -> None:
+    host = scene.host(is_forgetting=False)
+    host.register(model("a", ttl_s=0.01))
+    async with host.lease("a"):
+        gone = host._entries["a"].gone
+        assert host.status("a").expires_in_s == 0.01, "not while it is used"
+    scene.clock.advance(1.0)
+    await gone.wait()
+    assert (scene.running(), host.status("a").value) == ([], "unloaded")
+    async with host.lease("a"):
+        host.keep("a", None)
+    scene.clock.advance(10.0)
+    assert (host.status("a").value, host.status("a").expires_in_s) == ("loaded", None)
+    host.keep("a", 1.0)
+    await settled(host)
+    assert scene.running() == [], "it has been idle for longer"
+    await host.close()
+
+
+async def test_a_model_whose_only_client_has_gone_expires_once_it_is_loaded(scene: HostScene) -> None:
+    host = scene.host(is_forgetting=False)
+    scene.machine.waits_for = "a GPU"
+    host.register(model("a", ttl_s=0.0))
+    waiting = asyncio.create_task(lease(host, "a"))
+    while not host.processes:
+        await asyncio.sleep(0)
+    assert host.status("a").value == "loading"
+    assert not host.retire("a"), "a load is not interrupted"
+    waiting.cancel()
+    scene.machine.waits_for = ""
+    await settled(host)
+    assert (len(scene.machine.started), scene.running()) == (1, [])
+    await host.close()
+
+
+async def test_requests_that_wait_for_an_unload_load_the_model_again(scene: HostScene) -> None:
+    host = scene.host(is_forgetting=False)
+    host.register(model("a"))
+    async with host.lease("a"):
+        assert host.retire("a")
+        assert host.status("a").value == "unloading"
+        waiting = asyncio.create_task(lease(host, "a"))
+        await asyncio.sleep(0)
+    await waiting
+    assert len(scene.machine.started) == 2
     await host.close()

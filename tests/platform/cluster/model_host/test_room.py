@@ -24,9 +24,20 @@ OLD, NEW = use("old", last_used_s=1.0), use("new", last_used_s=2.0)
         ([use("busy", is_busy=True), NEW], 30, Room(is_free=False, unload=("new", "busy"))),
         ([use("leaving", is_leaving=True), NEW], 20, Room(is_free=False)),
         ([use("leaving", is_leaving=True), NEW], 30, Room(is_free=False, unload=("new",))),
-        ([use("loading", is_fixed=True), NEW], 30, Room(is_free=False, unload=("new",))),
-        ([use("loading", is_fixed=True)], 30, Room(is_free=False)),
+        ([use("loading", is_loading=True), NEW], 30, Room(is_free=False, unload=("new",))),
+        ([use("loading", is_loading=True)], 30, Room(is_free=False)),
+        ([use("pinned", is_pinned=True), NEW], 20, Room(is_free=False, unload=("new",))),
+        ([use("pinned", is_pinned=True), NEW], 21, Room(is_free=False, unload=("new",), is_possible=False)),
     ],
 )
 def test_the_least_recently_used_idle_models_leave(models: list[ModelUse], need_bytes: int, room: Room) -> None:
     assert make_room(models, need_bytes, limit_bytes=30) == room
+
+
+def test_the_number_of_models_is_limited_too() -> None:
+    pinned = use("pinned", is_pinned=True)
+    assert make_room([OLD], 1, limit_bytes=30, max_models=2) == Room(is_free=True)
+    assert make_room([NEW, OLD], 1, limit_bytes=30, max_models=2) == Room(is_free=False, unload=("old",))
+    leaving = use("leaving", is_leaving=True)
+    assert make_room([leaving, NEW], 1, limit_bytes=30, max_models=2) == Room(is_free=False), "it waits for it"
+    assert not make_room([pinned], 1, limit_bytes=30, max_models=1).is_possible

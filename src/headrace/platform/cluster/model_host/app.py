@@ -9,7 +9,7 @@ OpenAI API of the model. Errors have the form of Multi Model Server's.
 import hmac
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import quote
@@ -17,33 +17,27 @@ from urllib.parse import quote
 import msgspec
 
 from headrace.core.errors import HeadraceError, InvalidRequest, NotFound, Unauthorized
-from headrace.platform.cluster.model_host.host import HostedModel, ModelHost, ModelLease
+from headrace.platform.cluster.model_host.entries import HostedModel
+from headrace.platform.cluster.model_host.forwarding import MAX_BODY_BYTES, ModelForwarder, passed_headers
+from headrace.platform.cluster.model_host.host import ModelHost
 from headrace.platform.cluster.model_host.processes import ModelUnavailable
 from headrace.platform.cluster.model_host.protocol import (
     INVOCATIONS,
     REASON_HEADER,
     STATUSES,
-    TIMING_HEADER,
     WAIT_HEADER,
     Registration,
-    render_timing,
 )
 from headrace.serving.http.asgi import Receive, Scope, Send, header
 from headrace.serving.http.body import ClientGone
 from headrace.serving.http.client import ClientRequest, HttpClient
-from headrace.serving.http.client_connection import ClientResponse, ConnectFailed, NoResponse, ResponseBroken
+from headrace.serving.http.client_connection import ResponseBroken
 from headrace.serving.http.errors import ResponseAborted, errors_answered
 from headrace.serving.http.exchange import Exchange
 from headrace.serving.wire.framing import JSON_CONTENT_TYPE
 
 _MODEL_PATH: Final = re.compile(r"/models/([A-Za-z0-9._-]{1,200})(/invoke|/v1/.+)?")
 _INVOKE: Final = "/invoke"
-_MAX_BODY_BYTES: Final = 256 << 20
-"""The gateway has smaller limits."""
-_NOT_PASSED_ON: Final = frozenset(
-    {b"host", b"connection", b"content-length", b"transfer-encoding", b"authorization", WAIT_HEADER.encode()}
-)
-_NOT_PASSED_BACK: Final = frozenset({"connection", "content-length", "transfer-encoding", "date", "server"})
 _PLAIN_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -99,7 +93,7 @@ class ModelHostApp:
             raise NotFound(f"{method} {path} is not served here.")
 
     async def _register(self, exchange: Exchange) -> None:
-        body = await exchange.read_body(max_bytes=_MAX_BODY_BYTES)
+        body = await exchange.read_body(max_bytes=MAX_BODY_BYTES)
         try:
             registration = msgspec.json.decode(body, type=Registration)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -126,53 +120,20 @@ class ModelHostApp:
             await _answer_json(exchange, _described(model))
 
     async def _invoke(self, name: str, path: str, scope: Scope, exchange: Exchange) -> None:
-        body = await exchange.read_body(max_bytes=_MAX_BODY_BYTES)
+        body = await exchange.read_body(max_bytes=MAX_BODY_BYTES)
         wait_s = header(scope, WAIT_HEADER.encode())
-        headers = tuple(
-            (sent.decode("latin-1"), value.decode("latin-1"))
-            for sent, value in scope["headers"]
-            if sent not in _NOT_PASSED_ON
-        )
         query = scope["query_string"].decode("latin-1")
-        path = f"{path}?{query}" if query else path
-        request = ClientRequest(method=scope["method"], path=path, headers=headers, body=body)
-        async with exchange.cancelled_on_disconnect():
-            for is_last in (False, True):
-                async with self.host.lease(name, wait_s=None if wait_s is None else float(wait_s)) as lease:
-                    if await self._pass_on(lease, request, exchange, is_last=is_last):
-                        return
-                await self.host.check(name)
-
-    async def _pass_on(self, lease: ModelLease, request: ClientRequest, exchange: Exchange, *, is_last: bool) -> bool:
-        """Relay the response of a model; return False if the request has not reached it, and may be sent again."""
-        if lease.token:
-            authorization = ("Authorization", f"Bearer {lease.token}")
-            request = replace(request, headers=(*request.headers, authorization))
+        request = ClientRequest(
+            method=scope["method"],
+            path=f"{path}?{query}" if query else path,
+            headers=passed_headers(scope),
+            body=body,
+        )
+        forwarder = ModelForwarder(host=self.host, client=self.client)
         try:
-            response = await self.client.send(lease.url, request)
-        except NoResponse as error:
-            if isinstance(error, ConnectFailed) and not is_last:
-                return False
-            raise ModelUnavailable(f"The model did not answer: {error}.", reason="not-loaded") from error
-        try:
-            await _relay(response, lease, exchange)
+            await forwarder.forward(name, request, exchange, wait_s=None if wait_s is None else float(wait_s))
         except ResponseBroken:
             raise ResponseAborted from None
-        finally:
-            response.close()
-        return True
-
-
-async def _relay(response: ClientResponse, lease: ModelLease, exchange: Exchange) -> None:
-    headers = [(name, value) for name, value in response.headers.items() if name not in _NOT_PASSED_BACK]
-    if lease.timing is not None:
-        headers.append((TIMING_HEADER, render_timing(lease.timing)))
-    if "content-length" in response.headers:
-        await exchange.respond(response.status, headers, await response.read(_MAX_BODY_BYTES))
-        return
-    await exchange.start(response.status, headers)
-    await response.relay(exchange.put, exchange.drain)
-    await exchange.finish()
 
 
 async def _answer_json(exchange: Exchange, value: object) -> None:

@@ -10,12 +10,12 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from headrace.core.errors import HeadraceError
 from headrace.core.telemetry import get_logger
-from headrace.platform.cluster.launcher import WorkerSpec
+from headrace.platform.cluster.model_host.entries import Entry, HostedModel, ModelLease, ModelStatus
 from headrace.platform.cluster.model_host.processes import ModelProcess, ModelProcesses, ModelUnavailable
 from headrace.platform.cluster.model_host.protocol import ModelTiming
 from headrace.platform.cluster.model_host.room import ModelUse, make_room
@@ -35,64 +35,37 @@ _UNPACKED: Final = 1.5
 _Value = TypeVar("_Value")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostedModel:
-    """A model that a host may load."""
-
-    name: str
-    url: str
-    spec: WorkerSpec
-    """The worker that serves it; the host names it."""
-    num_bytes: int = 0
-    """Size of its files; 0 if unknown."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelLease:
-    """The right to send one request to a loaded model."""
-
-    url: str
-    token: str
-    timing: ModelTiming | None
-    """None: the request did not wait, and nothing was unloaded."""
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class _Entry:
-    """A model that is loaded, being loaded, or leaving."""
-
-    model: HostedModel
-    process: ModelProcess
-    memory_bytes: int
-    ready: asyncio.Future[None]
-    last_used_s: float
-    num_requests: int = 0
-    """Requests in flight, and those that wait for the load."""
-    has_room: bool = False
-    is_leaving: bool = False
-    is_ending: bool = False
-    gone: asyncio.Event = field(default_factory=asyncio.Event)
-    timing: ModelTiming | None = None
-    """Times of the load, until a response has reported them."""
-
-    @property
-    def is_loaded(self) -> bool:
-        return self.ready.done() and not self.ready.cancelled() and self.ready.exception() is None
-
-
 class ModelHost:
     """Loads and unloads models on this machine within a limit of memory. Used on one event loop."""
 
-    def __init__(self, processes: ModelProcesses, *, limit_bytes: int, is_caching: bool = True) -> None:
-        """Create a host without models; unless `is_caching`, a model is unloaded after its last request."""
+    def __init__(
+        self,
+        processes: ModelProcesses,
+        *,
+        limit_bytes: int,
+        max_models: int | None = None,
+        is_forgetting: bool = True,
+    ) -> None:
+        """
+        Create a host without models.
+
+        Args:
+            processes: starts and stops the workers.
+            limit_bytes: memory of all models together.
+            max_models: most models in memory at the same time.
+            is_forgetting: True: a model is registered again before it is loaded again, with a new grant for its files.
+        """
         self._processes = processes
         self._clock = processes.clock
         self._limit_bytes = limit_bytes
-        self._is_caching = is_caching
+        self._max_models = max_models
+        self._is_forgetting = is_forgetting
         self._models: OrderedDict[str, HostedModel] = OrderedDict()
         self._sizes: OrderedDict[str, int] = OrderedDict()
         """Location of a model → its memory, as measured last."""
-        self._entries: dict[str, _Entry] = {}
+        self._errors: OrderedDict[str, str] = OrderedDict()
+        """Model → why its last load failed."""
+        self._entries: dict[str, Entry] = {}
         self._unloads: list[int] = []
         """Microseconds of unloads that no response has reported yet."""
         self._turn = asyncio.Lock()
@@ -105,6 +78,17 @@ class ModelHost:
         """The models that can answer now, with their processes."""
         entries = (entry for entry in self._entries.values() if entry.is_loaded and not entry.is_leaving)
         return [(entry.model, entry.process) for entry in entries]
+
+    @property
+    def processes(self) -> list[ModelProcess]:
+        """The processes of all models, also of those that are being loaded or unloaded."""
+        return [entry.process for entry in self._entries.values()]
+
+    def status(self, name: str) -> ModelStatus:
+        entry = self._entries.get(name)
+        if entry is None:
+            return ModelStatus(error=self._errors.get(name, ""))
+        return entry.status(self._clock())
 
     def register(self, model: HostedModel) -> None:
         """Make a model known, so that requests may load it; a loaded one stays as it is."""
@@ -138,14 +122,28 @@ class ModelHost:
         finally:
             self._leave(entry)
 
-    async def unload(self, name: str) -> bool:
-        """Unload a model after its requests; return False if it is not loaded."""
+    def retire(self, name: str) -> bool:
+        """Begin to unload a model, which ends after its requests; return False if it is not loaded."""
         entry = self._entries.get(name)
         if entry is None or not entry.is_loaded:
             return False
         self._retire(entry)
+        return True
+
+    async def unload(self, name: str) -> bool:
+        """Unload a model after its requests; return False if it is not loaded."""
+        entry = self._entries.get(name)
+        if entry is None or not self.retire(name):
+            return False
         await entry.gone.wait()
         return True
+
+    def keep(self, name: str, ttl_s: float | None) -> None:
+        """Change the idle seconds after which a loaded model is unloaded, until it is loaded again; None: never."""
+        entry = self._entries.get(name)
+        if entry is not None and not entry.model.is_pinned:
+            entry.ttl_s = ttl_s
+            self._expire_when_idle(entry)
 
     async def check(self, name: str) -> None:
         """Remove a model whose worker has ended; called after a request to it has failed."""
@@ -160,6 +158,8 @@ class ModelHost:
 
     async def close(self) -> None:
         """Stop all models; requests in flight are not waited for."""
+        for entry in self._entries.values():
+            _cancel_expiry(entry)
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -167,7 +167,7 @@ class ModelHost:
         stops = (self._processes.stop(entry.process) for entry in list(self._entries.values()))
         await asyncio.gather(*stops, return_exceptions=True)
 
-    async def _enter(self, name: str) -> tuple[_Entry, bool]:
+    async def _enter(self, name: str) -> tuple[Entry, bool]:
         """Count a request for a model and wait until it is ready; return it, and whether the request had to wait."""
         has_waited = False
         while True:
@@ -177,6 +177,7 @@ class ModelHost:
                 await entry.gone.wait()
                 continue
             entry.num_requests += 1
+            _cancel_expiry(entry)
             try:
                 has_waited |= not entry.ready.done()
                 await asyncio.shield(entry.ready)
@@ -185,17 +186,18 @@ class ModelHost:
                 raise
             return entry, has_waited
 
-    def _begin(self, name: str) -> _Entry:
+    def _begin(self, name: str) -> Entry:
         """Begin to load a model."""
         model = self._models.get(name)
         if model is None:
             raise ModelUnavailable("The model is not registered with this host.", reason="unknown")
-        entry = self._entries[name] = _Entry(
+        entry = self._entries[name] = Entry(
             model=model,
             process=self._processes.named(name),
             memory_bytes=self._sizes.get(model.url) or self._estimate(model),
             ready=asyncio.get_running_loop().create_future(),
             last_used_s=self._clock(),
+            ttl_s=None if model.is_pinned else model.ttl_s,
         )
         entry.ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())  # it may have no waiter
         self._spawn(self._load(entry))
@@ -205,23 +207,34 @@ class ModelHost:
         """Return the memory to reserve for a model that was never measured: like the others of its endpoint."""
         known = self._sizes.values()
         typical = sum(known) // len(known) if known else self._limit_bytes // _FIRST_SHARE
-        return max(typical, round(model.num_bytes * _UNPACKED) + _PROCESS_BYTES)
+        estimate = max(typical, round(model.num_bytes * _UNPACKED) + _PROCESS_BYTES)
+        # A guess must not keep it from being loaded alone beside the pinned models, and then measured.
+        return max(model.num_bytes, min(estimate, self._limit_bytes - self._pinned_bytes()))
 
-    def _leave(self, entry: _Entry) -> None:
+    def _leave(self, entry: Entry) -> None:
         """Count the end of a request."""
         entry.num_requests -= 1
         entry.last_used_s = now_s = self._clock()
-        if not entry.num_requests:
-            if entry.is_leaving:
-                self._end(entry)
-            elif not self._is_caching and entry.is_loaded:
-                self._retire(entry)
+        if not entry.num_requests and entry.is_leaving:
+            self._end(entry)
+        self._expire_when_idle(entry)
         if now_s - self._measured_s >= _MEASURE_S:
             self._measured_s = now_s
             self._spawn(self._measure_all())
         self._changed.set()
 
-    async def _load(self, entry: _Entry) -> None:
+    def _expire_when_idle(self, entry: Entry) -> None:
+        """Unload an idle model when its time to live has passed."""
+        _cancel_expiry(entry)
+        if entry.ttl_s is None or entry.num_requests or entry.is_leaving or not entry.is_loaded:
+            return
+        rest_s = entry.ttl_s - (self._clock() - entry.last_used_s)
+        if rest_s <= 0:
+            self._retire(entry)
+        else:
+            entry.expiry = asyncio.get_running_loop().call_later(rest_s, self._expire_when_idle, entry)
+
+    async def _load(self, entry: Entry) -> None:
         try:
             async with self._turn:
                 await self._wait_for_room(entry)
@@ -239,25 +252,30 @@ class ModelHost:
         entry.timing = ModelTiming(wait=0, download=_us(fetched_s - begun_s), load=_us(now_s - fetched_s))
         entry.last_used_s = now_s
         entry.ready.set_result(None)
+        self._errors.pop(entry.model.name, None)
         took_ms, memory_mib = round((now_s - begun_s) * 1e3), entry.memory_bytes // _MIB
         get_logger().info("model.loaded", model=entry.model.url, took_ms=took_ms, memory_mib=memory_mib)
         self._unload_beyond_limit()
+        self._expire_when_idle(entry)  # all that waited for it may have gone
         self._changed.set()
 
-    def _give_up(self, entry: _Entry, error: BaseException) -> None:
+    def _give_up(self, entry: Entry, error: BaseException) -> None:
         """Tell the requests that wait for a model that it cannot be loaded."""
         known = error if isinstance(error, HeadraceError) else None
         why = known or ModelUnavailable(f"The model was not loaded ({type(error).__name__}).", reason="not-loaded")
         get_logger().warning("model.not_loaded", model=entry.model.url, why=why.message)
+        _remember(self._errors, entry.model.name, why.message)
         entry.is_leaving = True
-        self._models.pop(entry.model.name, None)
+        self._forget(entry)
         entry.ready.set_exception(why)
         self._end(entry)
 
-    async def _wait_for_room(self, entry: _Entry) -> None:
+    async def _wait_for_room(self, entry: Entry) -> None:
         while True:
             self._changed.clear()
-            room = make_room(self._uses(), entry.memory_bytes, self._limit_bytes)
+            room = make_room(self._uses(), entry.memory_bytes, self._limit_bytes, max_models=self._max_models)
+            if not room.is_possible:
+                raise self._no_room(entry)
             for name in room.unload:
                 self._retire(self._entries[name])
             if room.is_free:
@@ -265,15 +283,26 @@ class ModelHost:
                 return
             await self._changed.wait()
 
-    def _check_size(self, entry: _Entry) -> None:
-        if entry.memory_bytes > self._limit_bytes:
-            raise ModelUnavailable(
-                f"The model takes {entry.memory_bytes // _MIB} MiB, and all models together may take "
-                f"{self._limit_bytes // _MIB} MiB. Choose an instance type with more memory.",
-                reason="no-memory",
-            )
+    def _check_size(self, entry: Entry) -> None:
+        if entry.memory_bytes + self._pinned_bytes(entry) > self._limit_bytes:
+            raise self._no_room(entry)
 
-    async def _measure(self, entry: _Entry) -> None:
+    def _no_room(self, entry: Entry) -> ModelUnavailable:
+        pinned_bytes = self._pinned_bytes(entry)
+        pinned = f", of which pinned models take {pinned_bytes // _MIB} MiB" if pinned_bytes else ""
+        remedy = "Unpin a model or give the models more memory" if pinned_bytes else "Give the models more memory"
+        return ModelUnavailable(
+            f"The model takes {entry.memory_bytes // _MIB} MiB, and all models together may take "
+            f"{self._limit_bytes // _MIB} MiB{pinned}. {remedy}.",
+            reason="no-memory",
+        )
+
+    def _pinned_bytes(self, entry: Entry | None = None) -> int:
+        """Return the memory of pinned models besides an entry."""
+        others = (other for other in self._entries.values() if other is not entry and other.has_room)
+        return sum(other.memory_bytes for other in others if other.model.is_pinned and not other.is_leaving)
+
+    async def _measure(self, entry: Entry) -> None:
         entry.memory_bytes = await self._processes.memory_bytes(entry.process)
         _remember(self._sizes, entry.model.url, entry.memory_bytes)
 
@@ -300,27 +329,33 @@ class ModelHost:
                 last_used_s=entry.last_used_s,
                 is_busy=entry.num_requests > 0,
                 is_leaving=entry.is_leaving,
-                is_fixed=not entry.ready.done(),
+                is_loading=not entry.ready.done(),
+                is_pinned=entry.model.is_pinned,
             )
             for name, entry in self._entries.items()
             if entry.has_room
         ]
 
-    def _retire(self, entry: _Entry) -> None:
+    def _retire(self, entry: Entry) -> None:
         """Let a model take no more requests, and end it after those that it has."""
         if entry.is_leaving:
             return
         entry.is_leaving = True
-        self._models.pop(entry.model.name, None)  # the next load gets what is in the object storage then
+        _cancel_expiry(entry)
+        self._forget(entry)
         if not entry.num_requests:
             self._end(entry)
 
-    def _end(self, entry: _Entry) -> None:
+    def _forget(self, entry: Entry) -> None:
+        if self._is_forgetting:
+            self._models.pop(entry.model.name, None)  # the next load gets what is in the object storage then
+
+    def _end(self, entry: Entry) -> None:
         if not entry.is_ending:
             entry.is_ending = True
             self._spawn(self._stop(entry))
 
-    async def _stop(self, entry: _Entry) -> None:
+    async def _stop(self, entry: Entry) -> None:
         since_s = self._clock()
         try:
             await self._processes.stop(entry.process)
@@ -332,7 +367,7 @@ class ModelHost:
             entry.gone.set()
             self._changed.set()
 
-    def _take_timing(self, entry: _Entry, wait: int) -> ModelTiming | None:
+    def _take_timing(self, entry: Entry, wait: int) -> ModelTiming | None:
         loaded, entry.timing = entry.timing, None
         unloads, self._unloads = tuple(self._unloads), []
         if not wait and not unloads:
@@ -343,6 +378,12 @@ class ModelHost:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _cancel_expiry(entry: Entry) -> None:
+    if entry.expiry is not None:
+        entry.expiry.cancel()
+        entry.expiry = None
 
 
 def _us(seconds: float) -> int:

@@ -21,35 +21,43 @@ class ModelUse:
     """It has requests in flight."""
     is_leaving: bool = False
     """It is being unloaded."""
-    is_fixed: bool = False
-    """It stays: it is being loaded, or pinned."""
+    is_loading: bool = False
+    is_pinned: bool = False
+    """It stays until a client unloads it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """The room for a model: it can be loaded now, or after others have left."""
+    """The room for a model: it can be loaded now, after others have left, or never."""
 
     is_free: bool
     unload: tuple[str, ...] = ()
     """Models to unload, in addition to those that are leaving."""
+    is_possible: bool = True
+    """False: pinned models leave no room, whatever else is unloaded."""
 
 
-def make_room(models: Sequence[ModelUse], need_bytes: int, limit_bytes: int) -> Room:
+def make_room(models: Sequence[ModelUse], need_bytes: int, limit_bytes: int, *, max_models: int | None = None) -> Room:
     """
     Return whether `need_bytes` fit beside the models in memory, and the models to unload for them.
 
     With no other model in memory there is room: whether the model fits is known when it has been measured.
+    `max_models` limits the number of models in memory, too.
     """
     staying = [model for model in models if not model.is_leaving]
-    free_bytes = limit_bytes - sum(model.memory_bytes for model in staying)
-    leaving_bytes = sum(model.memory_bytes for model in models if model.is_leaving)
-    if not models or need_bytes <= free_bytes - leaving_bytes:
+    pinned = [model for model in staying if model.is_pinned]
+    most = len(models) + 1 if max_models is None else max_models
+
+    def fits_beside(others: Sequence[ModelUse]) -> bool:
+        return len(others) < most and need_bytes <= limit_bytes - sum(other.memory_bytes for other in others)
+
+    if not models or fits_beside(models):
         return Room(is_free=True)
     unload = []
     for model in sorted(staying, key=lambda model: (model.is_busy, model.last_used_s)):
-        if need_bytes <= free_bytes:
+        if fits_beside(staying):
             break
-        if not model.is_fixed:
-            free_bytes += model.memory_bytes
+        if not model.is_loading and not model.is_pinned:
+            staying.remove(model)
             unload.append(model.name)
-    return Room(is_free=False, unload=tuple(unload))
+    return Room(is_free=False, unload=tuple(unload), is_possible=not pinned or fits_beside(pinned))

@@ -2,9 +2,8 @@
 
 import asyncio
 import signal
-import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -15,16 +14,12 @@ from headrace.core.errors import InvalidRequest
 from headrace.core.telemetry import get_logger
 from headrace.inference.runner.memory import available_memory_bytes
 from headrace.platform.cluster.launcher import Limits, WorkerSpec
-from headrace.platform.cluster.local import LocalLauncher, ProcessOptions, worker_memory_bytes
 from headrace.platform.cluster.model_host.app import ModelHostApp
-from headrace.platform.cluster.model_host.host import HostedModel, ModelHost
-from headrace.platform.cluster.model_host.processes import ModelProcesses
+from headrace.platform.cluster.model_host.entries import HostedModel
 from headrace.platform.cluster.model_host.protocol import Registration
+from headrace.platform.cluster.model_host.workers import HostedWorkers
 from headrace.platform.cluster.worker_files import Assignment, WorkerFiles
-from headrace.platform.cluster.worker_logs import WorkerLogs
 from headrace.serving.artifacts.fetcher import source_of
-from headrace.serving.http.client import ClientRequest, HttpClient
-from headrace.serving.http.client_connection import NoResponse, ResponseBroken, ResponseTooLarge
 from headrace.serving.http.server import http_limits, http_server
 from headrace.serving.http.tls import bind
 from headrace.serving.settings.loading import load_settings
@@ -38,9 +33,6 @@ _PLANNED_SHARE: Final = 4
 """A language model plans with this part of the limit, or with twice the size of its files if that is more."""
 _MULTI_MODEL: Final = "SAGEMAKER_MULTI_MODEL"
 """Tells a container that it serves many models; here, each model has a server of its own."""
-_PAGE_TIMEOUT_S: Final = 2.0
-_MAX_PAGE_BYTES: Final = 1 << 20
-_LOG_BLOCK_BYTES: Final = 1 << 20
 _GRACE_S: Final = 20.0
 
 
@@ -81,81 +73,64 @@ def hosted_model(spec: WorkerSpec, registration: Registration, limit_bytes: int)
         raise InvalidRequest(f"The model {url!r} is not below {spec.models.prefix}.", param="url")
     num_bytes = sum(stored.num_bytes for grant in registration.grants for stored in grant.objects)
     if not num_bytes and "://" not in url:
-        num_bytes = _size_of(Path(url))
+        num_bytes = size_of(Path(url))
     worker = replace(
         spec,
         models=None,
         environment={name: value for name, value in spec.environment.items() if name != _MULTI_MODEL},
         artifacts=(source_of(url), *spec.artifacts),
         grants=(*spec.grants, *registration.grants),
-        memory_bytes=min(limit_bytes, max(limit_bytes // _PLANNED_SHARE, 2 * num_bytes)),
+        memory_bytes=planned_bytes(limit_bytes, num_bytes),
         limits=Limits(),
         resources=None,
         group="",
     )
-    return HostedModel(name=registration.model_name, url=url, spec=worker, num_bytes=num_bytes)
+    return HostedModel(
+        name=registration.model_name,
+        url=url,
+        spec=worker,
+        num_bytes=num_bytes,
+        ttl_s=None if spec.models.is_caching else 0.0,
+    )
 
 
-def _size_of(path: Path) -> int:
+def planned_bytes(limit_bytes: int, num_bytes: int) -> int:
+    """Return the memory with which a language model plans its KV cache, by the size of its files."""
+    return min(limit_bytes, max(limit_bytes // _PLANNED_SHARE, 2 * num_bytes))
+
+
+def size_of(path: Path) -> int:
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
     return sum(file.stat().st_size for file in files)
 
 
-@dataclass(slots=True)
 class _Served:
-    """The parts of a host, on the logs and metrics of its models."""
+    """A host with its application; its log and its metrics are those of all models."""
 
-    assignment: Assignment
-    folder: Path
-    limit_bytes: int
-    env: Mapping[str, str]
-    client: HttpClient = field(default_factory=HttpClient)
-    _host: ModelHost = field(init=False)
-    _launcher: LocalLauncher = field(init=False)
-    _logs: WorkerLogs = field(init=False)
-    _positions: dict[str, int] = field(default_factory=dict)
-    """Worker of a model → end of the part of its log that was copied."""
+    def __init__(self, assignment: Assignment, folder: Path, limit_bytes: int, env: Mapping[str, str]) -> None:
+        self._assignment = assignment
+        self._limit_bytes = limit_bytes
+        self._workers = HostedWorkers(
+            folder,
+            cache_folder=Path(assignment.cache_folder),
+            environment=env,
+            token=assignment.token,
+            limit_bytes=limit_bytes,
+            load_timeout_s=assignment.spec.artifact_timeout_s + _LOAD_TIMEOUT_S,
+        )
 
     def app(self) -> ModelHostApp:
-        spec, options = self.assignment.spec, ProcessOptions(token=self.assignment.token, dies_with_parent=True)
-        assert spec.models is not None, "it is the worker of a multi-model endpoint"
-        self._logs = WorkerLogs(self.folder)
-        cache = Path(self.assignment.cache_folder)
-        self._launcher = LocalLauncher(self.folder, cache_folder=cache, environment=self.env, options=options)
-        processes = ModelProcesses(
-            launcher=self._launcher,
-            measure=worker_memory_bytes,
-            load_timeout_s=spec.artifact_timeout_s + _LOAD_TIMEOUT_S,
-            on_ended=self._ended,
-        )
-        self._host = ModelHost(processes, limit_bytes=self.limit_bytes, is_caching=spec.models.is_caching)
+        spec = self._assignment.spec
         return ModelHostApp(
-            host=self._host,
-            client=self.client,
-            hosted=lambda registration: hosted_model(spec, registration, self.limit_bytes),
+            host=self._workers.host,
+            client=self._workers.client,
+            hosted=lambda registration: hosted_model(spec, registration, self._limit_bytes),
             metrics=self._metrics,
-            token=self.assignment.token,
+            token=self._assignment.token,
         )
 
     async def close(self) -> None:
-        await self._host.close()
-        await self.client.close()
-        await self._launcher.close()
-
-    def _ended(self, worker: str) -> None:
-        self._copy_log(worker)
-        self._positions.pop(worker, None)
-
-    def _copy_log(self, worker: str) -> None:
-        """Copy what a model has logged since the last copy to this worker's log, which is the endpoint's."""
-        while True:
-            position = self._positions.get(worker, 0)
-            start, content = self._logs.read_bytes(worker, position, _LOG_BLOCK_BYTES)
-            if not content:
-                break
-            self._positions[worker] = start + len(content)
-            sys.stdout.write(content.decode(errors="replace"))
-        self._logs.trim(worker)
+        await self._workers.close()
 
     async def _metrics(self) -> bytes:
         """Return the pages of all models as one; the platform's reading of it also brings their logs."""
@@ -164,27 +139,11 @@ class _Served:
 
         from headrace.serving.http.prometheus import merge_families, metrics_page
 
-        loaded = self._host.loaded
-        for _, process in loaded:
-            await asyncio.to_thread(self._copy_log, process.name)
-        pages = await asyncio.gather(*(self._page(process.handle.url) for _, process in loaded if process.handle))
+        await self._workers.copy_logs()
+        pages = await self._workers.pages()
         own = [
-            GaugeMetricFamily("headrace_loaded_models", "Models in memory.", len(loaded)),
+            GaugeMetricFamily("headrace_loaded_models", "Models in memory.", len(pages)),
             GaugeMetricFamily("process_resident_memory_bytes", "Resident memory.", read_resident_bytes() or 0),
         ]
-        others = (family for page in pages for family in text_string_to_metric_families(page))
+        others = (family for page in pages.values() for family in text_string_to_metric_families(page))
         return metrics_page(merge_families([*own, *others]))
-
-    async def _page(self, url: str) -> str:
-        token = self.assignment.token
-        headers = (("Authorization", f"Bearer {token}"),) if token else ()
-        try:
-            async with asyncio.timeout(_PAGE_TIMEOUT_S):
-                response = await self.client.send(url, ClientRequest(method="GET", path="/metrics", headers=headers))
-                try:
-                    page = await response.read(_MAX_PAGE_BYTES)
-                finally:
-                    response.close()
-        except (NoResponse, ResponseBroken, ResponseTooLarge, TimeoutError):
-            return ""
-        return page.decode(errors="replace") if response.status == 200 else ""
