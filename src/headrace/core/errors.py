@@ -11,6 +11,7 @@ Every error that Headrace raises on purpose, in one tree.
     │   ├── NotFound              404  no such route, model or adapter
     │   ├── SessionNotFound       424  a stateful session that is not open on this server
     │   ├── MethodNotAllowed      405  the route takes other methods, which are named
+    │   │   └── UpgradeRequired   426  the client wants a WebSocket where the route is served over plain HTTP
     │   ├── PayloadTooLarge       413  the body is over the limit
     │   ├── UnsupportedEncoding   415  the body is compressed
     │   ├── SettingsError         -    a flag, environment variable or property is wrong: the start stops
@@ -141,6 +142,13 @@ class MethodNotAllowed(UserError):
     def __init__(self, message: str, *, allowed: tuple[str, ...]) -> None:
         super().__init__(message, allowed=allowed)
         self.allowed = allowed
+
+
+class UpgradeRequired(MethodNotAllowed):
+    """The client asked for a WebSocket; the route is served over plain HTTP."""
+
+    code = "upgrade_required"
+    http_status = 426
 
 
 class PayloadTooLarge(UserError):

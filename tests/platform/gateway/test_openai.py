@@ -126,6 +126,11 @@ def test_misspelt_routes_name_the_right_one(gateway, method, path, status, allow
     assert said in answer.json()["error"]["message"]
 
 
+def test_a_websocket_is_refused_by_426(gateway):
+    answer = gateway.client.get("/v1/responses", headers={"connection": "Upgrade", "upgrade": "websocket"})
+    assert (answer.status_code, answer.headers["allow"]) == (426, "POST")
+
+
 def test_a_route_that_only_the_models_own_image_serves_is_passed_on(gateway):
     worker = gateway.serve()
     answer = gateway.client.post("/v1/embeddings", json={"model": "ep", "input": "x"})

@@ -46,6 +46,13 @@ def test_tokens_are_counted(client):
     assert client.messages.count_tokens(model="echo", messages=MESSAGES).input_tokens == 6
 
 
+def test_models_are_listed(client, echo):
+    (model,) = client.models.list(limit=1000)
+    assert client.models.retrieve("echo") == model
+    assert (model.id, model.type, model.display_name, model.lifecycle) == ("echo", "model", "echo", "active")
+    assert model.created_at.timestamp() == echo.backend.info.created_s
+
+
 def test_the_sdk_raises_its_own_errors(client, echo):
     import anthropic
 

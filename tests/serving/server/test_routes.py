@@ -138,6 +138,11 @@ def test_slips_in_openais_routes_name_the_right_one(echo, method, path, status, 
     assert said in answer.json()["error"]["message"]
 
 
+def test_a_websocket_is_refused_by_426(echo):
+    answer = echo.client.get("/v1/responses", headers={"connection": "Upgrade", "upgrade": "websocket"})
+    assert (answer.status_code, answer.headers["allow"]) == (426, "POST")
+
+
 @pytest.mark.parametrize("header", [None, "Bearer wrong", "Bearer", "Basic s3cret", "s3cret", "Bearer s3cret2"])
 def test_without_the_key_nothing_but_health_and_the_page_is_served(header):
     headers = {} if header is None else {"authorization": header}

@@ -6,8 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.core.errors import Busy, EngineFailed, MethodNotAllowed, Unauthorized
-from headrace.serving.wire.unknown_routes import OPENAI_METHODS, is_foreign, render_error_for, unknown_route
+from headrace.core.errors import Busy, EngineFailed, MethodNotAllowed, Unauthorized, UpgradeRequired
+from headrace.serving.wire.unknown_routes import (
+    OPENAI_METHODS,
+    is_foreign,
+    refuse_websocket,
+    render_error_for,
+    unknown_route,
+)
 
 CHAT = "use POST /v1/chat/completions"
 RESPONSES = "use POST /v1/responses with all items"
@@ -108,6 +114,15 @@ def test_another_method_is_405_and_names_the_right_one():
     assert error.message == "GET /v1/chat/completions is not served; use POST."
     assert isinstance(unknown_route("GET", "/v1/responses/input_tokens", allowed=("POST",)), MethodNotAllowed)
     assert unknown_route("GET", "/api/chat", allowed=("POST",)).message == "GET /api/chat is not served; use POST."
+
+
+def test_a_websocket_is_refused_so_that_codex_changes_to_http_at_once():
+    wrong_method, unknown = unknown_route("GET", "/v1/responses", allowed=("POST",)), unknown_route("GET", "/nowhere")
+    refused = refuse_websocket(wrong_method, "WebSocket")
+    assert isinstance(refused, UpgradeRequired)
+    assert (refused.http_status, refused.allowed) == (426, ("POST",))
+    assert refuse_websocket(wrong_method, None) is refuse_websocket(wrong_method, "h2c") is wrong_method
+    assert refuse_websocket(unknown, "websocket") is unknown
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ from headrace.platform.gateway.table import RouteTable
 from headrace.platform.gateway.traffic_history import TrafficHistory
 from headrace.platform.state.routes import QuarantineListener, Route, Wake
 from headrace.platform.state.store import Store
-from headrace.serving.http.asgi import Receive, Scope, Send
+from headrace.serving.http.asgi import Receive, Scope, Send, header
 from headrace.serving.http.body import BodyBudget, BodyTooLarge, BodyTooSlow, BudgetSpent, ClientGone
 from headrace.serving.http.client import HttpClient
 from headrace.serving.http.errors import CLIENT_GONE_STATUS, errors_answered
@@ -49,7 +49,7 @@ from headrace.serving.http.spans import begin_span
 from headrace.serving.wire.aws import calls
 from headrace.serving.wire.aws.errors import AwsError
 from headrace.serving.wire.openai.stored_responses import ResponseMemory
-from headrace.serving.wire.unknown_routes import MODELS, OPENAI_METHODS
+from headrace.serving.wire.unknown_routes import MODELS, OPENAI_METHODS, refuse_websocket
 
 MODEL_FAILED_STATUS = 424
 STOPPING = "The platform is stopping. Try your request again."
@@ -295,7 +295,7 @@ class Gateway:
                 return
             if asked is None or (asked.endpoint is None and (method != "POST" or is_models_path(path))):
                 if not is_models_path(path) or method not in OPENAI_METHODS[MODELS]:
-                    raise openai.not_served(method, path)
+                    raise refuse_websocket(openai.not_served(method, path), header(scope, b"upgrade"))
                 await self._answer_models(path, self._listed(self.routes, path), exchange, record)
                 return
             record.generates = openai.generates(method, asked.path)

@@ -13,6 +13,7 @@ from headrace.platform.state.routes import Replica, Route, VariantRoute
 from headrace.serving.http.client import ClientRequest, HttpClient
 from headrace.serving.http.client_connection import NoResponse, ResponseBroken, ResponseTooLarge
 from headrace.serving.wire.framing import to_json
+from headrace.serving.wire.openai.pages import listed_model, model_list
 from headrace.serving.wire.unknown_routes import MODELS
 
 _MODEL_PATH = f"{MODELS}/"
@@ -172,15 +173,12 @@ def find_models(routes: Mapping[str, Route], path: str, *, can_wake: bool) -> Se
 def render_models(path: str, models: Sequence[tuple[ListedModel, ModelFacts]]) -> bytes:
     rendered = [
         {
-            "id": model.name,
-            "object": "model",
-            "created": int(model.created_s),
-            "owned_by": "headrace",
+            **listed_model(model.name, model.created_s),
             **{name: value for name, value in asdict(facts).items() if value is not None},
         }
         for model, facts in models
     ]
-    return to_json({"object": "list", "data": rendered} if path == MODELS else rendered[0])
+    return to_json(model_list(rendered) if path == MODELS else rendered[0])
 
 
 def is_models_path(path: str) -> bool:

@@ -36,7 +36,7 @@ from headrace.serving.settings.rules import is_loopback
 from headrace.serving.settings.values import env_name
 from headrace.serving.wire.dialect import ErrorReply
 from headrace.serving.wire.openapi.operations import OPENAPI_PATH
-from headrace.serving.wire.unknown_routes import MESSAGES, render_error_for, unknown_route
+from headrace.serving.wire.unknown_routes import MESSAGES, refuse_websocket, render_error_for, unknown_route
 
 
 def middleware(service: BaseService, *, host: str | None = None) -> list[Middleware]:
@@ -184,6 +184,7 @@ def route_error_handler(describe: DescribeRoute, render: RenderForPath = render_
         path = _path_as_sent(request)
         allow = (error.headers or {}).get("Allow", "")
         reason = describe(request.method, path, allowed=sorted(allow.split(", ")) if allow else ())
+        reason = refuse_websocket(reason, request.headers.get("upgrade"))
         response = _response(render(path, reason))
         if isinstance(reason, MethodNotAllowed):
             response.headers["Allow"] = ", ".join(reason.allowed)

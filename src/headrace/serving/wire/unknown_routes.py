@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from headrace.core.client_text import shortened
-from headrace.core.errors import HeadraceError, MethodNotAllowed, NotFound
+from headrace.core.errors import HeadraceError, MethodNotAllowed, NotFound, UpgradeRequired
 from headrace.serving.wire.anthropic import reply as anthropic
 from headrace.serving.wire.dialect import ErrorReply
 from headrace.serving.wire.framing import sse_event
@@ -122,6 +122,17 @@ def unknown_route(
         for near in get_close_matches(slim, OPENAI_METHODS, n=1, cutoff=0.85):
             return NotFound(f"{route} is not served. Did you mean {OPENAI_METHODS[near][0]} {near}?")
     return NotFound(f"{route} is not served. Generation: POST {invocations}, {CHAT}, {COMPLETIONS}.")
+
+
+def refuse_websocket(error: HeadraceError, upgrade: str | None) -> HeadraceError:
+    """
+    Return the error for a request whose header `Upgrade` asks for a WebSocket on a route that is served over HTTP.
+
+    Codex tries WebSockets first: after a 426 it changes to HTTP at once, after a 405 it tries again for seven seconds.
+    """
+    if not isinstance(error, MethodNotAllowed) or (upgrade or "").lower() != "websocket":
+        return error
+    return UpgradeRequired(f"WebSockets are not served. {error.message}", allowed=error.allowed)
 
 
 def is_foreign(method: str, path: str) -> bool:

@@ -14,6 +14,7 @@ from typing import Literal
 
 import msgspec
 
+from headrace.core.client_text import shortened
 from headrace.core.errors import InvalidRequest
 from headrace.core.generation import ChatPrompt, GenerationRequest, SamplingParams
 from headrace.serving.wire.anthropic.reply import MessageOptions, MessageReply, render_error
@@ -23,7 +24,7 @@ from headrace.serving.wire.fields import clamp_count, effective_temperature, fie
 from headrace.serving.wire.framing import decode_body, refusing_deep_nesting
 from headrace.serving.wire.openai import tools as openai_tools
 from headrace.serving.wire.openai.answer_stream import AnswerPlan
-from headrace.serving.wire.openai.messages import CalledFunction, Message, ToolCall, template_messages
+from headrace.serving.wire.openai.messages import TAKE_OUT, CalledFunction, Message, ToolCall, template_messages
 from headrace.serving.wire.openai.parameters import check_range, model_named
 from headrace.serving.wire.reasoning import reasoning_budget
 
@@ -146,7 +147,8 @@ def _block_text(block: Block, param: str) -> str:
     if block.type == "document" and block.source is not None and block.source.type == "text":
         title = f"{block.title}\n" if block.title else ""
         return f"{title}{block.source.data or ''}"
-    raise InvalidRequest(f"{param}: this model reads text only, but got a block of type '{block.type}'", param=param)
+    text = f"this model reads text only, but got a block of type '{shortened(block.type)}'. {TAKE_OUT}"
+    raise InvalidRequest(f"{param}: {text}", param=param)
 
 
 class InputTool(msgspec.Struct):

@@ -15,8 +15,8 @@ from headrace.serving.wire.dialect import RequestContext
 from headrace.serving.wire.framing import decode_body, to_json
 from headrace.serving.wire.ollama.dialect import named_model, parameters_of, timestamp
 
-API_VERSION = "0.12.10"
-"""The version of Ollama whose API is served; clients compare it with the oldest version that they support."""
+API_VERSION = "0.13.5"
+"""The version of Ollama whose API is served; clients compare it with the oldest that they support (Codex: 0.13.4)."""
 
 _NEVER = "2300-01-01T00:00:00Z"
 """Clients convert it to their time zone, which would overflow in the year 9999."""

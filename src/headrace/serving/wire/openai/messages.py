@@ -10,12 +10,16 @@ from typing import Literal
 import msgspec
 
 from headrace.core.answer_format.formats import AnswerFormat
+from headrace.core.client_text import shortened
 from headrace.serving.wire.framing import invalid
 
 Role = Literal["developer", "system", "user", "assistant", "tool", "function"]
 
 _REASONING_NAMES = ("reasoning", "reasoning_content", "thinking", "tool_plan")
 """The names of reasoning in templates: vLLM's convention, Qwen3's and SmolLM3's, gpt-oss's, and Command R7B's."""
+
+TAKE_OUT = "Take it out of the conversation"
+"""The advice for a part that no later request may have either: agents send the whole conversation each time."""
 
 
 class ContentPart(msgspec.Struct):
@@ -97,7 +101,8 @@ def _text(content: str | list[ContentPart] | None, number: int) -> str:
     for place, part in enumerate(content):
         text = part.refusal if part.type == "refusal" else part.text
         if part.type not in {"text", "input_text", "refusal"} or text is None:
-            raise invalid(f"messages[{number}].content[{place}]", f"this model reads text only, but got '{part.type}'")
+            got = f"this model reads text only, but got '{shortened(part.type)}'"
+            raise invalid(f"messages[{number}].content[{place}]", f"{got}. {TAKE_OUT}")
         texts.append(text)
     return "\n".join(texts)
 

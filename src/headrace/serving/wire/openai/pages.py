@@ -6,6 +6,7 @@ Source: vLLM `entrypoints/serve/tokenize/protocol.py`.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import msgspec
 
@@ -24,7 +25,7 @@ from headrace.serving.wire.openai.tools import Tool, plan_tools
 def render_models(model: ModelInfo, names: Sequence[str] = (), adapters: Sequence[AdapterInfo] = ()) -> bytes:
     """Render the list: the model under its own name and under each of `names`, and its adapters."""
     models = [_model(model, name) for name in dict.fromkeys((model.name, *names))]
-    return to_json({"object": "list", "data": [*models, *(_adapter(model, adapter) for adapter in adapters)]})
+    return to_json(model_list([*models, *(_adapter(model, adapter) for adapter in adapters)]))
 
 
 def render_model(model: ModelInfo, name: str, names: Sequence[str] = (), adapters: Sequence[AdapterInfo] = ()) -> bytes:
@@ -37,18 +38,35 @@ def render_model(model: ModelInfo, name: str, names: Sequence[str] = (), adapter
     return to_json(_model(model, name))
 
 
+def listed_model(name: str, created_s: float) -> dict[str, object]:
+    """Return the fields of a model that OpenAI's and Anthropic's clients expect: both ask `/v1/models`."""
+    return {
+        "id": name,
+        "object": "model",
+        "created": int(created_s),
+        "owned_by": "headrace",
+        "type": "model",
+        "display_name": name,
+        "created_at": f"{datetime.fromtimestamp(int(created_s), UTC):%Y-%m-%dT%H:%M:%SZ}",
+        "lifecycle": "active",
+    }
+
+
+def model_list(models: Sequence[Mapping[str, object]]) -> dict[str, object]:
+    """Return the list of models, which is one page in Anthropic's terms."""
+    ends = (models[0]["id"], models[-1]["id"]) if models else (None, None)
+    return {"object": "list", "data": models, "has_more": False, "first_id": ends[0], "last_id": ends[1]}
+
+
 def _adapter(model: ModelInfo, adapter: AdapterInfo) -> dict[str, object]:
     """Return an adapter as vLLM lists it."""
-    own = {"created": adapter.created_s, "root": adapter.path, "parent": model.name}
-    return {**_model(model, adapter.name), **own}
+    own = {"root": adapter.path, "parent": model.name}
+    return {**_model(model, adapter.name), **listed_model(adapter.name, adapter.created_s), **own}
 
 
 def _model(model: ModelInfo, name: str) -> dict[str, object]:
     return {
-        "id": name,
-        "object": "model",
-        "created": model.created_s,
-        "owned_by": "headrace",
+        **listed_model(name, model.created_s),
         "root": model.name,
         "parent": None,
         "max_model_len": model.max_model_len,

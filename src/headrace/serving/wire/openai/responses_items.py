@@ -20,7 +20,7 @@ import msgspec
 from headrace.core.client_text import shortened
 from headrace.core.errors import InvalidRequest
 from headrace.serving.wire.framing import invalid, missing, to_json
-from headrace.serving.wire.openai.messages import CalledFunction, ContentPart, Message, Role, ToolCall
+from headrace.serving.wire.openai.messages import TAKE_OUT, CalledFunction, ContentPart, Message, Role, ToolCall
 from headrace.serving.wire.openai.tools import AllowedTools, Function, NamedFunction, Tool, ToolChoice
 
 MAX_NAME_CHARACTERS = 64
@@ -349,7 +349,8 @@ def _text(content: Content | None, param: str) -> str:
     for number, part in enumerate(content):
         text = part.refusal if part.type == "refusal" else part.text
         if part.type not in {*_TEXT_PARTS, "refusal"} or text is None:
-            raise invalid(f"{param}[{number}]", f"this model reads text only, but got '{shortened(part.type)}'")
+            got = f"this model reads text only, but got '{shortened(part.type)}'"
+            raise invalid(f"{param}[{number}]", f"{got}. {TAKE_OUT}")
         texts.append(text)
     return "\n".join(texts)
 
