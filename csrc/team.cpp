@@ -1,16 +1,31 @@
 #include "team.h"
 
 #include <sched.h>
+#include <strings.h>
 #include <time.h>
 
 #include <chrono>
+#include <cstdlib>
 
 namespace headrace {
 
 namespace {
 
-constexpr int kSpinsBeforeYield = 4096;                      // waiting for another thread, some tens of microseconds
-constexpr auto kSpinForNextRun = std::chrono::microseconds(50);  // parking and waking takes about 25
+struct Patience {
+  int spins_before_yield;  // waiting for another thread
+  std::chrono::microseconds spin_for_next_run;
+};
+constexpr Patience kActive{4096, std::chrono::microseconds(50)};  // some tens of microseconds; parking and waking takes 25
+// As with OpenMP, for machines with more busy threads than cores: the thread that is waited for needs a core.
+constexpr Patience kPassive{16, std::chrono::microseconds(0)};
+
+const Patience& patience() {
+  static const Patience& chosen = [] () -> const Patience& {
+    const char* policy = std::getenv("OMP_WAIT_POLICY");
+    return policy != nullptr && strcasecmp(policy, "passive") == 0 ? kPassive : kActive;
+  }();
+  return chosen;
+}
 
 int64_t nanoseconds(clockid_t clock) {
   timespec time;
@@ -20,8 +35,10 @@ int64_t nanoseconds(clockid_t clock) {
 
 template <class Condition>
 void spin_until(const Condition& condition) {
+  if (condition()) return;
+  const int spins_before_yield = patience().spins_before_yield;
   for (int spins = 0; !condition(); spins++) {
-    if (spins < kSpinsBeforeYield) cpu_relax();
+    if (spins < spins_before_yield) cpu_relax();
     else sched_yield();
   }
 }
@@ -99,7 +116,7 @@ void Team::wait_for_stages(int item, int count) const {
 
 uint32_t Team::wait_for_run(int thread, uint32_t last) const {
   const std::atomic<uint32_t>& runs = members_[thread].runs;
-  const auto deadline = std::chrono::steady_clock::now() + kSpinForNextRun;
+  const auto deadline = std::chrono::steady_clock::now() + patience().spin_for_next_run;
   do {
     for (int i = 0; i < 64; i++) {
       uint32_t current = runs.load(std::memory_order_acquire);

@@ -26,8 +26,9 @@ from tests import costs, sharing, tiers
 settings.register_profile("untimed", parent=settings(), deadline=None)
 settings.load_profile("untimed")  # no test depends on the speed of the machine
 
-# Read when torch is imported, here and in servers: threads that wait for each other sleep. With more busy processes
-# than cores they would spin until they are preempted, which makes a generated token ten times as expensive.
+# Read when torch is imported and a native model loaded, here and in servers: threads that wait for each other give up
+# their core. With more busy processes than cores they would spin until they are preempted, which makes a token of torch
+# ten times as expensive, and one of a small native network a quarter more.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # Read when numpy is imported: its threads spin in any case. The numpy reference takes a third of the CPU time with one.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -8,7 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from headrace.core.threads import keep_from_collector, lower_thread_priority, take_short_turns, usable_cpus
+from headrace.core.threads import (
+    collect_seldom,
+    keep_from_collector,
+    lower_thread_priority,
+    take_short_turns,
+    usable_cpus,
+)
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="other systems have neither affinity nor priorities of threads"
@@ -52,8 +58,12 @@ def test_present_objects_are_not_collected_again_and_later_ones_are() -> None:
             self.itself = self
 
     gc.unfreeze()  # what `tests/conftest.py` froze
+    usual = gc.get_threshold()
     try:
+        collect_seldom()
+        assert gc.get_threshold()[0] > 10 * usual[0]
         keep_from_collector()
+        assert gc.get_threshold() == usual
         assert gc.get_freeze_count() > 10_000
         Knot()
         assert gc.collect() > 0

@@ -94,7 +94,8 @@ def serve(
 
 @pytest.fixture(scope="session")
 def server(smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """`headrace serve` on the real model with default settings."""
-    served = serve(smollm2_path, tmp_path_factory.mktemp("serve"), "--served-model-name", "smollm2")
+    """`headrace serve` on the real model with default settings; its threads spin, which those of other tests do not."""
+    folder, policy = tmp_path_factory.mktemp("serve"), {"OMP_WAIT_POLICY": "ACTIVE"}
+    served = serve(smollm2_path, folder, "--served-model-name", "smollm2", env=policy)
     yield served
     served.stop()

@@ -7,6 +7,7 @@ Heavy modules are imported only by the command that needs them.
 import click
 
 from headrace import __version__
+from headrace.core.threads import collect_seldom
 from headrace.tools.cli.command import HelpfulCommand
 from headrace.tools.cli.group import Entry, LazyGroup
 
@@ -129,6 +130,7 @@ def completion(ctx: click.Context, /, *, shell: str) -> None:
 
 
 def main() -> None:
+    collect_seldom()
     cli(prog_name="headrace")
 
 
