@@ -23,6 +23,7 @@ from headrace.platform.gateway import objects as objects_module
 from headrace.platform.gateway.app import Gateway, Publish
 from headrace.platform.gateway.async_queue import AsyncPublisher
 from headrace.platform.gateway.errors import GatewayConfig
+from headrace.platform.gateway.key_usage import KeyUsages
 from headrace.platform.gateway.objects import S3Objects
 from headrace.platform.state.routes import ROUTE, Route, Wake
 from headrace.serving.http.tls import bind, url_of
@@ -110,9 +111,11 @@ def running(
     async_publisher: AsyncPublisher | None = None,
     routes: Sequence[Route] = (),
     tracer: Tracer = NO_TRACER,
+    usages: KeyUsages | None = None,
+    wrap: Callable[[Any], Any] = lambda gateway: gateway,
     **limits: Any,
 ) -> Iterator[Running]:
-    """Serve until the block ends, with `routes` from the start."""
+    """Serve until the block ends, with `routes` from the start; `wrap` puts an application in front of the gateway."""
     log = io.StringIO()
     setup_logging(format="json", level="info", stream=log)
     store = RouteStore()
@@ -127,9 +130,10 @@ def running(
         publish=publish,
         async_publisher=async_publisher,
         tracer=tracer,
+        usages=usages,
         **more,
     )
-    config = uvicorn.Config(gateway, http=http, ws="none", lifespan="off", log_config=None, access_log=False)
+    config = uvicorn.Config(wrap(gateway), http=http, ws="none", lifespan="off", log_config=None, access_log=False)
     server = PromptServer(config)
     listener = bind("127.0.0.1", 0)
     url = url_of(listener)

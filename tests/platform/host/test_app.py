@@ -22,6 +22,7 @@ from headrace.platform.host.app import Apps, PlatformApp
 from headrace.platform.state.store import open_store
 from headrace.serving.http.asgi import Receive, Scope, Send, caller_of
 from headrace.serving.http.body import FREE_BYTES, BodyBudget, read_body
+from headrace.serving.wire.key_limits import NO_LIMITS, KeyLimits
 from tests import plain_http
 from tests.serving.wire.test_unknown_routes import FOREIGN, OF_SERVERS, message_of
 from tests.waiting import WAIT_S
@@ -53,14 +54,15 @@ def platform(
     s3: Any = None,
     control: Any = None,
     registry: Any = None,
+    limits: KeyLimits = NO_LIMITS,
 ) -> Iterator[str]:
     """
-    A platform; `is_reachable` is False if its database is out of reach.
+    A platform; `is_reachable` is False if its database is out of reach, `limits` are those of its key.
 
     `s3` and `control` are its applications, and `registry` makes one of a check of passwords.
     """
     store = open_store("sqlite://")
-    store.create(ACCESS_KEY, KEY, spec=AccessKeySpec(secret=SECRET))
+    store.create(ACCESS_KEY, KEY, spec=AccessKeySpec(secret=SECRET, limits=limits))
     authenticator = Authenticator(KeyRing(store), is_open=is_open, allowed_hosts=allowed_hosts)
     apps = Apps(
         gateway=app_named("gateway"),

@@ -18,6 +18,7 @@ from headrace.platform.host.operations import OPERATIONS
 from headrace.platform.host.registry import RegistryApp
 from headrace.platform.state.records import Record
 from headrace.platform.state.store import Store, open_store
+from headrace.serving.wire.key_limits import NO_LIMITS, KeyLimits
 from tests.platform.control.support import AWS_SCOPE, ROLE, ListedLogs
 from tests.waiting import WAIT_S
 
@@ -32,7 +33,9 @@ class Clock:
 
 
 @contextmanager
-def closed_platform(clock: Clock, images: ImageStore = NO_IMAGES) -> Iterator[tuple[str, Store]]:
+def closed_platform(
+    clock: Clock, images: ImageStore = NO_IMAGES, limits: KeyLimits = NO_LIMITS
+) -> Iterator[tuple[str, Store]]:
     store = open_store("sqlite://")
     store.create(ACCESS_KEY, KEY, spec=AccessKeySpec(secret=SECRET))
     logs: Any = ListedLogs()
@@ -41,9 +44,11 @@ def closed_platform(clock: Clock, images: ImageStore = NO_IMAGES) -> Iterator[tu
     )
 
     def registry(check_password: Any) -> RegistryApp:
-        return RegistryApp(images, store, check_password, shortage=lambda: "")
+        return RegistryApp(
+            images, store, check_password, lambda _key, action: limits.allows_action(action), shortage=lambda: ""
+        )
 
-    with platform(is_open=False, control=control, registry=registry) as url:
+    with platform(is_open=False, control=control, registry=registry, limits=limits) as url:
         yield url, store
     store.close()
 

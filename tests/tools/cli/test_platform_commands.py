@@ -313,6 +313,16 @@ def test_keys_are_made_listed_and_removed(headrace, tmp_path: Path) -> None:
     assert lines["AWS_ACCESS_KEY_ID"] in listed.stdout
     assert "for CI" in listed.stdout
     assert lines["AWS_SECRET_ACCESS_KEY"] not in listed.stdout + listed.stderr
+    key = lines["AWS_ACCESS_KEY_ID"]
+    limited = headrace("keys", "limit", key, "--model", "chat-*", "--max-in-flight", 4, "--data-dir", tmp_path)
+    assert limited.stdout == f"{key}: models chat-*; 4 in flight.\n"
+    assert "models chat-*" in headrace("keys", "ls", "--data-dir", tmp_path).stdout
+    (row,) = json.loads(headrace("keys", "ls", "--data-dir", tmp_path, "--json").stdout)
+    assert row["limits"] == {"models": ["chat-*"], "max_in_flight": 4}
+    for wrong in (["--action", "fly"], [], ["--none", "--model", "a"], ["--requests-per-minute", 0]):
+        assert headrace("keys", "limit", key, *wrong, "--data-dir", tmp_path).exit_code == 2
+    assert headrace("keys", "limit", "HRAKNONE", "--none", "--data-dir", tmp_path).exit_code == 2
+    assert "no limits" in headrace("keys", "limit", key, "--none", "--data-dir", tmp_path).stdout
     kept = headrace("keys", "rm", lines["AWS_ACCESS_KEY_ID"], "--data-dir", tmp_path)
     assert (kept.exit_code, "--last" in kept.stderr) == (2, True)
     assert headrace("keys", "rm", lines["AWS_ACCESS_KEY_ID"], "--last", "--data-dir", tmp_path).exit_code == 0

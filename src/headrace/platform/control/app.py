@@ -33,6 +33,7 @@ from headrace.serving.http.asgi import (
     Send,
     caller_of,
     content_length,
+    limits_of,
     request_of,
     send_response,
     session_of,
@@ -53,6 +54,8 @@ from headrace.serving.wire.aws.http import AwsCall, HttpRequest, HttpResponse, h
 from headrace.serving.wire.aws.identify import Target, identify
 from headrace.serving.wire.aws.members import MEMBERS
 from headrace.serving.wire.aws.scope import AwsScope
+from headrace.serving.wire.aws.signature_faults import Fault, fault_error
+from headrace.serving.wire.key_limits import denied
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 """Maximum size of a request body; legitimate requests to these services are far smaller."""
@@ -69,6 +72,9 @@ _SMALL_BYTES = 16 * 1024
 """Bodies up to this size are parsed concurrently; 48 KiB of CBOR, with a list in each byte, take 0.1 s."""
 _BODY_TIMEOUT_S = 60.0
 _VERB = re.compile(r"[A-Z][a-z]+")
+_FOR_ALL = "sts:GetCallerIdentity"
+"""An operation that no policy can deny on AWS."""
+_MODEL_NAMES = ("EndpointName", "InferenceComponentName")
 _RESOURCE_NAMES = (
     *("InferenceComponentName", "EndpointName", "EndpointConfigName", "ModelName", "ModelPackageGroupName"),
     *("ResourceArn", "ResourceId", "AlarmName", "AlarmNames", "DashboardName", "logGroupName", "Namespace"),
@@ -168,6 +174,7 @@ class ControlApp:
                 # report unsupported operations before validation errors
                 self._handler_of(identified.service, identified.operation)
             call = calls.parse(request, free_shapes=self._free_shapes)
+            check_limits(scope, request, call)
             notices = members.check(
                 services.operation(call.service, call.operation), call.params, MEMBERS[call.service]
             )
@@ -245,6 +252,18 @@ class ControlApp:
         facts = AuditedCall(service=target.service, operation=target.operation or "", resource=resource, error=error)
         total_s = time.perf_counter() - started_s
         self._audit.write(scope, facts, status=response.status, total_s=total_s, request_id=request_id)
+
+
+def check_limits(scope: Scope, request: HttpRequest, call: AwsCall) -> None:
+    """Raise `AwsError` unless the limits of the caller's key allow a call, and the endpoint that it names."""
+    limits = limits_of(scope)
+    action = f"{call.service}:{call.operation}"
+    if limits is None or action == _FOR_ALL:
+        return
+    names = [str(call.params[member]) for member in _MODEL_NAMES if member in call.params]
+    if not limits.allows_action(action) or (names and not limits.allows_model(*names)):
+        resource = resource_of(call.operation, call.params) or "*"
+        raise fault_error(request, Fault.DENIED, denied(caller_of(scope), action, resource))
 
 
 async def _read_body(scope: Scope, receive: Receive, share: BodyShare) -> bytes:

@@ -20,7 +20,9 @@ from headrace.platform.gateway.async_queue import AsyncPublisher
 from headrace.platform.gateway.capture import DataCapture
 from headrace.platform.gateway.errors import ErrorTexts, GatewayConfig
 from headrace.platform.gateway.forwarding import Forwarder
-from headrace.platform.gateway.metrics import GatewayMetrics, InvocationRecord, labels_of
+from headrace.platform.gateway.key_limits import KeyLimiter, limited_caller
+from headrace.platform.gateway.key_usage import KeyUsages
+from headrace.platform.gateway.metrics import Caller, GatewayMetrics, InvocationRecord, labels_of
 from headrace.platform.gateway.objects import S3Objects
 from headrace.platform.gateway.openai import OpenAiPath
 from headrace.platform.gateway.openai_models import (
@@ -31,7 +33,7 @@ from headrace.platform.gateway.openai_models import (
     render_models,
 )
 from headrace.platform.gateway.request import Api
-from headrace.platform.gateway.routing import Draw, all_replicas
+from headrace.platform.gateway.routing import Draw, RoutingQuery, all_replicas
 from headrace.platform.gateway.service import InvocationService, fail_stream, invoke, stream
 from headrace.platform.gateway.shadows import Shadows
 from headrace.platform.gateway.spans import end_span, log_invocation
@@ -48,8 +50,10 @@ from headrace.serving.http.exchange import Exchange
 from headrace.serving.http.spans import begin_span
 from headrace.serving.wire.aws import calls
 from headrace.serving.wire.aws.errors import AwsError
+from headrace.serving.wire.dialect import retry_headers
+from headrace.serving.wire.key_limits import NO_LIMITS
 from headrace.serving.wire.openai.stored_responses import ResponseMemory
-from headrace.serving.wire.unknown_routes import MODELS, OPENAI_METHODS, refuse_websocket
+from headrace.serving.wire.unknown_routes import COUNT_TOKENS, MESSAGES, MODELS, OPENAI_METHODS, refuse_websocket
 
 MODEL_FAILED_STATUS = 424
 STOPPING = "The platform is stopping. Try your request again."
@@ -76,6 +80,7 @@ class Gateway:
         async_publisher: AsyncPublisher | None = None,
         on_async_ended: Callable[[AsyncEnd], None] = lambda _: None,
         draw: Draw = random.random,
+        usages: KeyUsages | None = None,
         tracer: Tracer = NO_TRACER,
     ) -> None:
         """
@@ -114,6 +119,7 @@ class Gateway:
             budget=self.budget,
             captures=None if objects is None else DataCapture(objects, self.metrics, draw=draw),
             responses=responses,
+            limiter=KeyLimiter(config=config, usages=KeyUsages() if usages is None else usages),
         )
         self._service.shadows = Shadows(
             invoke=self._service.invoke, texts=texts, metrics=self.metrics, draw=draw, count=self._count_copy
@@ -139,6 +145,10 @@ class Gateway:
     def responses(self) -> StoredResponses | None:
         """The stored responses of this process; None: it stores none."""
         return self._service.responses
+
+    @property
+    def key_usages(self) -> KeyUsages:
+        return self._service.limiter.usages
 
     @property
     def loads(self) -> Mapping[str, int]:
@@ -227,6 +237,7 @@ class Gateway:
             endpoint="",
             inference_id=trace.inference_id,
             started_s=perf_counter(),
+            caller=limited_caller(scope),
         )
         self.metrics.in_flight += 1
         try:
@@ -250,7 +261,7 @@ class Gateway:
     async def _runtime(
         self, scope: Scope, endpoint: str, api: Api, exchange: Exchange, record: InvocationRecord
     ) -> None:
-        record.api, record.endpoint = api, endpoint
+        record.api, record.endpoint, record.action = api, endpoint, f"sagemaker:{api}"
 
         async def answer_error(error: HeadraceError) -> None:
             code = "ServiceUnavailable" if isinstance(error, Unavailable) else "InternalFailure"
@@ -270,7 +281,8 @@ class Gateway:
                 elif api == "InvokeEndpointWithResponseStream":
                     await stream(self._service, invocation, body, exchange, record)
                 elif self._async is not None:
-                    await self._async.accept(invocation, body, exchange, record)
+                    async with self._service.admitted(invocation, body, record):
+                        await self._async.accept(invocation, body, exchange, record)
                 else:  # an invalid request gets its own error first
                     pending_of(await self._service.forwarder.route(endpoint), invocation, body, now_s=0)
                     why = "Asynchronous invocations need an object storage; none is configured."
@@ -282,10 +294,10 @@ class Gateway:
         self, scope: Scope, asked: OpenAiPath | None, exchange: Exchange, record: InvocationRecord
     ) -> None:
         method, path = scope["method"], scope["path"]
-        record.api = "OpenAI"
+        record.api, record.is_anthropic = "OpenAI", path in {MESSAGES, COUNT_TOKENS}
 
         async def answer_error(error: HeadraceError) -> None:
-            known = openai.to_openai_error(error) if isinstance(error, AwsError) else error
+            known = openai.to_openai_error(error, model=record.endpoint) if isinstance(error, AwsError) else error
             await openai.fail(known, exchange, record, path=path)
 
         async with errors_answered(answer_error, request_id=record.request_id, program="platform", stopping=STOPPING):
@@ -296,14 +308,17 @@ class Gateway:
             if asked is None or (asked.endpoint is None and (method != "POST" or is_models_path(path))):
                 if not is_models_path(path) or method not in OPENAI_METHODS[MODELS]:
                     raise refuse_websocket(openai.not_served(method, path), header(scope, b"upgrade"))
-                await self._answer_models(path, self._listed(self.routes, path), exchange, record)
+                await self._answer_models(path, self._listed(self.routes, path, record.caller), exchange, record)
                 return
+            record.action = openai.action_of(asked.path)
             record.generates = openai.generates(method, asked.path)
             record.wakes = record.generates or openai.prefers_to_wait(scope)
             if not record.wakes and asked.path == MODELS:
-                route = await self._service.forwarder.route(asked.endpoint or "")
+                record.endpoint = asked.endpoint or ""
+                self._service.limiter.check(record, RoutingQuery(component=asked.component))
+                route = await self._service.forwarder.route(record.endpoint)
                 listed = MODELS if asked.component is None else f"{MODELS}/{asked.component}"
-                models = self._listed({route.endpoint: route}, listed)
+                models = self._listed({route.endpoint: route}, listed, record.caller)
                 if not any(model.replicas for model in models):  # otherwise their workers list them
                     await self._answer_models(MODELS, models, exchange, record)
                     return
@@ -311,8 +326,9 @@ class Gateway:
                 exchange, lambda body: openai.answer_openai(self._service, asked, scope, body, exchange, record)
             )
 
-    def _listed(self, routes: Mapping[str, Route], path: str) -> Sequence[ListedModel]:
-        return find_models(routes, path, can_wake=self._service.forwarder.wait_queue.can_hold)
+    def _listed(self, routes: Mapping[str, Route], path: str, caller: Caller | None) -> Sequence[ListedModel]:
+        limits = caller.limits if caller is not None else NO_LIMITS
+        return find_models(routes, path, can_wake=self._service.forwarder.wait_queue.can_hold, limits=limits)
 
     async def _answer_models(
         self, path: str, models: Sequence[ListedModel], exchange: Exchange, record: InvocationRecord
@@ -379,5 +395,6 @@ async def _answer_error(error: AwsError, exchange: Exchange, record: InvocationR
     if record.variant:
         headers.append(("x-amzn-invoked-production-variant", record.variant))
     if error.code in _RETRYABLE:
-        headers.append(openai.RETRY_AFTER)
+        headers.extend(retry_headers(openai.to_busy(error)))
+    headers.extend(record.limit_headers)
     await exchange.respond(response.status, headers, response.body)

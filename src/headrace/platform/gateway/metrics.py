@@ -16,6 +16,7 @@ from headrace.platform.cluster.container_header import HEADER, read_answered
 from headrace.platform.cluster.model_host.protocol import ModelTiming
 from headrace.platform.state.routes import Route
 from headrace.serving.http.prometheus import merge_families, metrics_page
+from headrace.serving.wire.key_limits import INVOKE, KeyLimits
 
 PRIMARY_CONTAINER = "primary"
 """SageMaker's name for the only container of a model."""
@@ -35,6 +36,14 @@ class CaptureEvent:
     """A random number, 0 <= x < 1: all of them are captured if it is below the percentage, or none."""
 
 
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """An access key with limits."""
+
+    key: str
+    limits: KeyLimits
+
+
 @dataclass(slots=True, kw_only=True)
 class InvocationRecord:
     """The measurements of one request, logged and counted at its end. Times are seconds of a monotonic clock."""
@@ -43,6 +52,12 @@ class InvocationRecord:
     api: str
     endpoint: str
     started_s: float
+    caller: Caller | None = None
+    """The key of the request; None: it has no limits."""
+    action: str = INVOKE
+    """IAM's name for what is asked for."""
+    is_anthropic: bool = False
+    """The client speaks Anthropic's API, whose headers have other names."""
     generates: bool = True
     """False for a request that is logged only: it asks for no work of the model, and must not look like load."""
     wakes: bool = True
@@ -92,10 +107,22 @@ class InvocationRecord:
     num_bytes: int = 0
     is_gone: bool = False
     """The client disconnected before the end."""
+    num_tokens: int | None = None
+    """Tokens of prompt and answer, as the model has told them; counted only for a caller with limits."""
+    num_read_bytes: int = 0
+    """Bytes of a response that was read as a whole."""
+    usage_part: bytes = b""
+    """The last part of the response that may tell the tokens in its body."""
+    limit_headers: tuple[tuple[str, str], ...] = ()
+    """Headers for the client: what is left of its key's limits."""
     target_timing: ModelTiming | None = None
     """Set for a request to a target model: how long it waited for the model."""
     event: CaptureEvent | None = None
     """None: it has not been decided yet whether the request is captured."""
+
+    @property
+    def counts_tokens(self) -> bool:
+        return self.caller is not None and self.caller.limits.tokens_per_minute is not None
 
     def of_copy(self, started_s: float) -> "InvocationRecord":
         """Return the record of a copy of the request for a shadow variant."""
@@ -109,9 +136,13 @@ class InvocationRecord:
         )
 
     def id_headers(self) -> tuple[tuple[str, str], ...]:
-        """Return the response headers with the request's id: of AWS's and Anthropic's SDKs, and the common one."""
+        """
+        Return the response headers with the request's id, and those about the limits of its key.
+
+        The names are those of AWS's and Anthropic's SDKs, and the common one.
+        """
         names = ("x-amzn-RequestId", "x-request-id", *((ANTHROPIC_REQUEST_ID,) if self.api == "OpenAI" else ()))
-        return tuple((name, self.request_id) for name in names)
+        return (*((name, self.request_id) for name in names), *self.limit_headers)
 
     def set_containers(self, containers: tuple[str, ...], *, target: str | None, now_s: float) -> None:
         """Note the containers of the chosen replica, or the one that the request names."""

@@ -22,6 +22,7 @@ from headrace.core.client_text import shortened
 from headrace.core.errors import (
     Busy,
     EngineFailed,
+    Forbidden,
     HeadraceError,
     InvalidRequest,
     MethodNotAllowed,
@@ -34,6 +35,7 @@ from headrace.core.tracing import trace_of
 from headrace.platform.cluster.model_host.protocol import TARGET_HEADER, reason_of
 from headrace.platform.gateway import request as runtime_request
 from headrace.platform.gateway.errors import NoCapacity, NotServing, UnknownTarget
+from headrace.platform.gateway.key_limits import AccessDenied, RateLimited
 from headrace.platform.gateway.metrics import InvocationRecord
 from headrace.platform.gateway.openai_models import is_models_path, no_model, not_serving
 from headrace.platform.gateway.request import Invocation
@@ -47,6 +49,7 @@ from headrace.serving.http.exchange import Exchange
 from headrace.serving.wire.aws.errors import AwsError
 from headrace.serving.wire.framing import SSE_CONTENT_TYPE, without_bom
 from headrace.serving.wire.json_size import INLINE_BYTES, check_json_size
+from headrace.serving.wire.key_limits import INVOKE
 from headrace.serving.wire.openai.envelope import render_error
 from headrace.serving.wire.unknown_routes import (
     COUNT_TOKENS,
@@ -71,7 +74,8 @@ _ERRORS: dict[str, type[HeadraceError]] = {
 }
 """The OpenAI error for each code of the runtime API; any other code is a model error."""
 
-_WITHOUT_WORK = frozenset({INPUT_TOKENS, COUNT_TOKENS, "/v1/load_lora_adapter", "/v1/unload_lora_adapter"})
+_ADAPTER_PATHS = frozenset({"/v1/load_lora_adapter", "/v1/unload_lora_adapter"})
+_WITHOUT_WORK = _ADAPTER_PATHS | {INPUT_TOKENS, COUNT_TOKENS}
 """Paths to which a POST asks for no work of the model."""
 
 T = TypeVar("T")
@@ -114,6 +118,11 @@ def match(path: str) -> OpenAiPath | None:
 def generates(method: str, path: str) -> bool:
     """Return whether a request asks the model for work; one that only reads, counts or manages wakes nothing."""
     return method == "POST" and path not in _WITHOUT_WORK
+
+
+def action_of(path: str) -> str:
+    """Return IAM's name for what a request asks for: adapters of a worker are loaded by none of AWS's operations."""
+    return "headrace:LoadAdapter" if path in _ADAPTER_PATHS else INVOKE
 
 
 def prefers_to_wait(scope: Scope) -> bool:
@@ -333,12 +342,20 @@ async def _heartbeat(service: InvocationService, body: bytes, exchange: Exchange
         await asyncio.sleep(service.config.heartbeat_s)
 
 
+def to_busy(error: AwsError) -> Busy:
+    return Busy(error.message, retry_after_s=error.retry_after_s if isinstance(error, RateLimited) else 1.0)
+
+
 def to_openai_error(error: AwsError, *, model: str = "") -> HeadraceError:
-    if isinstance(error, UnknownTarget):
+    if isinstance(error, AccessDenied) and not error.is_about_model:
+        return Forbidden(error.message)
+    if isinstance(error, UnknownTarget | AccessDenied):  # a caller must not learn which models exist
         return no_model(model)
     if isinstance(error, NotServing):
         return not_serving(model, error.endpoint_status)
     if isinstance(error, NoCapacity) and error.code != "ThrottlingException":
         return ModelNotReady(error.message)
     kind = _ERRORS.get(error.code)
+    if kind is Busy:
+        return to_busy(error)
     return EngineFailed(error.message) if kind is None else kind(error.message)

@@ -13,6 +13,7 @@ from headrace.platform.state.routes import Replica, Route, VariantRoute
 from headrace.serving.http.client import ClientRequest, HttpClient
 from headrace.serving.http.client_connection import NoResponse, ResponseBroken, ResponseTooLarge
 from headrace.serving.wire.framing import to_json
+from headrace.serving.wire.key_limits import INVOKE, NO_LIMITS, KeyLimits
 from headrace.serving.wire.openai.pages import listed_model, model_list
 from headrace.serving.wire.unknown_routes import MODELS
 
@@ -139,12 +140,15 @@ class ListedModel:
     """One replica of each fleet that may get requests; empty while the model is scaled to zero."""
 
 
-def find_models(routes: Mapping[str, Route], path: str, *, can_wake: bool) -> Sequence[ListedModel]:
+def find_models(
+    routes: Mapping[str, Route], path: str, *, can_wake: bool, limits: KeyLimits = NO_LIMITS
+) -> Sequence[ListedModel]:
     """
     Return the models that `GET /v1/models` lists, or the one of `GET /v1/models/<name>`.
 
-    Raises `ModelNotFound`, `ModelNotReady` or `ModelFailed`. `can_wake`: requests may be held for targets scaled to
-    zero.
+    Those that `limits` do not allow do not exist. `can_wake`: requests may be held for targets scaled to zero.
+
+    Raises `ModelNotFound`, `ModelNotReady` or `ModelFailed`.
     """
     able: dict[str, ListedModel] = {}
     others: dict[str, str] = {}
@@ -156,6 +160,8 @@ def find_models(routes: Mapping[str, Route], path: str, *, can_wake: bool) -> Se
         if not is_for_components(route):
             served = [(route.endpoint, [variant for variant in route.variants if variant.weight > 0])]
         for name, variants in served:
+            if not limits.allows_action(INVOKE) or not limits.allows_model(name, route.endpoint):
+                continue
             able_variants = [variant for variant in variants if can_answer(variant, can_wake=can_wake)]
             if able_variants:
                 model = ListedModel(name=name, created_s=route.created_s, replicas=first_replicas(able_variants))
@@ -188,8 +194,8 @@ def is_models_path(path: str) -> bool:
 
 def no_model(name: str) -> HeadraceError:
     return ModelNotFound(
-        f"The model `{shortened(name)}` does not exist. A model is the name of an endpoint or of one of its "
-        "inference components; GET /v1/models lists those that can answer."
+        f"The model `{shortened(name)}` does not exist, or this key may not use it. A model is the name of an endpoint "
+        "or of one of its inference components; GET /v1/models lists those that can answer."
     )
 
 

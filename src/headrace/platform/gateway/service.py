@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -15,6 +15,7 @@ from headrace.platform.gateway import errors
 from headrace.platform.gateway.capture import DataCapture
 from headrace.platform.gateway.errors import ErrorTexts, GatewayConfig, NoCapacity
 from headrace.platform.gateway.forwarding import Forwarder
+from headrace.platform.gateway.key_limits import KeyLimiter, asking_usage, note_usage
 from headrace.platform.gateway.metrics import GatewayMetrics, InvocationRecord
 from headrace.platform.gateway.request import Invocation
 from headrace.platform.gateway.routing import RoutingDecision, RoutingQuery, prefix_of
@@ -26,6 +27,8 @@ from headrace.serving.http.client_connection import ClientResponse, Hold, Respon
 from headrace.serving.http.exchange import Exchange
 from headrace.serving.wire.aws import eventstream
 from headrace.serving.wire.framing import UNBUFFERED_HEADERS
+from headrace.serving.wire.json_size import INLINE_BYTES
+from headrace.serving.wire.usage import has_usage
 
 NEW_SESSION = "NEW_SESSION"
 DEFAULT_LIFETIME_S = 1200.0
@@ -130,6 +133,7 @@ class InvocationService:
     """Sends copies of requests to shadow variants; None: nothing is copied."""
     responses: StoredResponses | None = None
     """None: responses of the Responses API are not stored."""
+    limiter: KeyLimiter
 
     def routing_query(self, invocation: Invocation, body: bytes) -> RoutingQuery:
         component = invocation.members.get("InferenceComponentName")
@@ -168,10 +172,12 @@ class InvocationService:
         during that time. `record` receives the measurements.
 
         Raises:
-            AwsError: no replica answers.
+            AwsError: no replica answers, or the limits of the caller's key do not allow the request.
             TimeoutError: `timeout_s` has passed.
         """
         record.component = query.component or ""
+        self.limiter.check(record, query)
+        request = asking_usage(request, record)
 
         def on_decision(decision: RoutingDecision) -> None:
             record.variant, record.worker = decision.variant.name, decision.replica.worker
@@ -184,7 +190,7 @@ class InvocationService:
                 record.asked_s = now_s
                 self._copy(endpoint, query, request, record, timeout_s=timeout_s)
 
-        async with asyncio.timeout(timeout_s) as timeout:
+        async with self.limiter.counted(record, len(request.body)), asyncio.timeout(timeout_s) as timeout:
             try:
                 forwarded = await self.forwarder.send(
                     endpoint,
@@ -210,6 +216,7 @@ class InvocationService:
                     )
                 yield forwarded.response
             finally:
+                note_usage(record, forwarded.response)
                 if self.captures is not None and captured is not None:
                     self.captures.end(captured)
                 forwarded.close()
@@ -241,12 +248,23 @@ class InvocationService:
             record.held_s += perf_counter() - since_s
             timeout.reschedule(loop.time() + timeout_s)
 
+    def admitted(
+        self, invocation: Invocation, body: bytes, record: InvocationRecord
+    ) -> AbstractAsyncContextManager[None]:
+        """Check and count a request that runs later, until the block ends. Raises `AwsError`."""
+        self.limiter.check(record, self.routing_query(invocation, body))
+        return self.limiter.counted(record, len(body))
+
     async def read(self, response: ClientResponse, record: InvocationRecord, hold: Hold) -> bytes:
         """Read the whole body of a response, counted by `hold`; raise `AwsError` if it broke off or is too long."""
         try:
-            return await response.read(self.config.max_response_bytes, hold)
+            content = await response.read(self.config.max_response_bytes, hold)
         except (ResponseBroken, ResponseTooLarge) as error:
             raise self.texts.incomplete_response(record.endpoint, response.status, record.container) from error
+        record.num_read_bytes = len(content)
+        if record.counts_tokens and has_usage(content) and len(content) <= INLINE_BYTES:
+            record.usage_part = content
+        return content
 
     async def check_status(self, response: ClientResponse, record: InvocationRecord, hold: Hold = uncounted) -> None:
         """Raise `AwsError` unless the worker answered 2xx."""
@@ -278,12 +296,14 @@ async def relay(
 
     `encode` may keep a part for later: it then returns no bytes.
     """
-    put = exchange.put
+    put, counts_tokens = exchange.put, record.counts_tokens
 
     def put_part(part: bytes) -> bool:
         if record.first_s is None:
             record.first_s = perf_counter()
         record.num_parts += 1
+        if counts_tokens and has_usage(part):
+            record.usage_part = part
         encoded = part if encode is None else encode(part)
         return put(encoded) if encoded else True
 

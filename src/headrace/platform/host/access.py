@@ -32,6 +32,7 @@ from headrace.serving.wire.aws.errors import AwsError
 from headrace.serving.wire.aws.http import HttpRequest
 from headrace.serving.wire.aws.sessions import Session
 from headrace.serving.wire.aws.signature_faults import Fault, fault_error
+from headrace.serving.wire.key_limits import KeyLimits
 
 MAX_SIGNED_BODY_BYTES = 25 * 1024 * 1024
 """A body is hashed as a whole. The gateway's limit is the same; bodies for S3 are streamed and not limited."""
@@ -79,6 +80,8 @@ class Admission:
     """The id of the key, of temporary credentials their long-term key; empty if no credentials are required."""
     session: Session | None = None
     """What the request's temporary credentials are for."""
+    limits: KeyLimits | None = None
+    """The limits of the key; None: it may use everything."""
     signed: sigv4.Identity | None = None
     """What a signature says of a body that was not read; None: the request has no signature."""
 
@@ -138,13 +141,14 @@ class Authenticator:
         await self._ring.refresh()
         bearer = _bearer_of(request, policy)
         if bearer is not None:
-            return Admission(receive, *self._bearer_key(request, *bearer, policy))
+            access_key, session = self._bearer_key(request, *bearer, policy)
+            return self._admission(receive, access_key, session)
         lookup, key = _Lookup(request, self._ring, self._now()), sigv4.access_key_of(request)
         if key is not None and lookup.secret_of(key) is None:  # before the body is read
             raise fault_error(request, Fault.UNKNOWN_KEY)
         if key is None or policy.is_streamed:
             identity = self._verify(request, policy, lookup)
-            return Admission(receive, lookup.key_of(identity), lookup.session, identity)
+            return self._admission(receive, lookup.key_of(identity), lookup.session, identity)
         try:
             body = await read_body(receive, max_bytes=MAX_SIGNED_BODY_BYTES, timeout_s=_BODY_TIMEOUT_S, share=share)
         except BodyTooLarge:
@@ -156,7 +160,12 @@ class Authenticator:
         is_small = len(body) <= _INLINE_BODY_BYTES
         verify = partial(self._verify, whole, policy, lookup)
         identity = verify() if is_small else await asyncio.to_thread(verify)
-        return Admission(replay(body, receive), lookup.key_of(identity), lookup.session)
+        return self._admission(replay(body, receive), lookup.key_of(identity), lookup.session)
+
+    def _admission(
+        self, receive: Receive, access_key: str, session: Session | None, signed: sigv4.Identity | None = None
+    ) -> Admission:
+        return Admission(receive, access_key, session, self._ring.limits_of(access_key), signed)
 
     async def check_password(self, user: str, password: str) -> str | None:
         """
@@ -174,6 +183,11 @@ class Authenticator:
         found = sessions.verify(password, self._ring.secret_of)
         is_valid = found is not None and found.session.name == sessions.REGISTRY
         return found.session.key if found and is_valid and found.session.expires_s > self._now() else None
+
+    def allows(self, access_key: str, action: str) -> bool:
+        """Return whether the limits of a key allow an action."""
+        limits = self._ring.limits_of(access_key)
+        return limits is None or limits.allows_action(action)
 
     def _verify(self, request: HttpRequest, policy: CredentialPolicy, lookup: "_Lookup") -> sigv4.Identity:
         return sigv4.verify(request, lookup.secret_of, self._now(), service=policy.service)

@@ -16,8 +16,18 @@ from headrace.core.errors import Unavailable
 from headrace.core.telemetry import get_logger
 from headrace.platform.cluster.worker_files import write_atomically
 from headrace.platform.host.folders import GENERATED_KEY_ID, DataFolder, LocalKey, read_local_key
-from headrace.platform.state.records import AlreadyExists, Kind, NoStatus, Record, RecordPart
+from headrace.platform.state.records import (
+    MAX_WRITE_TRIES,
+    AlreadyExists,
+    Conflict,
+    Json,
+    Kind,
+    NoStatus,
+    Record,
+    RecordPart,
+)
 from headrace.platform.state.store import Store
+from headrace.serving.wire.key_limits import NO_LIMITS, KeyLimits
 
 MAX_AGE_S = 1.0
 """Seconds until a removed key is refused: `headrace keys` is another process, whose writes send no signal."""
@@ -34,9 +44,17 @@ class AccessKeySpec(RecordPart, frozen=True, kw_only=True):
     secret: str
     """Stored in clear text: verifying a signature takes the secret itself."""
     note: str = ""
+    limits: KeyLimits = NO_LIMITS
 
 
-ACCESS_KEY: Final[Kind[AccessKeySpec, NoStatus]] = Kind("access-key", AccessKeySpec, NoStatus)
+def _without_limits(spec: Json, status: Json) -> tuple[Json, Json]:
+    """Migrate from version 1, whose keys have no limits: an older platform must not lift those of a newer one."""
+    return spec, status
+
+
+ACCESS_KEY: Final[Kind[AccessKeySpec, NoStatus]] = Kind(
+    "access-key", AccessKeySpec, NoStatus, migrations=(_without_limits,)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +65,7 @@ class AccessKey:
     """AWS_SECRET_ACCESS_KEY"""
     created_s: float
     note: str = ""
+    limits: KeyLimits = NO_LIMITS
 
 
 class AccessKeys:
@@ -55,23 +74,32 @@ class AccessKeys:
         self._store = store
         self._folder = folder
 
-    def create(self, *, note: str = "") -> AccessKey:
-        return self._create(_PREFIX + "".join(secrets.choice(_ID_ALPHABET) for _ in range(16)), note)
+    def create(self, *, note: str = "", limits: KeyLimits = NO_LIMITS) -> AccessKey:
+        return self._create(_PREFIX + "".join(secrets.choice(_ID_ALPHABET) for _ in range(16)), note, limits)
 
     def generate(self) -> None:
         """Create the key of a platform that has none, unless another process does so at the same moment."""
         with suppress(AlreadyExists):
             self._create(GENERATED_KEY_ID, _GENERATED_NOTE)
 
-    def _create(self, key_id: str, note: str) -> AccessKey:
+    def _create(self, key_id: str, note: str, limits: KeyLimits = NO_LIMITS) -> AccessKey:
         secret = secrets.token_urlsafe(30)
-        record = self._store.create(ACCESS_KEY, key_id, spec=AccessKeySpec(secret=secret, note=note))
-        return AccessKey(key_id, secret, record.created_s, note)
+        spec = AccessKeySpec(secret=secret, note=note, limits=limits)
+        return _key_of(self._store.create(ACCESS_KEY, key_id, spec=spec))
 
     def list(self) -> list[AccessKey]:
         """Return all keys, oldest first."""
-        records = (record for record in self._store.list(ACCESS_KEY) if isinstance(record, Record))
-        return [AccessKey(record.name, record.spec.secret, record.created_s, record.spec.note) for record in records]
+        return [_key_of(record) for record in self._store.list(ACCESS_KEY) if isinstance(record, Record)]
+
+    def limit(self, key_id: str, limits: KeyLimits) -> AccessKey | None:
+        """Replace the limits of a key; return None if no key has the id."""
+        for _ in range(MAX_WRITE_TRIES):
+            record = self._store.get(ACCESS_KEY, key_id)
+            if not isinstance(record, Record):
+                return None
+            with suppress(Conflict):
+                return _key_of(self._store.update(record, spec=msgspec.structs.replace(record.spec, limits=limits)))
+        raise Unavailable(f"Other processes keep writing the key {key_id}. Try again.")
 
     def remove(self, key_id: str, *, keep_last: bool = False) -> bool:
         """
@@ -85,7 +113,14 @@ class AccessKeys:
         self._store.remove(record, keep_last=keep_last)
         if self._folder is not None:
             update_local_key(self, self._folder)
+            with suppress(OSError):
+                (self._folder.key_usage / key_id).unlink()
         return True
+
+
+def _key_of(record: Record[AccessKeySpec, NoStatus]) -> AccessKey:
+    spec = record.spec
+    return AccessKey(record.name, spec.secret, record.created_s, spec.note, spec.limits)
 
 
 def update_local_key(keys: AccessKeys, folder: DataFolder) -> LocalKey | None:
@@ -96,7 +131,8 @@ def update_local_key(keys: AccessKeys, folder: DataFolder) -> LocalKey | None:
     """
     known = {key.key_id: LocalKey(key_id=key.key_id, secret=key.secret) for key in keys.list()}
     before = read_local_key(folder)
-    preferred = (before.key_id if before is not None else "", GENERATED_KEY_ID, *known)
+    unlimited = (key.key_id for key in keys.list() if key.limits.is_empty)
+    preferred = (before.key_id if before is not None else "", GENERATED_KEY_ID, *unlimited, *known)
     chosen = next((known[key_id] for key_id in preferred if key_id in known), None)
     try:
         if chosen is None:
@@ -123,6 +159,8 @@ class KeyRing:
         self._clock = clock
         self._patience_s = patience_s
         self._secrets: dict[str, str] = {}
+        self._limits: dict[str, KeyLimits] = {}
+        """The limits of those keys that have any."""
         self._read_s: float | None = None
         self._reading: asyncio.Task[None] | None = None
         self._is_out_of_reach = False
@@ -144,6 +182,10 @@ class KeyRing:
         if secret is None:
             self._check_reach()
         return secret
+
+    def limits_of(self, access_key: str) -> KeyLimits | None:
+        """Return the limits of a key; None: it has none."""
+        return self._limits.get(access_key)
 
     def key_of(self, secret: str) -> str | None:
         """
@@ -182,6 +224,7 @@ class KeyRing:
             if self._read_s is not None and before != after:
                 get_logger().info("access_keys.changed", added=sorted(after - before), removed=sorted(before - after))
             self._secrets = secrets_by_id
+            self._limits = {key.key_id: key.limits for key in found if not key.limits.is_empty}
             self._read_s = self._clock()
             self._is_out_of_reach = False
         finally:

@@ -43,6 +43,7 @@ from headrace.platform.host.access import (
 )
 from headrace.platform.host.confirmations import confirmation_app, is_confirmation
 from headrace.platform.host.console import CONSOLE_PATH, is_console, needs_key
+from headrace.platform.host.key_actions import Actions, check_actions, console_actions, metrics_actions, s3_actions
 from headrace.platform.host.metrics_pages import is_metrics
 from headrace.platform.host.registry import is_registry
 from headrace.platform.state.records import Json
@@ -95,6 +96,8 @@ class Mount:
     policy: CredentialPolicy | None
     """None: no credentials are required, because the response reveals nothing about the platform's data."""
     app: ASGIApp
+    actions: Actions | None = None
+    """The actions of a request, for the limits of its key; None: the application checks them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +151,8 @@ class PlatformApp:
                 admission = await self._authenticator.check(request, receive, share, mount.policy)
             except Unavailable as error:
                 raise AwsError("ServiceUnavailable", error.message) from error
-            set_caller(scope, admission.access_key, admission.session)
+            set_caller(scope, admission.access_key, admission.session, admission.limits)
+            check_actions(mount.actions, scope, request)
             set_signed_payload(scope, admission.signed)
             receive = admission.receive
         await mount.app(scope, receive, send)
@@ -164,20 +168,22 @@ class PlatformApp:
             await send_response(scope, send, 303, (("location", CONSOLE_PATH),), b"")
 
         return (
-            Mount(lambda request, _: is_signed_for_s3(request), FOR_S3, s3),
+            Mount(lambda request, _: is_signed_for_s3(request), FOR_S3, s3, s3_actions),
             Mount(lambda request, _: is_signed_for_control(request), FOR_CONTROL, apps.control),
-            Mount(lambda _, path: is_console(path) and needs_key(path), FOR_PAGES, console),
+            Mount(lambda _, path: is_console(path) and needs_key(path), FOR_PAGES, console, console_actions),
             Mount(lambda _, path: is_console(path), None, apps.console),
             Mount(is_confirmation, None, confirmation_app(apps.control)),
             *([Mount(lambda _, path: is_registry(path), None, apps.registry)] if apps.registry is not None else []),
             Mount(is_api_docs, None, api_docs_app()),
             Mount(is_browser_at_root, None, redirect_to_console),
-            Mount(lambda request, path: _is_read(request) and is_metrics(path), FOR_PAGES, apps.metrics),
+            Mount(
+                lambda request, path: _is_read(request) and is_metrics(path), FOR_PAGES, apps.metrics, metrics_actions
+            ),
             Mount(lambda request, path: _is_read(request) and path in {"/health", "/ping"}, None, self._answer_health),
             Mount(lambda _, path: is_openai(path), FOR_OPENAI, apps.gateway),
             Mount(lambda _, path: apps.gateway_owns(path), FOR_RUNTIME, apps.gateway),
             Mount(_is_foreign, None, _answer_alternative),
-            Mount(lambda request, _: identify(request).service == "s3", FOR_S3, s3),
+            Mount(lambda request, _: identify(request).service == "s3", FOR_S3, s3, s3_actions),
             Mount(lambda *_: True, FOR_CONTROL, apps.control),
         )
 

@@ -49,7 +49,7 @@ from headrace.platform.host.notifications import Notifications
 from headrace.platform.host.operations import operations_of
 from headrace.platform.host.overview import read_counts, read_home, read_models, read_overview, read_uses, this_machine
 from headrace.platform.host.registry import RegistryApp
-from headrace.platform.host.sharing import METRICS, Members, Sharing, make_members
+from headrace.platform.host.sharing import METRICS, Members, Sharing, make_members, usages_of
 from headrace.platform.state.records import Json
 from headrace.platform.state.store import Store
 from headrace.platform.storage.object_grants import ObjectGrants
@@ -260,6 +260,7 @@ def _make_invocations(site: Site) -> Invocations:
         wake=None if settings.strict else waker.wake,
         publish=publisher.publish,
         async_publisher=AsyncPublisher(series),
+        usages=usages_of(site.sharing),
         on_async_ended=notifications.invocation,
         tracer=site.tracer,
     )
@@ -341,7 +342,9 @@ def _make_app(
             metrics_page, lambda: gateway.routes, lambda replica: fetch(replica.url, token=replica.token)
         ),
         health=health,
-        registry=RegistryApp(control.images, store, authenticator.check_password, shortage=lambda: disk.shortage),
+        registry=RegistryApp(
+            control.images, store, authenticator.check_password, authenticator.allows, shortage=lambda: disk.shortage
+        ),
         outdated=lambda: members.membership.is_outdated,
     )
     return PlatformApp(apps, authenticator, gateway.budget)

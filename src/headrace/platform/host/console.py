@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.applications import Starlette
@@ -28,6 +28,7 @@ from headrace.platform.state.records import Json, LastRecord
 from headrace.serving.http.audit import AuditedCall, AuditLog
 from headrace.serving.http.body import BodyTooLarge, read_body
 from headrace.serving.http.pages import page_file, page_routes
+from headrace.serving.wire.key_limits import NO_LIMITS, KeyLimits
 
 CONSOLE_PATH = "/console"
 MAX_RATES = 200
@@ -196,11 +197,28 @@ _CLOSED = (
 
 class _NewKey(msgspec.Struct, forbid_unknown_fields=True):
     note: str = ""
+    limits: KeyLimits = NO_LIMITS
+
+
+class _ChangedKey(msgspec.Struct, forbid_unknown_fields=True):
+    limits: KeyLimits
+
+
+T = TypeVar("T")
+
+
+async def _body_of(request: Request, kind: type[T], example: str) -> T | Response:
+    """Return the decoded body of a request, or the refusal of a malformed one."""
+    try:
+        return msgspec.json.decode(await read_body(request.receive, max_bytes=_MAX_BODY_BYTES), type=kind)
+    except (msgspec.DecodeError, BodyTooLarge) as error:
+        why = f" {error}" if isinstance(error, msgspec.ValidationError) else ""
+        return _refusal(f"Expected a JSON object such as {example}.{why}")
 
 
 def key_routes(path: str, keys: AccessKeys | None) -> list[Route]:
     """
-    Return the routes that list, create and delete access keys; with None for keys they explain where that is done.
+    Return the routes that list, create, limit and delete access keys; with None for keys they say where that is done.
 
     Only a platform that requires keys manages them here, and only for callers with a key. On an open platform
     (`--open`) every user of the machine is admitted: a key that one of them created would open the platform later,
@@ -212,33 +230,60 @@ def key_routes(path: str, keys: AccessKeys | None) -> list[Route]:
             return _json_response({"is_managed": False, "keys": [], "message": _CLOSED})
         return _refusal(_CLOSED, 403)
 
+    path_of_key = f"{path}/{{key_id}}"
     if keys is None:
-        return [Route(path, refuse, methods=["GET", "POST"]), Route(f"{path}/{{key_id}}", refuse, methods=["DELETE"])]
+        return [
+            Route(path, refuse, methods=["GET", "POST"]),
+            Route(path_of_key, refuse, methods=["DELETE", "PUT"]),
+        ]
+    api = _KeyApi(keys)
+    return [
+        Route(path, api.list, methods=["GET"]),
+        Route(path, api.create, methods=["POST"]),
+        Route(path_of_key, api.limit, methods=["PUT"]),
+        Route(path_of_key, api.delete, methods=["DELETE"]),
+    ]
 
-    async def listed(request: Request) -> Response:
-        found = await asyncio.to_thread(keys.list)
+
+@dataclass(frozen=True, slots=True)
+class _KeyApi:
+    """The handlers of requests about access keys."""
+
+    keys: AccessKeys
+
+    async def list(self, request: Request) -> Response:
+        found = await asyncio.to_thread(self.keys.list)
         _audit(request, "ListAccessKeys", "", 200)
         token = request.headers.get("authorization", "").partition(" ")[2].strip()
         return _json_response({"is_managed": True, "keys": [_key_json(key, token) for key in found]})
 
-    async def create(request: Request) -> Response:
-        try:
-            wanted = msgspec.json.decode(await read_body(request.receive, max_bytes=_MAX_BODY_BYTES), type=_NewKey)
-        except (msgspec.DecodeError, BodyTooLarge):
-            return _refusal('Expected a JSON object such as {"note": "the CI machine"}.')
+    async def create(self, request: Request) -> Response:
+        wanted = await _body_of(request, _NewKey, '{"note": "the CI machine"}')
+        if isinstance(wanted, Response):
+            return wanted
         if len(wanted.note) > MAX_NOTE_CHARACTERS:
             return _refusal(f"The note has {len(wanted.note)} characters; expected at most 200.")
-        if len(await asyncio.to_thread(keys.list)) >= MAX_KEYS:
+        if len(await asyncio.to_thread(self.keys.list)) >= MAX_KEYS:
             return _refusal(f"There are {MAX_KEYS} keys, the most that can be created. Delete some.", 409)
-        made = await asyncio.to_thread(keys.create, note=wanted.note)
+        made = await asyncio.to_thread(self.keys.create, note=wanted.note, limits=wanted.limits)
         _audit(request, "CreateAccessKey", made.key_id, 201)
         # The secret is shown only this once.
         return _json_response({**_key_json(made, ""), "secret": made.secret}, 201)
 
-    async def delete(request: Request) -> Response:
+    async def limit(self, request: Request) -> Response:
+        key_id = request.path_params["key_id"]
+        wanted = await _body_of(request, _ChangedKey, '{"limits": {"requests_per_minute": 60}}')
+        if isinstance(wanted, Response):
+            return wanted
+        if (changed := await asyncio.to_thread(self.keys.limit, key_id, wanted.limits)) is None:
+            return _refusal(f"There is no access key {key_id}.", 404)
+        _audit(request, "UpdateAccessKey", key_id, 200)
+        return _json_response(_key_json(changed, ""))
+
+    async def delete(self, request: Request) -> Response:
         key_id = request.path_params["key_id"]
         try:
-            is_removed = await asyncio.to_thread(keys.remove, key_id, keep_last=True)
+            is_removed = await asyncio.to_thread(self.keys.remove, key_id, keep_last=True)
         except LastRecord:
             _audit(request, "DeleteAccessKey", key_id, 409)
             why = "It is the last key: without one no request is admitted. Create another one first."
@@ -248,12 +293,6 @@ def key_routes(path: str, keys: AccessKeys | None) -> list[Route]:
         _audit(request, "DeleteAccessKey", key_id, 204)
         return Response(status_code=204, headers=_API_HEADERS)
 
-    return [
-        Route(path, listed, methods=["GET"]),
-        Route(path, create, methods=["POST"]),
-        Route(f"{path}/{{key_id}}", delete, methods=["DELETE"]),
-    ]
-
 
 def _audit(request: Request, operation: str, key_id: str, status: int) -> None:
     call = AuditedCall(service="headrace", operation=operation, resource=key_id)
@@ -262,4 +301,5 @@ def _audit(request: Request, operation: str, key_id: str, status: int) -> None:
 
 def _key_json(key: AccessKey, token: str) -> Json:
     is_yours = hmac.compare_digest(token.encode(), key.secret.encode())
-    return {"id": key.key_id, "created_s": key.created_s, "note": key.note, "is_yours": is_yours}
+    facts = {"id": key.key_id, "created_s": key.created_s, "note": key.note, "is_yours": is_yours}
+    return {**facts, "limits": msgspec.to_builtins(key.limits), "limits_text": key.limits.describe()}

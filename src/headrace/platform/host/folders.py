@@ -84,6 +84,8 @@ class DataFolder:
     """Leader and loads of the processes that share the SQLite store of this folder."""
     sockets = _Below("sockets")
     """A Unix socket for each process of a platform with several."""
+    key_usage = _Below("key-usage")
+    """A file for each access key with limits: the counts of all processes."""
     access_key = _Below("access-key.json")
     """The access key for programs of this user (`LocalKey`)."""
     running = _Below("running.json")

@@ -21,6 +21,7 @@ from headrace.platform.account.image_store import MAX_MANIFEST_BYTES, BadImage, 
 from headrace.platform.state.store import Store
 from headrace.serving.http.asgi import Receive, Scope, Send, header, send_response
 from headrace.serving.http.body import ClientGone
+from headrace.serving.wire.key_limits import denied
 
 PREFIX: Final = "/v2/"
 _NAME: Final = r"[a-z0-9]+(?:[._/-]+[a-z0-9]+)*"
@@ -47,7 +48,8 @@ _STATUS: Final = {
     "UNSUPPORTED": 405,
     "RANGE_INVALID": 416,
     "TOOMANYREQUESTS": 429,
-    "DENIED": 503,
+    "DENIED": 403,
+    "UNAVAILABLE": 503,
 }
 """All other codes are 400. Source: OCI distribution specification, "Error codes"."""
 CheckPassword = Callable[[str, str], Awaitable[str | None]]
@@ -72,9 +74,21 @@ class _Call:
 
 class RegistryApp:
     def __init__(
-        self, images: ImageStore, store: Store, check_password: CheckPassword, *, shortage: Callable[[], str]
+        self,
+        images: ImageStore,
+        store: Store,
+        check_password: CheckPassword,
+        allows: Callable[[str, str], bool],
+        *,
+        shortage: Callable[[], str],
     ) -> None:
-        """Create the application; `shortage` returns the reason why nothing can be written, or an empty text."""
+        """
+        Create the application.
+
+        `allows` returns whether an access key may use an action, `shortage` the reason why nothing can be written, or
+        an empty text.
+        """
+        self._allows = allows
         self._images = images
         self._store = store
         self._check_password = check_password
@@ -93,8 +107,12 @@ class RegistryApp:
             await _send(scope, send, 500, b"", ("content-type", "application/json"))
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if await self._caller(scope) is None:
+        caller = await self._caller(scope)
+        if caller is None:
             raise BadImage("UNAUTHORIZED", "authentication required: GetAuthorizationToken returns a password.")
+        action = "ecr:BatchGetImage" if scope["method"] in ("GET", "HEAD") else "ecr:PutImage"
+        if not self._allows(caller, action):
+            raise BadImage("DENIED", denied(caller, action, scope["path"]))
         path: str = scope["path"]
         if path == PREFIX:
             await _send(scope, send, 200, b"{}", ("content-type", "application/json"))
@@ -108,7 +126,7 @@ class RegistryApp:
             message = f"The repository with name '{repository}' does not exist: make it with CreateRepository."
             raise BadImage("NAME_UNKNOWN", message)
         if scope["method"] in ("POST", "PUT", "PATCH") and (shortage := self._shortage()):
-            raise BadImage("DENIED", shortage)
+            raise BadImage("UNAVAILABLE", shortage)
         sent = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=20)
         call = _Call(
             method=scope["method"],
@@ -175,7 +193,7 @@ class RegistryApp:
             is_more = message.get("more_body", False)
             if waiting and (not is_more or len(waiting) >= _BLOCK_BYTES):
                 if shortage := self._shortage():
-                    raise BadImage("DENIED", shortage)
+                    raise BadImage("UNAVAILABLE", shortage)
                 await asyncio.to_thread(self._images.append, upload, bytes(waiting))
                 waiting.clear()
 

@@ -1,5 +1,6 @@
 """Sharing of a database and a folder between the processes of a platform."""
 
+import hashlib
 import json
 import os
 import secrets
@@ -15,6 +16,7 @@ from headrace import __version__
 from headrace.core.errors import SettingsError
 from headrace.core.processes import host_id
 from headrace.platform.gateway.app import Gateway
+from headrace.platform.gateway.key_usage import KeyUsages
 from headrace.platform.gateway.metrics import render
 from headrace.platform.host.console import TRAFFIC
 from headrace.platform.host.folders import Address, DataFolder
@@ -135,6 +137,18 @@ class Members:
         return () if self.siblings is None else await self.siblings.ask(question, argument)
 
 
+def usages_of(sharing: Sharing) -> KeyUsages:
+    """Return the counters of access keys, in the folder that all processes of the platform share."""
+    if sharing.coordination is None:
+        return KeyUsages(sharing.home.key_usage)
+    return KeyUsages(sharing.home.key_usage, owner=_owner_of(sharing.coordination.member.id))
+
+
+def _owner_of(member_id: str) -> int:
+    """Return the number of a member among the counters; not 0."""
+    return int.from_bytes(hashlib.blake2b(member_id.encode(), digest_size=7).digest(), "big") + 1
+
+
 def make_members(sharing: Sharing, store: Store, gateway: Gateway, leading: Leading) -> Members:
     """Connect the gateway and the leader's loops with each other and, if there may be others, with those of theirs."""
     coordination = sharing.coordination
@@ -153,6 +167,7 @@ def make_members(sharing: Sharing, store: Store, gateway: Gateway, leading: Lead
     def on_standing(standing: Standing) -> None:
         peers.set_standing(standing)
         siblings.set_standing(standing)
+        gateway.key_usages.live = frozenset(_owner_of(member.id) for member in standing.members)
 
     peers = Peers(
         coordination=coordination,

@@ -8,14 +8,19 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from headrace.serving.wire.aws.http import HttpRequest
 from headrace.serving.wire.aws.sessions import Session
 from headrace.serving.wire.dialect import ErrorReply
+from headrace.serving.wire.key_limits import KeyLimits
 
 __all__ = ["ASGIApp", "Message", "Receive", "Scope", "Send"]
 
 WRITE_PART = "headrace.write_part"
 """The ASGI extension of `http.protocol`; it is optional for servers and applications."""
 
+TRAILERS = "headrace.trailers"
+"""The key, in the last message of a chunked body, of the header fields that follow it; `http.protocol` writes them."""
+
 _CALLER = "headrace.caller"
 _SESSION = "headrace.session"
+_LIMITS = "headrace.limits"
 
 WritePart = Callable[[bytes], bool]
 """
@@ -76,9 +81,15 @@ def session_of(scope: Scope) -> Session | None:
     return session
 
 
-def set_caller(scope: Scope, access_key: str, session: Session | None = None) -> None:
+def limits_of(scope: Scope) -> KeyLimits | None:
+    """Return the limits of the access key that admitted the request; None: it may use everything."""
+    limits: KeyLimits | None = scope.get(_LIMITS)
+    return limits
+
+
+def set_caller(scope: Scope, access_key: str, session: Session | None = None, limits: KeyLimits | None = None) -> None:
     """Name the caller of a request for the applications behind its authentication."""
-    scope[_CALLER], scope[_SESSION] = access_key, session
+    scope[_CALLER], scope[_SESSION], scope[_LIMITS] = access_key, session, limits
 
 
 def part_writer(scope: Scope) -> WritePart | None:
@@ -119,6 +130,10 @@ def head_message(status: int, headers: Headers) -> Message:
     """Return the message with status and headers. Raises `UnicodeEncodeError` for a header that is not Latin-1."""
     encoded = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
     return {"type": "http.response.start", "status": status, "headers": encoded}
+
+
+def has_length(head: Message) -> bool:
+    return any(name.lower() == b"content-length" for name, _ in head.get("headers", ()))
 
 
 def add_headers(send: Send, headers: Headers) -> Send:

@@ -53,6 +53,8 @@ class ClientResponse:
         """0 until the head has arrived."""
         self.headers: dict[str, str] = {}
         """Names in lower case."""
+        self.trailers: dict[str, str] = {}
+        """The fields after a chunked body."""
         self.is_complete = False
         self._flow: ClientConnection | None = flow
         self._parts: deque[bytes] = deque()
@@ -180,6 +182,8 @@ MAX_PART_BYTES = 1024 * 1024
 
 MAX_HEAD_BYTES = 256 * 1024
 """Bytes of a response before the end of its head, with interim responses (1xx): a container's server may be broken."""
+MAX_TRAILERS = 8
+"""Further ones are dropped: ours is one."""
 _SMALL_BODY_BYTES = 64 * 1024
 """Up to this size head and body leave in one write, and so in one packet where they fit."""
 
@@ -288,9 +292,10 @@ class ClientConnection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         response = self._response
-        if response is None or response.status:
-            return  # trailers
-        response.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+        if response is None or len(response.trailers) == MAX_TRAILERS:
+            return
+        fields = response.trailers if response.status else response.headers
+        fields[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
         response = self._response

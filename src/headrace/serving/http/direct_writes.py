@@ -5,12 +5,13 @@ from collections.abc import Iterable
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from headrace.serving.http.asgi import BODILESS, Message, WritePart
+from headrace.serving.http.asgi import BODILESS, Headers, Message, WritePart, has_length
 
 PART_BYTES = 64 * 1024
 """A larger part of a body is written in pieces of this size, each when the client has read most of the one before."""
 
 _UNKNOWN_LENGTH = sys.maxsize
+_LAST_CHUNK = b"0\r\n\r\n"
 
 
 class HeadJoiner:
@@ -39,8 +40,23 @@ class HeadJoiner:
         self._transport.write(self._head + data)
 
 
-def has_length(head: Message) -> bool:
-    return any(name.lower() == b"content-length" for name, _ in head.get("headers", ()))
+class TrailerWriter:
+    """Writes the end of a chunked body with trailers, which uvicorn does not know (RFC 9112, section 7.1.2)."""
+
+    def __init__(self, cycle: RequestResponseCycle, trailers: Headers) -> None:
+        self._cycle = cycle
+        self._transport = cycle.transport
+        fields = "".join(f"{name}: {value}\r\n" for name, value in trailers)
+        self._end = f"0\r\n{fields}\r\n".encode("latin-1")
+
+    def close(self) -> None:
+        """Close the connection of a response that has failed."""
+        self._transport.close()
+
+    def write(self, data: bytes) -> None:
+        """Write the last chunks, with the trailers before the end."""
+        self._cycle.transport = self._transport
+        self._transport.write(data.removesuffix(_LAST_CHUNK) + self._end if data.endswith(_LAST_CHUNK) else data)
 
 
 def pieces_of(message: Message) -> Iterable[Message]:

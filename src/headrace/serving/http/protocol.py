@@ -20,9 +20,9 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from headrace.core.telemetry import get_logger
-from headrace.serving.http.asgi import WRITE_PART, ASGIApp, Message, Receive, Scope, Send
+from headrace.serving.http.asgi import TRAILERS, WRITE_PART, ASGIApp, Message, Receive, Scope, Send, has_length
 from headrace.serving.http.connection_memory import ConnectionMemory, ConnectionShare
-from headrace.serving.http.direct_writes import HeadJoiner, end_by_close, has_length, part_writer_of, pieces_of
+from headrace.serving.http.direct_writes import HeadJoiner, TrailerWriter, end_by_close, part_writer_of, pieces_of
 from headrace.serving.http.errors import ResponseAborted
 from headrace.serving.http.head import MAX_HEAD_BYTES, MAX_HEADERS, HttpRefused, check_head, refusal_of
 
@@ -366,6 +366,8 @@ class StreamingProtocol(HttpToolsProtocol):
                 message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
             if is_head and scope["method"] != "HEAD" and has_length(message):
                 cycle.transport = cast("asyncio.Transport", HeadJoiner(cycle))
+            if TRAILERS in message and cycle.chunked_encoding and scope["http_version"] != "1.0":
+                cycle.transport = cast("asyncio.Transport", TrailerWriter(cycle, message[TRAILERS]))
             for piece in pieces_of(message):
                 if scope["http_version"] == "1.0":
                     end_by_close(cycle, piece)

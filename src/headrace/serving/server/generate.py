@@ -16,7 +16,7 @@ from starlette.datastructures import Headers, QueryParams
 from headrace.core.generation import ChatPrompt
 from headrace.core.telemetry import RequestRecord, get_logger, log_request
 from headrace.core.tracing import Span, trace_of
-from headrace.serving.http.asgi import Receive, Scope, Send
+from headrace.serving.http.asgi import TRAILERS, Message, Receive, Scope, Send, add_headers, has_length, header
 from headrace.serving.http.body import ClientGone
 from headrace.serving.http.errors import CLIENT_GONE_STATUS, errors_answered
 from headrace.serving.http.exchange import Exchange
@@ -26,6 +26,7 @@ from headrace.serving.server.service import Service
 from headrace.serving.server.sessions import in_session
 from headrace.serving.wire.adapters import IDENTIFIER_HEADER
 from headrace.serving.wire.dialect import Dialect, ParsedRequest
+from headrace.serving.wire.usage import USAGE_HEADER, usage_headers
 
 
 class GenerationRoute:
@@ -58,6 +59,8 @@ class GenerationRoute:
             started_s=perf_counter(),
         )
         span = span_of(scope)
+        if header(scope, USAGE_HEADER.encode()) is not None:
+            send = telling_usage(send, record)
         exchange = Exchange(scope, receive, send, keep_alive_s=self._service.keep_alive_s)
         formatters = self._service.formatters
         generation = (
@@ -87,6 +90,22 @@ class GenerationRoute:
             self._service.metrics.count(record)
             log_request(get_logger(), record)
             describe_outcome(span, record)
+
+
+def telling_usage(send: Send, record: RequestRecord) -> Send:
+    """Return a `send` that adds the tokens of the request: to the head of a whole response, to the end of a stream."""
+
+    async def sending(message: Message) -> None:
+        usage = usage_headers(record.prompt_tokens, record.output_tokens)
+        if message["type"] != "http.response.start":
+            is_end = not message.get("more_body", False)
+            await send({**message, TRAILERS: usage} if is_end else message)
+        elif has_length(message):
+            await add_headers(send, usage)(message)
+        else:
+            await send(message)
+
+    return sending
 
 
 def adapter_of(scope: Scope) -> str | None:

@@ -10,7 +10,7 @@ import shlex
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -24,16 +24,24 @@ from headrace.tools.cli.progress import showing_progress
 from headrace.tools.cli.tables import age, table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from headrace.platform.host.access_keys import AccessKeys
     from headrace.platform.host.backup import BackupContents, Manifest
     from headrace.platform.host.folders import DataFolder
+    from headrace.serving.wire.key_limits import KeyLimits
 
 EXAMPLES = """
 headrace keys create --note "the CI machine"   its secret is shown once
+headrace keys create --model chat --requests-per-minute 60
 headrace keys ls                               list the keys
+headrace keys limit HRAK... --max-in-flight 4  change what a key may use
 headrace keys rm HRAK...                       delete a key
+"""
+LIMIT_EXAMPLES = """
+headrace keys limit HRAK0123456789ABCDEF --model 'team-a-*' --tokens-per-minute 100000
+headrace keys limit HRAK0123456789ABCDEF --action invoke --action read
+headrace keys limit HRAK0123456789ABCDEF --none
 """
 BACKUP_EXAMPLES = """
 headrace backup headrace.tar.gz              copy the records; it may run
@@ -54,7 +62,7 @@ _NOT_OF_USERS = ("worker", "route", "scaling-activity")
 
 @click.group(cls=HelpfulGroup, examples=EXAMPLES)
 def keys() -> None:
-    """Create, list and delete the access keys of a platform."""
+    """Create, limit, list and delete the access keys of a platform."""
 
 
 store_options = all_of(
@@ -66,17 +74,59 @@ store_options = all_of(
 """Adds the location of a platform's records."""
 
 
-@keys.command(cls=HelpfulCommand, examples='headrace keys create\nheadrace keys create --note "the CI machine"')
+_amount = click.IntRange(min=1)
+limit_options = all_of(
+    [
+        click.option(
+            "--model",
+            "models",
+            multiple=True,
+            metavar="NAME",
+            help="A model that it may use, such as 'chat-*'. May be repeated.",
+        ),
+        click.option(
+            "--action",
+            "actions",
+            multiple=True,
+            metavar="ACTION",
+            help="An action that it may use: invoke, read, or IAM's name such as 's3:Get*'. May be repeated.",
+        ),
+        click.option("--requests-per-minute", type=_amount, help="Requests in a minute."),
+        click.option("--tokens-per-minute", type=_amount, help="Tokens of prompts and answers in a minute."),
+        click.option("--max-in-flight", type=_amount, help="Requests at the same time."),
+    ]
+)
+"""Adds the limits of a key, which `limits_of` reads."""
+
+
+def limits_of(options: "Mapping[str, Any]") -> "KeyLimits":
+    """Return the limits that options give. Raises `click.UsageError`."""
+    import msgspec
+
+    from headrace.serving.wire.key_limits import KeyLimits
+
+    try:
+        return msgspec.convert(options, KeyLimits)
+    except (msgspec.ValidationError, ValueError) as error:
+        raise click.UsageError(str(error)) from error
+
+
+@keys.command(
+    cls=HelpfulCommand,
+    examples='headrace keys create\nheadrace keys create --note "the web shop" --model chat --requests-per-minute 60',
+)
 @click.option("--note", default="", help="Note on the purpose of the key.")
+@limit_options
 @store_options
-def create(*, note: str, data_dir: Path | None, database: str | None) -> None:
+def create(*, note: str, data_dir: Path | None, database: str | None, **options: Any) -> None:
     """
     Create a key and print it as the environment variables that AWS tools read.
 
-    The secret is shown only once. OpenAI clients use it as their API key.
+    The secret is shown only once. OpenAI clients use it as their API key. Without limits it may use everything.
     """
+    limits = limits_of(options)
     with opened_keys(data_dir, database) as access_keys:
-        made = access_keys.create(note=note)
+        made = access_keys.create(note=note, limits=limits)
     click.echo(f"AWS_ACCESS_KEY_ID={made.key_id}\nAWS_SECRET_ACCESS_KEY={made.secret}")
     click.echo("Save the secret: it is shown only once.", err=True)
 
@@ -89,14 +139,50 @@ def list_keys(*, data_dir: Path | None, database: str | None, as_json: bool) -> 
     with opened_keys(data_dir, database) as access_keys:
         records = access_keys.list()
     if as_json:
-        click.echo(json.dumps([{"key": k.key_id, "created_s": k.created_s, "note": k.note} for k in records]))
+        facts = [
+            {"key": k.key_id, "created_s": k.created_s, "note": k.note, "limits": limits_json(k.limits)}
+            for k in records
+        ]
+        click.echo(json.dumps(facts))
         return
     if not records:
         click.echo("There are no access keys. `headrace keys create` creates one.", err=True)
         return
     now = datetime.now(UTC)
-    rows = [(key.key_id, age(datetime.fromtimestamp(key.created_s, UTC), now), key.note) for key in records]
-    click.echo(table([("KEY", "AGE", "NOTE"), *rows]))
+    rows = [
+        (key.key_id, age(datetime.fromtimestamp(key.created_s, UTC), now), key.limits.describe() or "-", key.note)
+        for key in records
+    ]
+    click.echo(table([("KEY", "AGE", "LIMITS", "NOTE"), *rows]))
+
+
+def limits_json(limits: "KeyLimits") -> dict[str, Any]:
+    """Return the limits that a key has as JSON."""
+    import msgspec
+
+    json_limits: dict[str, Any] = msgspec.to_builtins(limits)
+    return json_limits
+
+
+@keys.command("limit", cls=HelpfulCommand, examples=LIMIT_EXAMPLES)
+@click.argument("key_id")
+@limit_options
+@click.option("--none", "is_none", is_flag=True, help="Take all limits away.")
+@store_options
+def limit(*, key_id: str, is_none: bool, data_dir: Path | None, database: str | None, **options: Any) -> None:
+    """
+    Replace the limits of a key; a running platform applies them within a second.
+
+    With --model it may only invoke these models, unless --action allows more.
+    """
+    limits = limits_of(options)
+    if is_none != limits.is_empty:
+        raise click.UsageError("Expected either limits, such as --requests-per-minute 60, or --none.")
+    with opened_keys(data_dir, database) as access_keys:
+        changed = access_keys.limit(key_id, limits)
+    if changed is None:
+        raise UserFailed(f"There is no access key {key_id}. `headrace keys ls` lists them.")
+    click.echo(f"{key_id}: {limits.describe() or 'no limits'}.")
 
 
 @keys.command(

@@ -1,4 +1,4 @@
-// The page of access keys: list, create, delete. A platform that requires no keys shows how to make them with the command.
+// The page of access keys: list, create, limit, delete. A platform that requires no keys shows how to make them with the command.
 
 import { accessKey, keyRequest, messageOf } from "./aws.js";
 import { copyButton } from "./clipboard.js";
@@ -12,7 +12,9 @@ import { table, terms } from "./tables.js";
 const PAUSE_MS = 10_000;
 const COMMANDS = `headrace keys create --note "the CI machine"
 headrace up --host 0.0.0.0`;
-const HEADS = ["Key id", "Note", "Created", ""];
+const HEADS = ["Key id", "Note", "Limits", "Created", ""];
+const PATTERNS = { "key-limit-models": "models", "key-limit-actions": "actions" };
+const AMOUNTS = { "key-limit-requests": "requests_per_minute", "key-limit-tokens": "tokens_per_minute", "key-limit-flight": "max_in_flight" };
 
 export class Keys {
   constructor() {
@@ -20,6 +22,7 @@ export class Keys {
     this.poll = new Poll((signal) => this.refresh(signal), PAUSE_MS, (error) => error && this.say(messageOf(error)));
     this.creation = new Form("key-create", () => this.create());
     $("keys-commands").replaceChildren(snippet("On the platform's machine", COMMANDS));
+    this.limits = new Dialog("key-limit", () => this.limit());
     this.deletion = new Dialog("key-delete", () => this.remove());
   }
 
@@ -51,7 +54,10 @@ export class Keys {
       const yours = key.is_yours ? [" ", element("span", { className: "chip", textContent: "used by this page" })] : [];
       const remove = element("button", { type: "button", className: "danger", textContent: "Delete", "aria-label": `Delete ${key.id}` });
       remove.addEventListener("click", () => this.askToDelete(key));
-      return [element("span", {}, id, " ", copyButton(key.id, `key id ${key.id}`), ...yours), key.note || "–", ago(key.created_s), remove];
+      const change = element("button", { type: "button", textContent: "Limits…", "aria-label": `Limits of ${key.id}` });
+      change.addEventListener("click", () => this.askForLimits(key));
+      const buttons = element("span", {}, change, " ", remove);
+      return [element("span", {}, id, " ", copyButton(key.id, `key id ${key.id}`), ...yours), key.note || "–", key.limits_text || "none", ago(key.created_s), buttons];
     });
     return table(HEADS, rows);
   }
@@ -66,6 +72,25 @@ export class Keys {
     const rows = lines.map(([name, value]) => [name, element("span", {}, element("code", { textContent: value }), " ", copyButton(value, name))]);
     $("key-made-values").replaceChildren(...terms(rows));
     $("key-made").hidden = false;
+    this.poll.again();
+  }
+
+  askForLimits(key) {
+    this.chosen = key;
+    $("key-limit-name").textContent = key.id;
+    for (const [id, name] of Object.entries(PATTERNS)) $(id).value = (key.limits[name] ?? []).join(" ");
+    for (const [id, name] of Object.entries(AMOUNTS)) $(id).value = key.limits[name] ?? "";
+    this.limits.open();
+  }
+
+  async limit() {
+    const limits = {};
+    for (const [id, name] of Object.entries(PATTERNS)) {
+      const patterns = $(id).value.split(/[\s,]+/).filter(Boolean);
+      if (patterns.length) limits[name] = patterns;
+    }
+    for (const [id, name] of Object.entries(AMOUNTS)) if ($(id).value) limits[name] = Number($(id).value);
+    await keyRequest("PUT", this.chosen.id, { limits });
     this.poll.again();
   }
 

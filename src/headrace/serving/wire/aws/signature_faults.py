@@ -25,6 +25,8 @@ class Fault(Enum):
     """The presigned URL has expired."""
     SESSION_EXPIRED = auto()
     """The temporary credentials have expired."""
+    DENIED = auto()
+    """The limits of the key do not allow the request."""
 
 
 KEY_HINT = "`headrace env` on the platform's machine prints an access key."
@@ -44,6 +46,7 @@ _CODES = {
     Fault.UNSIGNED: ("InvalidSignatureException", "SignatureDoesNotMatch", "AccessDenied"),
     Fault.EXPIRED: ("InvalidSignatureException", "SignatureDoesNotMatch", "RequestTimeTooSkewed"),
     Fault.URL_EXPIRED: ("InvalidSignatureException", "RequestExpired", "AccessDenied"),
+    Fault.DENIED: ("AccessDeniedException", "AccessDenied", "AccessDenied"),
     Fault.SESSION_EXPIRED: ("ExpiredTokenException", "ExpiredToken", "ExpiredToken"),
 }
 _TEXTS = {
