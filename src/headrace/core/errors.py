@@ -7,7 +7,7 @@ Every error that Headrace raises on purpose, in one tree.
     │   │   ├── PromptTooLong     400  the prompt alone does not fit; carries the exact counts
     │   │   └── ContextTooLong    400  prompt + answer do not fit; carries the exact counts
     │   ├── Unauthorized          401  the key is missing or wrong
-    │   ├── Forbidden             403  a web page that may not use this server
+    │   ├── Forbidden             403  a web page that may not use this server, or a key without the right
     │   ├── NotFound              404  no such route, model or adapter
     │   ├── SessionNotFound       424  a stateful session that is not open on this server
     │   ├── MethodNotAllowed      405  the route takes other methods, which are named
@@ -113,7 +113,7 @@ class Unauthorized(UserError):
 
 
 class Forbidden(UserError):
-    """The request comes from a web page that may not use this server."""
+    """The request comes from a web page that may not use this server, or with a key that may not do this."""
 
     code = "forbidden"
     http_status = 403
