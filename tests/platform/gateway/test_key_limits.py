@@ -73,7 +73,9 @@ def scene(shared: tuple[Running, LimitedGateway]) -> Iterator["Scene"]:
     gateway, limited = shared
     limited.number += 1
     limited.now_s = 6000.0 + 600 * limited.number
-    yield Scene(gateway, limited)
+    made = Scene(gateway, limited)
+    with made.openai, made.anthropic:
+        yield made
     gateway.until(gateway.is_idle, "all requests ended")
     gateway.clean_up()
 

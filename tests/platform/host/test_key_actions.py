@@ -1,6 +1,7 @@
 """The limits of a key outside the gateway: operations of AWS, buckets, the console, metrics and the registry."""
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
@@ -23,6 +24,16 @@ def url() -> Iterator[str]:
         yield found
 
 
+Connect = Callable[..., Any]
+
+
+@pytest.fixture
+def connect(url: str) -> Iterator[Connect]:
+    """Make clients of a service, which are closed after the test."""
+    with ExitStack() as opened:
+        yield lambda service, *credentials: opened.enter_context(closing(client(service, url, *credentials)))
+
+
 def code_of(call: Callable[..., Any], **params: Any) -> tuple[str, int]:
     with pytest.raises(ClientError) as refused:
         call(**params)
@@ -30,28 +41,28 @@ def code_of(call: Callable[..., Any], **params: Any) -> tuple[str, int]:
     return response["Error"]["Code"], response["ResponseMetadata"]["HTTPStatusCode"]
 
 
-def test_operations_are_denied_in_the_words_of_their_protocol(url: str) -> None:
-    sagemaker = client("sagemaker", url)
+def test_operations_are_denied_in_the_words_of_their_protocol(connect: Connect) -> None:
+    sagemaker = connect("sagemaker")
     sagemaker.list_endpoints()
     assert code_of(sagemaker.create_model, ModelName="m") == ("AccessDeniedException", 400)
-    assert code_of(client("sns", url).create_topic, Name="t") == ("AccessDenied", 403)
-    assert code_of(client("iam", url).create_role, RoleName="r", AssumeRolePolicyDocument="{}")[0] == "AccessDenied"
-    assert client("sts", url).get_caller_identity()["Account"]
+    assert code_of(connect("sns").create_topic, Name="t") == ("AccessDenied", 403)
+    assert code_of(connect("iam").create_role, RoleName="r", AssumeRolePolicyDocument="{}")[0] == "AccessDenied"
+    assert connect("sts").get_caller_identity()["Account"]
 
 
-def test_an_operation_that_names_an_endpoint_needs_the_right_to_it(url: str) -> None:
-    sagemaker = client("sagemaker", url)
+def test_an_operation_that_names_an_endpoint_needs_the_right_to_it(connect: Connect) -> None:
+    sagemaker = connect("sagemaker")
     assert code_of(sagemaker.delete_endpoint, EndpointName="mine-1")[0] == "ValidationException"  # there is none
     assert code_of(sagemaker.delete_endpoint, EndpointName="theirs")[0] == "AccessDeniedException"
 
 
-def test_temporary_credentials_have_the_limits_of_their_key(url: str) -> None:
-    made = client("sts", url).assume_role(RoleArn=ROLE, RoleSessionName="nightly")["Credentials"]
-    assert code_of(client("sagemaker", url, made).create_model, ModelName="m")[0] == "AccessDeniedException"
+def test_temporary_credentials_have_the_limits_of_their_key(connect: Connect) -> None:
+    made = connect("sts").assume_role(RoleArn=ROLE, RoleSessionName="nightly")["Credentials"]
+    assert code_of(connect("sagemaker", made).create_model, ModelName="m")[0] == "AccessDeniedException"
 
 
-def test_buckets_are_read_and_written_as_the_actions_say(url: str) -> None:
-    s3 = client("s3", url)
+def test_buckets_are_read_and_written_as_the_actions_say(connect: Connect) -> None:
+    s3 = connect("s3")
 
     def status(operation: str) -> int:
         link = s3.generate_presigned_url(operation, Params={"Bucket": "b", "Key": "k"})
