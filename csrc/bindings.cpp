@@ -258,6 +258,22 @@ nb::list profile_of(const Runtime& runtime) {
   return threads;
 }
 
+// Returns memory of a runtime as a writable array of rows, which keeps the runtime alive.
+nb::object rows_of(nb::handle_t<Runtime> self, uint8_t* data, size_t num_rows, size_t row_bytes) {
+  const size_t shape[2] = {num_rows, row_bytes};
+  return nb::cast(nb::ndarray<nb::numpy, uint8_t>(data, 2, shape, self));
+}
+
+nb::object kv_blocks(nb::handle_t<Runtime> self) {
+  const Runtime& runtime = nb::cast<const Runtime&>(self);
+  return rows_of(self, runtime.kv_data(), static_cast<size_t>(runtime.limits().num_blocks), kv_block_bytes(runtime.config()));
+}
+
+nb::object state_slots(nb::handle_t<Runtime> self) {
+  const StateSlots& states = nb::cast<const Runtime&>(self).states();
+  return rows_of(self, states.data(), static_cast<size_t>(states.num_slots()), states.slot_bytes());
+}
+
 void bind_runtime(nb::module_& m) {
   m.def("workspace_bytes", workspace_bytes, "config"_a, "limits"_a, "num_threads"_a);
   m.def("adapter_bytes", adapter_bytes, "config"_a, "limits"_a);
@@ -292,7 +308,9 @@ void bind_runtime(nb::module_& m) {
       .def_prop_ro("weights_bytes", &Runtime::weights_bytes)
       .def_prop_ro("workspace_bytes", &Runtime::workspace_bytes)
       .def_prop_ro("kv_bytes", &Runtime::kv_bytes)
-      .def_prop_ro("state_bytes", &Runtime::state_bytes);
+      .def_prop_ro("state_bytes", &Runtime::state_bytes)
+      .def("kv_blocks", kv_blocks)
+      .def("state_slots", state_slots);
   bind_steps(runtime);
 }
 

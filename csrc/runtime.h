@@ -45,6 +45,9 @@ class Runtime {
   size_t workspace_bytes() const { return workspace_bytes_; }
   size_t kv_bytes() const { return kv_memory_.size(); }
   size_t state_bytes() const { return states_.bytes(); }
+  // [block][kv_block_bytes]. Blocks that no step uses may be written while steps run.
+  uint8_t* kv_data() const { return kv_memory_.data(); }
+  const StateSlots& states() const { return states_; }
 
  private:
   void connect_weights();

@@ -25,6 +25,10 @@ class StateSlots {
   void connect(StateLayer& layer, int32_t index) const;
   StateCache cache() const;
   size_t bytes() const { return static_cast<size_t>(num_slots_) * slot_bytes_; }
+  // [slot][slot_bytes]. A slot that is written from outside must not be replayed.
+  uint8_t* data() const { return memory_.data(); }
+  int32_t num_slots() const { return num_slots_; }
+  size_t slot_bytes() const { return slot_bytes_; }
 
   // Throws std::invalid_argument if the step would read or write the state of another sequence, or what is not there.
   void check(const Step& step) const;

@@ -31,6 +31,15 @@ class EngineStats:
     """Sequences that went on from a checkpoint."""
     recomputed_tokens_total: int = 0
     """Tokens with cached KV that were computed again, since no checkpoint was after them."""
+    stored_tokens_total: int = 0
+    """Tokens whose KV was read from the prefix cache on disk."""
+    stored_bytes: int = 0
+    """Size of the folder of the prefix cache on disk; 0: there is none."""
+    store_read_bytes_total: int = 0
+    store_written_bytes_total: int = 0
+    store_dropped_rows_total: int = 0
+    """Blocks and states that were not written: the writer was too slow, or the disk was full."""
+    store_damaged_files_total: int = 0
     steps_total: int = 0
     step_seconds_total: float = 0.0
     step_thread_seconds_total: float = 0.0

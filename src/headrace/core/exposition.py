@@ -50,6 +50,8 @@ num_live_states: State slots of running sequences.
     headrace_state_slots_live
 num_checkpoints: State slots that hold the checkpoint of a prefix.
     headrace_state_checkpoints
+stored_bytes: Size of the folder of the prefix cache on disk, bytes.
+    headrace_prefix_store_bytes
 in_flight: Requests in flight.
     headrace_requests_in_flight
 """)
@@ -70,6 +72,16 @@ checkpoint_hits_total: Sequences that went on from a checkpoint of a state.
     headrace_checkpoint_hits
 recomputed_tokens_total: Tokens with cached KV that were computed again because no checkpoint was after them.
     headrace_recomputed_tokens
+stored_tokens_total: Prompt tokens whose KV was read from the prefix cache on disk.
+    headrace_prefix_store_read_tokens vllm:external_prefix_cache_hits
+store_read_bytes_total: Bytes of KV and states that were read from the prefix cache on disk.
+    headrace_prefix_store_read_bytes
+store_written_bytes_total: Bytes of KV and states that were written to the prefix cache on disk.
+    headrace_prefix_store_written_bytes
+store_dropped_rows_total: Blocks and states that were not written: evicted first, too many at a time, or a full disk.
+    headrace_prefix_store_dropped_rows
+store_damaged_files_total: Files of the prefix cache on disk that were damaged; their prefixes were computed again.
+    headrace_prefix_store_damaged_files
 steps_total: Steps of the engine.
     headrace_steps
 step_seconds_total: Time spent in steps, seconds.

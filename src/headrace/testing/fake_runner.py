@@ -8,6 +8,7 @@ shared by mistake or overwritten changes the text or raises an error.
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -112,6 +113,10 @@ class FakeRunner:
     def load_adapter(self, slot: int, adapter: Adapter) -> None:
         """Fill a slot: its rows get the logits of another model."""
         self._adapters[slot] = adapter
+
+    def cache_rows(self) -> dict[Literal["kv"], npt.NDArray[np.uint8]]:
+        """Return the memory of the KV cache, a row for each block."""
+        return {"kv": self._cache.reshape(self.limits.num_blocks, -1).view(np.uint8)}
 
     def close(self) -> None:
         """Record that the runner was closed."""

@@ -24,6 +24,7 @@ from headrace.core.generation import (
 from headrace.inference.engine.config import EngineLimits
 from headrace.inference.engine.core.engine import Engine
 from headrace.inference.engine.core.observer import EngineObserver
+from headrace.inference.engine.prefix_store.store import FileStore
 from headrace.inference.engine.service.async_engine import AsyncEngine, runner_engine
 from headrace.inference.engine.service.prompt_tokens import TextParts
 from headrace.inference.engine.service.thread import EngineThread, ReadAdapter
@@ -85,6 +86,7 @@ def make_engine(
     read_adapter: ReadAdapter | None = None,
     tokenizer: Tokenizer | None = None,
     runner: Runner | None = None,
+    store: FileStore | None = None,
 ) -> AsyncEngine:
     """An engine that is not started: on a runner, or on a fake one of the type and with the options given."""
     tokenizer = tokenizer or byte_tokenizer()
@@ -120,7 +122,7 @@ def make_engine(
         eos_token_ids=tokenizer.eos_token_ids,
         pooler=pooler or Pooler(),
     )
-    return runner_engine(runner, parts, limits, info, observer=observer, read_adapter=read_adapter)
+    return runner_engine(runner, parts, limits, info, observer=observer, read_adapter=read_adapter, store=store)
 
 
 def thread_of(engine: AsyncEngine) -> EngineThread:

@@ -42,6 +42,8 @@ EXAMPLES = {
     "generation_config": ("vllm", "vllm"),
     "chat_template": ("{{ messages }}", "{{ messages }}"),
     "enable_prefix_caching": ("false", False),
+    "prefix_cache_dir": ("/tmp/prefixes", Path("/tmp/prefixes")),
+    "prefix_cache_disk_bytes": ("2GiB", 2 << 30),
     "max_concurrent_requests": ("7", 7),
     "enable_lora": ("true", True),
     "adapter": ("a=/tmp/a,b=/tmp/b", ("a=/tmp/a", "b=/tmp/b")),

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 
@@ -50,6 +51,7 @@ SPECIAL = {
     "TS_MAX_REQUEST_SIZE": ("1000", 1000),
     "MMS_MAX_REQUEST_SIZE": ("1000", 1000),
     "CUDA_GRAPHS": ("0", True),
+    "LMCACHE_MAX_LOCAL_DISK_SIZE": ("2.5", 5 << 29),
     "JSON_OUTPUT": ("true", "json"),
     "SAGEMAKER_CONTAINER_LOG_LEVEL": ("10", "debug"),
     "rope_scaling": ('{"type": "dynamic", "factor": 2}', {"rope_type": "dynamic", "factor": 2}),
@@ -219,6 +221,17 @@ def test_a_value_that_asks_for_the_default_gets_no_notice():
 
 def test_sagemakers_port_takes_precedence_over_other_names_for_it():
     assert load_settings(CONTAINER, {"SAGEMAKER_BIND_TO_PORT": "8081", "PORT": "1"})[0].port == 8081
+
+
+def test_the_disk_of_lmcache_and_sglang_is_that_of_the_prefix_cache():
+    settings, notices = load_settings(
+        MODEL,
+        {"LMCACHE_LOCAL_DISK": "file:///tmp/kv/", "LMCACHE_MAX_LOCAL_DISK_SIZE": "5.0", "LMCACHE_CHUNK_SIZE": "256"},
+    )
+    assert (settings.prefix_cache_dir, settings.prefix_cache_disk_bytes) == (Path("/tmp/kv"), 5 << 30)
+    assert any("LMCACHE_CHUNK_SIZE has no effect" in notice.message for notice in notices)
+    settings, _ = load_settings(MODEL, {"SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR": "/tmp/hicache"})
+    assert settings.prefix_cache_dir == Path("/tmp/hicache")
 
 
 def test_a_quantization_method_takes_precedence_over_a_dtype():

@@ -29,6 +29,7 @@ OPERATORS = {
         "api_key",
     ),
     *("cors_allow_origins", "allowed_hosts", "handler", "management_address", "metrics_address", "backend"),
+    *("prefix_cache_dir", "prefix_cache_disk_bytes"),
     *("strict_backend", "device", "batch_invariant", "trust_remote_code", "threads", "isa", "max_itl_ms", "adapter"),
     *("allow_runtime_lora_updating", "adapter_folders", "eula_check", "max_buffered_bytes", "max_connections"),
     *("receive_timeout_s", "send_timeout_s", "grammar_timeout_s", "stored_responses_bytes", "stored_responses_age_s"),

@@ -76,7 +76,13 @@ def _replaces_fp16(config: EngineConfig, choice: BackendChoice, host: HostFacts)
 
 
 def chosen_config(config: EngineConfig, choice: BackendChoice, host: HostFacts) -> EngineConfig:
-    """Return the configuration for the chosen backend; raises `SettingsError` if it asks for too many GPUs."""
+    """Return the configuration for the chosen backend; raises `SettingsError` for what the backend cannot do."""
+    if config.prefix_cache_dir is not None and choice.name != "native":
+        raise SettingsError(
+            f"prefix_cache_dir is {config.prefix_cache_dir}, but the backend is {choice.name}, which keeps no prefixes "
+            "on disk. Remove it, or choose --backend native.",
+            name="prefix_cache_dir",
+        )
     vllm_args = config.vllm_args or {}
     stronger = set(vllm_args if choice.name == "vllm" else ())
     dtype = "bf16" if _replaces_fp16(config, choice, host) else config.dtype

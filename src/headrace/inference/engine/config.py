@@ -75,6 +75,9 @@ class EngineConfig:
     max_kv_cache_tokens: int | None = None
     max_memory_bytes: int | None = None
     enable_prefix_caching: bool
+    prefix_cache_dir: Path | None = None
+    """Where prefixes outlive the server; None: in memory only."""
+    prefix_cache_disk_bytes: int = 0
     max_draft_tokens: int
     max_itl_ms: float
     max_loras: int = 0

@@ -1,8 +1,12 @@
 """The native runtime as a `Runner`: weights are packed or read from the cache, a step is one C++ call."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace import _native
 from headrace.core.errors import EngineFailed, InsufficientMemory, SettingsError
@@ -12,6 +16,7 @@ from headrace.core.telemetry import get_logger
 from headrace.inference.models.adapter import Adapter
 from headrace.inference.models.spec import ModelSpec
 from headrace.inference.models.weights import WeightSource
+from headrace.inference.runner.cache_identity import cache_identity
 from headrace.inference.runner.cpu import cpu_report
 from headrace.inference.runner.layer_inputs import LayerTable
 from headrace.inference.runner.memory import MemoryPlan, layer_input_bytes
@@ -35,8 +40,14 @@ class NativeRunner:
         limits: RunnerLimits,
         info: RunnerInfo,
         table: LayerTable | None = None,
+        cache_identity: Callable[[], bytes] = lambda: b"",
     ) -> None:
-        """Run a loaded runtime; `table` has the inputs of layers of a network that takes some."""
+        """
+        Run a loaded runtime; `table` has the inputs of layers of a network that takes some.
+
+        Runners with the same `cache_identity` have the same bytes of KV for the same tokens.
+        """
+        self.cache_identity = cache_identity
         self.spec = spec
         self.vocab_size, self.is_causal = spec.vocab_size, spec.is_causal
         self.limits = limits
@@ -125,6 +136,11 @@ class NativeRunner:
         """Rounds of barriers in the newest step, for benchmarks: of 2 to 4 threads, its barriers."""
         return self._open().num_barrier_rounds
 
+    def cache_rows(self) -> dict[Literal["kv", "state"], npt.NDArray[np.uint8]]:
+        """Return the memory of blocks and state slots, a row each; rows that no step uses may be read and written."""
+        runtime = self._open()
+        return {"kv": runtime.kv_blocks(), "state": runtime.state_slots()}
+
     def close(self) -> None:
         self._runtime = self._table = None
 
@@ -179,7 +195,23 @@ def load_native_runner(
             available_bytes=memory.available_bytes,
         ) from exc
     table = LayerTable(spec, weights) if spec.layer_input_size else None
-    return NativeRunner(runtime, spec=spec, limits=plan.limits, info=_info(runtime, plan, packed), table=table)
+    identity = partial(
+        cache_identity,
+        spec,
+        weights,
+        config,
+        weights_checksum=packed.checksum,
+        isa=runtime.isa,
+        max_draft_tokens=plan.limits.max_draft_tokens,
+    )
+    return NativeRunner(
+        runtime,
+        spec=spec,
+        limits=plan.limits,
+        info=_info(runtime, plan, packed),
+        table=table,
+        cache_identity=identity,
+    )
 
 
 def _warn_of_limits(memory: MemoryPlan, isa: str | None) -> None:

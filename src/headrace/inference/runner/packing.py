@@ -67,6 +67,8 @@ class PackedWeights:
 
     arena: _native.Arena
     origin: str
+    checksum: int
+    """Of all of their bytes: what identifies the weights wherever their files lie."""
 
 
 def load_packed(
@@ -102,14 +104,15 @@ def load_packed(
                 ) from exc
     cached = read_packed(path, key, _native.layout_bytes(config), threads=threads)
     if cached is not None:
-        return PackedWeights(cached, "cached")
+        return cached
     arena = _native.Arena(_native.layout_bytes(config))
     fill(arena)
+    checksum = arena.checksum(threads)
     try:
-        write_packed(path, key, arena, threads=threads)
+        write_packed(path, key, arena, checksum)
     except OSError as exc:
-        return PackedWeights(arena, f"packed, not cached: {exc}")
-    return PackedWeights(arena, "packed and cached")
+        return PackedWeights(arena, f"packed, not cached: {exc}", checksum)
+    return PackedWeights(arena, "packed and cached", checksum)
 
 
 def packing_key(fingerprint: str, config: _native.ModelConfig) -> str:
@@ -186,7 +189,7 @@ def _formats_apart(spec: ModelSpec, weights: WeightSource, matrix: str, parts: S
     return {matrix: first, parts[2].name: _format_of(weights, parts[2:]) or "w4"}
 
 
-def read_packed(path: Path, key: str, num_bytes: int, *, threads: int) -> _native.Arena | None:
+def read_packed(path: Path, key: str, num_bytes: int, *, threads: int) -> PackedWeights | None:
     """
     Return the weights of a packed file, or None if there is no intact file with that key.
 
@@ -198,7 +201,7 @@ def read_packed(path: Path, key: str, num_bytes: int, *, threads: int) -> _nativ
     file = np.memmap(path, np.uint8, "r", offset=_HEADER_BYTES)
     arena = _native.Arena(num_bytes)
     checksum = arena.fill(np.asarray(file), threads)
-    return arena if header.get("checksum") == checksum else None
+    return PackedWeights(arena, "cached", checksum) if header.get("checksum") == checksum else None
 
 
 def _read_header(path: Path, key: str, num_bytes: int) -> dict[str, object] | None:
@@ -223,23 +226,31 @@ def _map_weights(config: _native.ModelConfig, fill: _Fill, *, path: Path, key: s
     origin = "mapped"
     header = _read_header(path, key, num_bytes)
     if header is None or header.get("sample") != _sample(np.memmap(path, np.uint8, "r", offset=_HEADER_BYTES)):
-        _pack_into_file(num_bytes, fill, path=path, key=key, threads=threads)
+        checksum = _pack_into_file(num_bytes, fill, path=path, key=key, threads=threads)
         origin = "packed and mapped"
+    else:
+        checksum = int(str(header["checksum"]))
     arena = _native.Arena.map(str(path), _HEADER_BYTES, num_bytes, writable=False)
     if config.num_experts == 0:
         arena.populate(threads)
-    return PackedWeights(arena, origin)
+    return PackedWeights(arena, origin, checksum)
 
 
-def _pack_into_file(num_bytes: int, fill: _Fill, *, path: Path, key: str, threads: int) -> None:
-    """Pack into a file without holding all of the weights in memory, and give it its name when it is on disk."""
+def _pack_into_file(num_bytes: int, fill: _Fill, *, path: Path, key: str, threads: int) -> int:
+    """
+    Pack into a file without holding all of the weights in memory, and give it its name when it is on disk.
+
+    Return the checksum.
+    """
     with replaced_file(path) as (handle, temporary):
         os.posix_fallocate(handle, 0, _HEADER_BYTES + num_bytes)  # else a full disk is a SIGBUS while pages are written
         arena = _native.Arena.map(str(temporary), _HEADER_BYTES, num_bytes, writable=True)
         fill(arena)
         os.fsync(handle)  # the header must not reach the disk before the weights
-        os.pwrite(handle, _header(key, arena, threads), 0)
+        checksum = arena.checksum(threads)
+        os.pwrite(handle, _header(key, arena, checksum), 0)
         os.fsync(handle)
+    return checksum
 
 
 def _sample(weights: npt.NDArray[np.uint8]) -> str:
@@ -252,15 +263,15 @@ def _sample(weights: npt.NDArray[np.uint8]) -> str:
     return digest.hexdigest()
 
 
-def _header(key: str, arena: _native.Arena, threads: int) -> bytes:
-    values = {"key": key, "checksum": arena.checksum(threads), "sample": _sample(arena.view())}
+def _header(key: str, arena: _native.Arena, checksum: int) -> bytes:
+    values = {"key": key, "checksum": checksum, "sample": _sample(arena.view())}
     return (_MAGIC + json.dumps(values).encode()).ljust(_HEADER_BYTES, b"\0")
 
 
-def write_packed(path: Path, key: str, arena: _native.Arena, *, threads: int) -> None:
+def write_packed(path: Path, key: str, arena: _native.Arena, checksum: int) -> None:
     """Write a packed file atomically. Raises OSError."""
     with replaced_file(path) as (handle, _), os.fdopen(handle, "wb", closefd=False) as file:
-        file.write(_header(key, arena, threads))
+        file.write(_header(key, arena, checksum))
         file.write(arena.view().data)
 
 

@@ -27,7 +27,7 @@ from headrace.serving.settings.server_settings import ServerSettings
 
 if TYPE_CHECKING:
     from headrace.inference.engine.core.choice import Choice
-    from headrace.inference.engine.core.scheduler import StepPlan
+    from headrace.inference.engine.core.step_plan import StepPlan
     from headrace.serving.server.formatters import Formatters
 
 

@@ -121,6 +121,8 @@ KV_DTYPE = Fills(
 # Models and formats of answers.
 
 DOWNLOAD_DIR = Fills("cache_dir", lambda raw: (None if raw == "default" else raw, ""))
+LMCACHE_FOLDER = Fills("prefix_cache_dir", lambda raw: (raw.removeprefix("file://"), ""))
+LMCACHE_GIGABYTES = Fills("prefix_cache_disk_bytes", lambda raw: (f"{raw}GiB", ""))
 S3_URL = Fills("model", lambda raw: (raw.removesuffix("*"), "model_id is its newer name"))
 """DJL's older name for the location of a model; s5cmd's wildcard at its end means the whole prefix."""
 MODEL_LABEL = Fills(

@@ -198,6 +198,16 @@ class ServerSettings:
     layers, up to a checkpoint of the state.
     """
 
+    prefix_cache_dir: Path | None = setting(rules.path("a folder"), None)  # noqa: RUF009 -- a field, as all others
+    """
+    Folder in which the prefix cache outlives the server: prompts that begin as earlier ones did are not computed again
+    after a restart. Servers and models may share it. Its files are private, and as sensitive as the prompts. Default:
+    in memory only.
+    """
+
+    prefix_cache_disk_bytes: int = setting(rules.size(), 10 << 30)
+    """Size of `prefix_cache_dir`; the prefixes that were used least recently are removed."""
+
     cache_dir: Path | None = setting(rules.path("a folder"), None)  # noqa: RUF009 -- a field, as all others
     """Folder for downloaded models and packed weights. Default: `HEADRACE_HOME`, else `~/.cache/headrace`."""
 

@@ -12,7 +12,7 @@ from statistics import median, quantiles
 
 import pytest
 
-from headrace.inference.engine.core.scheduler import Scheduler, StepPlan
+from headrace.inference.engine.core.step_plan import StepPlan
 
 from .test_scheduler import make_scheduler, make_sequence
 
@@ -35,7 +35,7 @@ class Simulation:
     times: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
 
     def __post_init__(self) -> None:
-        self.scheduler: Scheduler = make_scheduler(
+        self.scheduler = make_scheduler(
             num_blocks=40_000, max_num_seqs=64, max_step_tokens=512, max_step_s=self.max_step_s
         )
         self._rng = random.Random(1)

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from headrace.core.generation import SamplingParams
 from headrace.inference.engine.core.blocks import chain_hash, root_hash
-from headrace.inference.engine.core.scheduler import MAX_PREEMPTIONS, MIN_CHUNK_TOKENS, Scheduler, StepPlan
+from headrace.inference.engine.core.scheduler import MAX_PREEMPTIONS, MIN_CHUNK_TOKENS, Scheduler
 from headrace.inference.engine.core.sequence import Sequence, SequencePhase
+from headrace.inference.engine.core.step_plan import StepPlan
 from headrace.inference.engine.core.step_time import StepTimeModel
 from headrace.inference.engine.spec_decode.drafting import RowCostModel
 from tests.inference.engine.books import check_scheduler

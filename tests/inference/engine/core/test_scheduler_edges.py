@@ -2,8 +2,9 @@
 
 import pytest
 
-from headrace.inference.engine.core.scheduler import Scheduler, StepPlan
+from headrace.inference.engine.core.scheduler import Scheduler
 from headrace.inference.engine.core.sequence import Sequence
+from headrace.inference.engine.core.step_plan import StepPlan
 from tests.inference.engine.support import FreeRows
 
 from .test_scheduler import BLOCK, make_scheduler, make_sequence, run_drafting_step, run_step

@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 from headrace.core.generation import SamplingParams
 from headrace.inference.engine.core.blocks import root_hash
-from headrace.inference.engine.core.scheduler import Scheduler, StepPlan
+from headrace.inference.engine.core.scheduler import Scheduler
 from headrace.inference.engine.core.sequence import Sequence
 from headrace.inference.engine.core.states import StatePool
 from headrace.inference.engine.core.step_input import StepBuilder
+from headrace.inference.engine.core.step_plan import StepPlan
 from headrace.inference.engine.core.step_time import StepTimeModel
 from headrace.inference.engine.structured_output.constraint import GrammarMasks
 from headrace.inference.runner.step import RunnerLimits

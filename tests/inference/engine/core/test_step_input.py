@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.generation import SamplingParams
-from headrace.inference.engine.core.scheduler import StepPlan
 from headrace.inference.engine.core.sequence import Sequence, SequencePhase
 from headrace.inference.engine.core.step_input import StepBuilder, make_extras
+from headrace.inference.engine.core.step_plan import StepPlan
 from headrace.inference.engine.structured_output.constraint import GrammarMasks
 from headrace.testing.fake_runner import FAKE_LIMITS
 

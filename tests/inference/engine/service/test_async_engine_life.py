@@ -10,7 +10,7 @@ from headrace.core.errors import Busy, EngineFailed, Unavailable
 from headrace.core.generation import FinishReason
 from headrace.inference.engine.core.choice import Choice
 from headrace.inference.engine.core.observer import EngineObserver
-from headrace.inference.engine.core.scheduler import StepPlan
+from headrace.inference.engine.core.step_plan import StepPlan
 from tests.inference.engine.support import (
     EOS,
     LIMITS,

@@ -48,6 +48,8 @@ class BlockPool:
         self._num_refs = [0] * num_blocks
         self._hashes: list[bytes | None] = [None] * num_blocks
         self._by_hash: dict[bytes, int] = {}
+        self.versions = [0] * num_blocks
+        """Times that each block was allocated: while it does not change, a full block keeps its contents."""
 
     @property
     def num_free(self) -> int:
@@ -77,6 +79,7 @@ class BlockPool:
                     if self._on_evict is not None:
                         self._on_evict(evicted)
             self._num_refs[block] = 1
+            self.versions[block] += 1
             blocks.append(block)
         return blocks
 

@@ -12,9 +12,10 @@ from headrace.core.generation import Chunk, FinishReason, TokenLogprob
 from headrace.inference.engine.config import EngineLimits
 from headrace.inference.engine.core.choice import Choice, prompt_token
 from headrace.inference.engine.core.observer import EngineObserver
-from headrace.inference.engine.core.scheduler import Scheduler, StepPlan
+from headrace.inference.engine.core.scheduler import Scheduler
 from headrace.inference.engine.core.sequence import SequencePhase
 from headrace.inference.engine.core.step_input import LogitRows, StepBuilder
+from headrace.inference.engine.core.step_plan import StepPlan
 from headrace.inference.engine.core.step_time import StepTimeModel
 from headrace.inference.engine.spec_decode.drafting import RowCostModel
 from headrace.inference.engine.structured_output.constraint import GrammarMasks
@@ -127,6 +128,7 @@ class Engine:
             block_tokens=self._runner.limits.block_tokens,
             step_seconds_total=self._step_seconds_total,
             step_thread_seconds_total=self._step_thread_seconds_total,
+            stored_tokens_total=scheduler.stored.num_read_blocks * self._runner.limits.block_tokens,
             tokens_in_flight=sum([s.num_computed_tokens for s in list(scheduler.running)]),
             **self._totals,
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from headrace.inference.engine.core.choice import Choice
-    from headrace.inference.engine.core.scheduler import StepPlan
+    from headrace.inference.engine.core.step_plan import StepPlan
 
 
 class EngineObserver:

@@ -12,19 +12,22 @@ Guarantees:
 - A sequence waits while another one computes the block that it needs next (`n` choices of one prompt, a burst of
   requests with one system prompt), and then finds that block in the cache.
 
+- A sequence also waits while blocks of its prefix are read from a store (`stored_blocks`); younger ones overtake it.
+
 A model with state layers reuses a prefix up to a checkpoint of its state, which `states` decides.
 """
 
 from bisect import insort
-from dataclasses import dataclass, field
 
 from headrace.inference.engine.config import EngineLimits
 from headrace.inference.engine.core.blocks import BlockPool, SessionBlocks
 from headrace.inference.engine.core.sequence import Sequence, SequencePhase
 from headrace.inference.engine.core.states import make_state_pool
-from headrace.inference.engine.core.step_time import StepTimeModel, attended_tokens
+from headrace.inference.engine.core.step_plan import StepPlan
+from headrace.inference.engine.core.step_time import StepTimeModel
+from headrace.inference.engine.core.stored_blocks import StoredBlocks
 from headrace.inference.engine.spec_decode.drafting import RowCostModel, draft, drafting_pays
-from headrace.inference.runner.step import RunnerLimits, StateStep
+from headrace.inference.runner.step import RunnerLimits
 
 MAX_PREEMPTIONS = 2
 MIN_CHUNK_TOKENS = 16
@@ -40,50 +43,6 @@ decode within the limit, prompts would get what a full batch leaves, and wait fo
 _WATERMARK = 0.01
 _EXPECTED_OUTPUT_TOKENS = 128.0
 _EXPECTATION_WEIGHT = 0.05
-
-
-@dataclass(slots=True)
-class StepPlan:
-    """
-    One step: each sequence computes `counts[i]` tokens.
-
-    The first `num_decodes` sequences decode: one known token each, followed by their draft tokens.
-    """
-
-    sequences: list[Sequence] = field(default_factory=list)
-    counts: list[int] = field(default_factory=list)
-    num_decodes: int = 0
-    num_drafted: int = 0
-    admitted: list[Sequence] = field(default_factory=list)
-    preempted: list[Sequence] = field(default_factory=list)
-    num_tokens: int = 0
-    attended: int = 0
-    """Tokens attended to, summed over the tokens of the step."""
-    decode_attended: int = 0
-    """The part of `attended` that belongs to decoding sequences."""
-    limit_s: float | None = None
-    """How long the step may take with chunks of prompts in it; None: nothing waits for it, or it has no chunks."""
-    states: StateStep | None = None
-
-    @property
-    def known_counts(self) -> list[int]:
-        """The tokens of each sequence that are no draft tokens."""
-        return [1] * self.num_decodes + self.counts[self.num_decodes :]
-
-    def add(self, sequence: Sequence, count: int) -> None:
-        self.sequences.append(sequence)
-        self.counts.append(count)
-        self.num_tokens += count
-        self.attended += attended_tokens(sequence.num_computed_tokens, count)
-
-    def add_draft(self, index: int, count: int) -> None:
-        """Plan `count` draft tokens of a decoding sequence in addition."""
-        self.counts[index] += count
-        self.num_tokens += count
-        self.num_drafted += count
-        attended = attended_tokens(self.sequences[index].num_tokens, count)
-        self.attended += attended
-        self.decode_attended += attended
 
 
 class Scheduler:
@@ -102,6 +61,7 @@ class Scheduler:
         assert limits.max_num_batched_tokens >= limits.max_num_seqs <= runner.max_step_rows
         self.states = make_state_pool(runner, max_num_seqs=limits.max_num_seqs)
         self.pool = BlockPool(runner.num_blocks, on_evict=self.states.forget)
+        self.stored = StoredBlocks(self.pool, self.states)
         self._session_blocks = SessionBlocks(self.pool)
         self.running: list[Sequence] = []
         self.waiting: list[Sequence] = []
@@ -118,7 +78,13 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        return bool(self.running or self.waiting)
+        """True if a step can be planned now; with no sequence running, all that wait may wait for a read."""
+        return bool(self.running or (self.waiting and not self.stored.num_reads))
+
+    @property
+    def is_idle(self) -> bool:
+        """True if nothing holds blocks."""
+        return not (self.running or self.waiting or self.stored.num_reads)
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence, which must fit into the pool on its own."""
@@ -279,13 +245,16 @@ class Scheduler:
             sequence = self.waiting[index]
             hits = self._cached_blocks(sequence)
             if hits is None:
-                index += 1  # another sequence is computing what this one needs
+                index += 1  # what this one needs is being computed by another one, or read
                 continue
             least = 1 if self._has_chunks else sequence.num_tokens
             # Nothing younger is admitted before the oldest that does not fit: large prompts do not starve.
-            if not self._fits(sequence, hits) or self._chunk_room(plan, sequence) < least:
+            if not self._fits(sequence, hits):
                 return
-            if not self.states.has_room(sequence, len(hits)):
+            if self.stored.begin_read(sequence, num_reused=len(hits), most=self._num_shareable(sequence)):
+                index += 1
+                continue
+            if self._chunk_room(plan, sequence) < least or not self.states.has_room(sequence, len(hits)):
                 return
             del self.waiting[index]
             self._admit(sequence, hits)
@@ -293,17 +262,14 @@ class Scheduler:
             self._plan_chunk(plan, sequence)
 
     def _cached_blocks(self, sequence: Sequence) -> list[int] | None:
-        """Return the cached blocks of a sequence's prefix; None if another one is computing what follows them."""
+        """Return the cached blocks of a sequence's prefix; None if what follows them is being computed or read."""
         sequence.num_found_blocks = 0
-        if not sequence.shares_blocks:
-            return []
-        # The last token is always computed, since its logits draw the next one; so are prompt tokens without a score.
-        reusable = sequence.num_scored_tokens if sequence.scores_prompt else sequence.num_tokens
-        count = min(reusable, sequence.num_tokens - 1) // self._block_tokens
         hits: list[int] = []
-        for block_hash in sequence.hash_blocks(count, self._block_tokens):
+        for block_hash in sequence.hash_blocks(self._num_shareable(sequence), self._block_tokens):
             block = self.pool.find(block_hash)
             if block is None:
+                if self.stored.is_reading(block_hash):
+                    return None
                 leader = self._computing.get(block_hash)
                 if leader is not None:
                     self.states.request(leader, sequence)
@@ -312,6 +278,14 @@ class Scheduler:
             hits.append(block)
         sequence.num_found_blocks = len(hits)
         return self.states.reusable(sequence, hits)
+
+    def _num_shareable(self, sequence: Sequence) -> int:
+        """Return how many leading blocks need not be computed if their KV exists."""
+        if not sequence.shares_blocks:
+            return 0
+        # The last token is always computed, since its logits draw the next one; so are prompt tokens without a score.
+        reusable = sequence.num_scored_tokens if sequence.scores_prompt else sequence.num_tokens
+        return min(reusable, sequence.num_tokens - 1) // self._block_tokens
 
     def _fits(self, sequence: Sequence, hits: list[int]) -> bool:
         """Return whether a sequence fits into the pool, with the expected growth of all sequences and a watermark."""
@@ -347,6 +321,7 @@ class Scheduler:
         self.running.append(sequence)
         if not sequence.shares_blocks:
             return
+        self.stored.offer(sequence, 0, len(hits))
         # Others with the same prefix wait for these blocks instead of computing them too (`_cached_blocks`).
         num_full = sequence.num_tokens // self._block_tokens
         for block_hash in sequence.hash_blocks(num_full, self._block_tokens)[len(hits) :]:
@@ -363,6 +338,7 @@ class Scheduler:
             self.pool.register(sequence.blocks[index], hashes[index])
             if self._computing.get(hashes[index]) is sequence:
                 del self._computing[hashes[index]]
+        self.stored.offer(sequence, sequence.num_registered_blocks, count)
         sequence.num_registered_blocks = count
 
     def _release(self, sequence: Sequence) -> None:

@@ -20,7 +20,7 @@ They are made at the ends of blocks where another sequence may go on:
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -72,6 +72,10 @@ class LiveState:
 class NoStates:
     """The state pool of models without state layers: prefixes are reused as far as their KV blocks go."""
 
+    def __init__(self) -> None:
+        self.on_checkpoint: Callable[[BlockPool, int, bytes, int], None] = lambda *_: None
+        """Called with the slots, the slot, the hash and the number of blocks of a checkpoint that is worth storing."""
+
     @property
     def num_live(self) -> int:
         """Slots of running sequences."""
@@ -84,6 +88,22 @@ class NoStates:
     def reusable(self, sequence: Sequence, hits: list[int]) -> list[int] | None:  # noqa: ARG002
         """Return the leading `hits` up to the last checkpoint; None if a running sequence will leave a later one."""
         return hits
+
+    def lacks(self, block_hash: bytes) -> bool:  # noqa: ARG002
+        """Return whether a sequence cannot go on after this block, although its KV is there."""
+        return False
+
+    @property
+    def has_spare_slot(self) -> bool:
+        """True if `take_slot` leaves a slot for the sequence that goes on from it."""
+        return False
+
+    def take_slot(self) -> int:
+        """Allocate a slot for a state that is not computed but read."""
+        raise NotImplementedError
+
+    def give_slot(self, slot: int, block_hash: bytes | None) -> None:
+        """Make the state in a slot of `take_slot` the checkpoint after a block; None: free the slot."""
 
     def request(self, leader: Sequence, follower: Sequence) -> None:
         """Let a running sequence leave a checkpoint where a waiting one will leave its prefix."""
@@ -116,6 +136,7 @@ class StatePool(NoStates):
     """The slots of live states and checkpoints; `NoStates` describes the methods."""
 
     def __init__(self, limits: RunnerLimits, *, max_num_seqs: int) -> None:
+        super().__init__()
         num_spare = limits.num_state_slots - max_num_seqs
         assert num_spare > 0, "A sequence needs its slot and the checkpoint that it goes on from."
         self.slots = BlockPool(limits.num_state_slots)
@@ -144,6 +165,21 @@ class StatePool(NoStates):
                 return None
         return []
 
+    def lacks(self, block_hash: bytes) -> bool:
+        return self.slots.find(block_hash) is None
+
+    @property
+    def has_spare_slot(self) -> bool:
+        return self.slots.num_free > 1
+
+    def take_slot(self) -> int:
+        return self.slots.allocate(1)[0]
+
+    def give_slot(self, slot: int, block_hash: bytes | None) -> None:
+        if block_hash is not None:
+            self.slots.register(slot, block_hash)
+        self.slots.free([slot])
+
     def request(self, leader: Sequence, follower: Sequence) -> None:
         # Hashes are chained: those after the first difference differ too.
         most = min(len(leader.hashes), len(follower.hashes))
@@ -159,6 +195,7 @@ class StatePool(NoStates):
         source = self._checkpoint(sequence, num_reused)
         if source >= 0:
             self.slots.share(source)
+            self.on_checkpoint(self.slots, source, sequence.hashes[num_reused - 1], num_reused)
         (slot,) = self.slots.allocate(1)
         self._live[sequence] = LiveState(slot, source, num_reused * self._block_tokens)
         if sequence.shares_blocks:
@@ -197,6 +234,10 @@ class StatePool(NoStates):
         self.slots.free([slot for slot, _ in state.snapshots])  # of a step that failed
         if state.answer_hash is not None:
             self.slots.touch(state.answer_hash)
+            slot = self.slots.find(state.answer_hash)
+            if slot is not None:
+                num_blocks = state.num_stored_tokens // self._block_tokens
+                self.on_checkpoint(self.slots, slot, state.answer_hash, num_blocks)
         self.slots.free([state.slot])
 
     def keep(self, session: Session, hashes: Many[bytes]) -> None:
@@ -282,6 +323,8 @@ class StatePool(NoStates):
             self.slots.register(slot, border.block_hash)
             if border.is_answer and self.slots.find(border.block_hash) == slot:  # unless another sequence was faster
                 state.answer_hash = border.block_hash
+            if not border.is_cold:
+                self.on_checkpoint(self.slots, slot, border.block_hash, border.number)
             self.slots.free([slot], is_cold=border.is_cold)
         state.snapshots.clear()
 

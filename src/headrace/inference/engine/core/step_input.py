@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.core.generation import SamplingParams
-from headrace.inference.engine.core.scheduler import StepPlan
 from headrace.inference.engine.core.sequence import Sequence
+from headrace.inference.engine.core.step_plan import StepPlan
 from headrace.inference.engine.structured_output.constraint import Constraint, GrammarMasks
 from headrace.inference.runner.step import SAMPLING_DTYPE, Bias, History, Mask, RunnerLimits, StepInput
 

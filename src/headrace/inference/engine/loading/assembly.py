@@ -16,8 +16,10 @@ from headrace.inference.engine.config import EngineConfig, EngineLimits, ModelSo
 from headrace.inference.engine.core.observer import EngineObserver
 from headrace.inference.engine.loading.plan import plan_engine
 from headrace.inference.engine.loading.pooling import Use, pooling_info, resolve_use
+from headrace.inference.engine.loading.prefix_store import open_prefix_store
 from headrace.inference.engine.loading.smoothquant import smoothed_weights
 from headrace.inference.engine.loading.source import read_model, start_adapters
+from headrace.inference.engine.prefix_store.store import FileStore
 from headrace.inference.engine.service.async_engine import AsyncEngine, runner_engine
 from headrace.inference.engine.service.prompt_tokens import TextParts
 from headrace.inference.models.infill import find_infill
@@ -62,11 +64,19 @@ def assemble(
         model.spec, weights, plan.runner, isa=config.isa, cache_dir=cache_dir, progress=progress
     )
     return engine_on(
-        runner, source, config, model, use, plan.limits, format_reason=plan.formats.reason, observer=observer
+        runner,
+        source,
+        config,
+        model,
+        use,
+        plan.limits,
+        format_reason=plan.formats.reason,
+        observer=observer,
+        store=open_prefix_store(config, runner),
     )
 
 
-def engine_on(
+def engine_on(  # noqa: PLR0913 - the parts of an engine
     runner: Runner,
     source: ModelSource,
     config: EngineConfig,
@@ -76,6 +86,7 @@ def engine_on(
     *,
     format_reason: str,
     observer: EngineObserver | None,
+    store: FileStore | None = None,
 ) -> AsyncEngine:
     """Return an engine on a loaded runner, not started yet."""
     return runner_engine(
@@ -86,6 +97,7 @@ def engine_on(
         observer=observer,
         read_adapter=partial(read_peft_adapter, spec=model.spec, max_rank=config.max_lora_rank),
         start_adapters=start_adapters(source.adapter, model.path) if config.max_loras else {},
+        store=store,
     )
 
 

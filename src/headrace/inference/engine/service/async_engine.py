@@ -34,6 +34,7 @@ from headrace.inference.engine.backend import Drain, Take, relay_chunks
 from headrace.inference.engine.config import EngineLimits, fit_to_runner
 from headrace.inference.engine.core.choice import Choice
 from headrace.inference.engine.core.observer import EngineObserver
+from headrace.inference.engine.prefix_store.store import FileStore
 from headrace.inference.engine.service.adapters import AdapterContent, AdapterRegistry, LoadedAdapter
 from headrace.inference.engine.service.prompt_tokens import TextParts
 from headrace.inference.engine.service.request_processor import RequestProcessor
@@ -369,9 +370,10 @@ def runner_engine(
     observer: EngineObserver | None = None,
     read_adapter: ReadAdapter | None = None,
     start_adapters: Mapping[str, Path] = MappingProxyType({}),
+    store: FileStore | None = None,
 ) -> AsyncEngine:
-    """Return a backend of our own engine on a runner, which it owns."""
+    """Return a backend of our own engine on a runner, which it owns, as it owns the store of its prefixes."""
     table = TokenTable(parts.tokenizer)
     limits = fit_to_runner(limits, runner.limits)
-    engine = EngineThread(runner, table, limits, read_adapter=read_adapter)
+    engine = EngineThread(runner, table, limits, read_adapter=read_adapter, store=store)
     return AsyncEngine(engine, parts, table, limits, info, observer=observer, start_adapters=start_adapters)

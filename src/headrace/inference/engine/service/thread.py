@@ -21,6 +21,8 @@ from headrace.inference.engine.config import EngineLimits
 from headrace.inference.engine.core.choice import Choice
 from headrace.inference.engine.core.engine import Emitted, Engine
 from headrace.inference.engine.core.observer import EngineObserver
+from headrace.inference.engine.core.stored_blocks import BlockRead
+from headrace.inference.engine.prefix_store.store import FileStore
 from headrace.inference.engine.service.stream import deliver
 from headrace.inference.engine.text.detokenizer import TokenTable
 from headrace.inference.models.adapter import Adapter
@@ -41,8 +43,15 @@ class EngineThread:
     """Every mask is computed from the state of its choice."""
 
     def __init__(
-        self, runner: Runner, table: TokenTable, limits: EngineLimits, *, read_adapter: ReadAdapter | None = None
+        self,
+        runner: Runner,
+        table: TokenTable,
+        limits: EngineLimits,
+        *,
+        read_adapter: ReadAdapter | None = None,
+        store: FileStore | None = None,
     ) -> None:
+        """Create a stopped engine, which owns the runner and the store of its prefixes."""
         self.vocab_size = runner.vocab_size
         self.num_adapter_slots = runner.limits.max_adapters
         self.crash: Exception | None = None
@@ -52,6 +61,9 @@ class EngineThread:
         self._wakeup = threading.Condition()
         self._arrivals: list[Choice] = []
         self._aborts: list[tuple[list[Choice], str]] = []
+        self._reads: list[BlockRead] = []
+        """Reads of the store that have ended."""
+        self._store = store
         self._is_stopping = False
         self._open: set[Choice] = set()
         self._undelivered: Emitted = []
@@ -70,6 +82,9 @@ class EngineThread:
 
     def begin_service(self, observer: EngineObserver) -> None:
         self._engine.begin_service(observer)
+        if self._store is not None:  # the prompt of the warm-up is neither read nor stored
+            self._store.start(on_read=self._take_read, is_busy=lambda: self._engine.has_work)
+            self._engine.scheduler.stored.attach(self._store)
 
     def add(self, choices: list[Choice]) -> None:
         with self._wakeup:
@@ -93,7 +108,8 @@ class EngineThread:
     def stats(self) -> EngineStats:
         """Return current statistics, with the choices that the scheduler has not queued yet."""
         stats = self._engine.stats()
-        return replace(stats, num_waiting=stats.num_waiting + len(self._arrivals))
+        stored = {} if self._store is None else self._store.stats()
+        return replace(stats, num_waiting=stats.num_waiting + len(self._arrivals), **stored)
 
     def stop(self) -> None:
         """Stop after the current step and the aborts that are queued, join the thread and close the runner."""
@@ -102,6 +118,9 @@ class EngineThread:
             self._wakeup.notify()
         if self._thread.ident is not None:
             self._thread.join()
+        if self._store is not None:
+            self._store.close()
+            self._finish_reads()
         self._runner.close()
 
     def _run(self) -> None:
@@ -120,7 +139,7 @@ class EngineThread:
     def _wait_for_work(self) -> bool:
         """Sleep until there is work; return False once the thread should stop."""
         with self._wakeup:
-            while not (self._arrivals or self._aborts or self._engine.has_work or self._is_stopping):
+            while not (self._arrivals or self._aborts or self._reads or self._engine.has_work or self._is_stopping):
                 self._wakeup.wait()
             return not self._is_stopping or bool(self._aborts)
 
@@ -130,6 +149,7 @@ class EngineThread:
             arrivals, self._arrivals = self._arrivals, []
             aborts, self._aborts = self._aborts, []
             self._open.update(arrivals)
+        self._finish_reads()
         for choice in arrivals:
             self._engine.add(choice)
         emitted: Emitted = []
@@ -144,8 +164,19 @@ class EngineThread:
         pool = self._engine.scheduler.pool
         if not self._engine.has_work or not emitted:
             self._deliver()
-        if not self._engine.has_work and pool.num_free != pool.num_blocks:
+        if self._engine.scheduler.is_idle and pool.num_free != pool.num_blocks:
             _log.error("engine.blocks_lost", num_blocks=pool.num_blocks, num_free_blocks=pool.num_free)
+
+    def _take_read(self, read: BlockRead) -> None:
+        with self._wakeup:
+            self._reads.append(read)
+            self._wakeup.notify()
+
+    def _finish_reads(self) -> None:
+        with self._wakeup:
+            reads, self._reads = self._reads, []
+        for read in reads:
+            self._engine.scheduler.stored.finish_read(read)
 
     def _deliver(self) -> None:
         if self._undelivered:
