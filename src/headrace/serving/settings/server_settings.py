@@ -187,23 +187,13 @@ class ServerSettings:
     """Size of the KV cache. Default: the rest of the memory that this process may use."""
 
     max_kv_cache_tokens: int | None = model_setting(rules.integer(1), None)
-    """
-    Maximum tokens in the KV cache, over all sequences, even if there is more memory. The server rounds it down to whole
-    blocks of 32. Default: limited by memory only.
-    """
+    """Maximum tokens in the KV cache over all sequences, in whole blocks of 32. Default: limited by memory only."""
 
     enable_prefix_caching: bool = model_setting(rules.boolean(), True)
-    """
-    Keep the KV blocks of finished prompts, and reuse them for prompts with the same prefix; for models with state
-    layers, up to a checkpoint of the state.
-    """
+    """Reuse the KV blocks of prompts with the same prefix; with state layers, up to a checkpoint of the state."""
 
     prefix_cache_dir: Path | None = setting(rules.path("a folder"), None)  # noqa: RUF009 -- a field, as all others
-    """
-    Folder in which the prefix cache outlives the server: prompts that begin as earlier ones did are not computed again
-    after a restart. Servers and models may share it. Its files are private, and as sensitive as the prompts. Default:
-    in memory only.
-    """
+    """Folder in which the prefix cache outlives the server; as sensitive as the prompts. Default: in memory only."""
 
     prefix_cache_disk_bytes: int = setting(rules.size(), 10 << 30)
     """Size of `prefix_cache_dir`; the prefixes that were used least recently are removed."""

@@ -1,4 +1,4 @@
-"""What a second engine on the native kernels reads from disk equals, bit by bit, what the first one computed."""
+"""Blocks and states that a second engine on the native kernels reads from disk have the bytes that were computed."""
 
 from dataclasses import replace
 

@@ -49,7 +49,7 @@ IDENTITY = bytes(16)
 BLOCK_TOKENS = 16
 BLOCK_BYTES = BLOCK_TOKENS * 4
 FILE_BYTES = HEADER_BYTES + BLOCK_BYTES
-PROMPT = ("Once upon a time there was a cache that nobody could forget, because it was on disk. " * 3)[:244]
+PROMPT = ("Once upon a time there was a cache that no crash could clear, because it was on disk. " * 3)[:244]
 NUM_BLOCKS = len(PROMPT) // BLOCK_TOKENS
 
 

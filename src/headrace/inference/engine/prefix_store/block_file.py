@@ -61,7 +61,7 @@ class BlockFolder:
             DamagedFile: The row is now undefined.
         """
         head = bytearray(HEADER_BYTES)
-        # Not blocking: a pipe of this name would hold the thread for ever.
+        # Not blocking: a pipe of this name would hold the thread.
         handle = os.open(self.file(key), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             facts = os.fstat(handle)
