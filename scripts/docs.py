@@ -35,6 +35,7 @@ from headrace.core.metrics import Metrics
 from headrace.core.sizes import format_size
 from headrace.inference.models.aliases import ALIASES
 from headrace.inference.models.families.registry import FAMILIES, NESTED, backends_with, refused_networks
+from headrace.platform.cluster.many_models.metrics import own_families as many_models_families
 from headrace.platform.gateway.metrics import GatewayMetrics
 from headrace.platform.gateway.metrics import families as gateway_families
 from headrace.platform.host.operations import OPERATIONS
@@ -111,6 +112,8 @@ def metrics_page() -> Iterator[str]:
         "|---|---|---|",
         "| `headrace_loaded_models` | gauge | Models in memory. |",
     )
+    yield "\nA [server with many models](many-models.md) exports those of loaded ones with the label `model`, and:\n"
+    yield from metrics_table(many_models_families({}, {}, {}))
     yield "\n## Metrics of a model's own code\n"
     yield "A server whose model [has its own code](handlers.md) exports these at `/metrics`, with the label `model`."
     yield "The metrics that the code itself reports follow under their own names.\n"

@@ -19,6 +19,10 @@ DEFAULTS = {spec.name: spec.default for spec in fields(ServerSettings)}
 OPERATORS = {
     *(
         "revision",
+        "models",
+        "models_max",
+        "models_hub",
+        "model_ttl_s",
         "host",
         "port",
         "tls_cert",

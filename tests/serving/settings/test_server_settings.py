@@ -118,7 +118,7 @@ def test_an_empty_value_counts_as_not_set():
 
 
 def test_every_setting_has_a_flag_an_env_name_and_a_help_text():
-    assert [row.name for row in setting_rows()] == list(setting_names())
+    assert sorted(row.name for row in setting_rows()) == sorted(setting_names())
     for row in setting_rows():
         assert row.env == env_name(row.name)
         assert row.help.endswith(".")

@@ -45,6 +45,8 @@ class Exchange:
         self.is_started = False
         """The head has been sent: the status can no longer change."""
         self.is_finished = False
+        self.status = 0
+        """Status of the response; 0 before it is sent."""
         self.num_bytes = 0
         """Bytes of the response's body."""
 
@@ -118,7 +120,7 @@ class Exchange:
     async def start(self, status: int, headers: Headers) -> None:
         """Send the head of a stream at once."""
         head = head_message(status, headers)  # if it fails, an error can still be answered
-        self.is_started = True
+        self.is_started, self.status = True, status
         await self._send(head)
         self._direct = None if self._waiting else self._write
 
@@ -152,6 +154,7 @@ class Exchange:
         """Send a whole response; on our server, return when the client has read most of it or is gone."""
         messages = response_messages(self._scope, status, headers, body)  # if it fails, an error can still be answered
         self.is_started = self.is_finished = True
+        self.status = status
         self.num_bytes = len(body)
         for message in messages:
             await self._send(message)

@@ -23,6 +23,7 @@ _PREFIXES: dict[type, str] = {ServerSettings: ENV_PREFIX, PlatformSettings: PLAT
 _GROUPS: dict[type, dict[str, str]] = {
     ServerSettings: {
         "model": "Model",
+        "models": "Many models",
         "host": "Address and access",
         "dtype": "Formats and speed",
         "max_model_len": "Context, batching and memory",
@@ -68,7 +69,7 @@ class SettingRow:
 
 @cache
 def setting_rows(kind: type = ServerSettings) -> tuple[SettingRow, ...]:
-    """Return one row for each field of a settings class, in order."""
+    """Return one row for each field of a settings class and its bases, in the order of the groups."""
     rows, group = [], ""
     helps = _field_docstrings(kind)
     for spec in fields(kind):
@@ -88,11 +89,19 @@ def setting_rows(kind: type = ServerSettings) -> tuple[SettingRow, ...]:
                 is_for_files=spec.metadata["files"] is not FileScope.NEVER,
             )
         )
-    return tuple(rows)
+    order = list(_GROUPS[kind].values())
+    return tuple(sorted(rows, key=lambda row: order.index(row.group)))
 
 
 def _field_docstrings(kind: type) -> dict[str, str]:
     """Return the string below each field, read from the source because dataclasses do not keep it."""
+    docstrings: dict[str, str] = {}
+    for base in kind.__mro__[:-1]:
+        docstrings |= _own_docstrings(base)
+    return docstrings
+
+
+def _own_docstrings(kind: type) -> dict[str, str]:
     source = Path(inspect.getfile(kind)).read_text(encoding="utf-8")
     (body,) = [
         node.body for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == kind.__name__

@@ -115,7 +115,7 @@ def _read(name: str, source: str, raw: str) -> Any:
 
 
 def _check_together(settings: ServerSettings) -> None:
-    if not settings.model:
+    if not settings.model and settings.models is None:
         raise SettingsError(
             "No model was named. Name one: `headrace serve smollm2`, or set HEADRACE_MODEL or HF_MODEL_ID.",
             name="model",

@@ -10,12 +10,13 @@ from pathlib import Path
 
 from headrace.core.engine_names import BACKENDS, ENGINES, engine_name
 from headrace.serving.settings import rules
+from headrace.serving.settings.many_models_settings import ManyModelsSettings
 from headrace.serving.settings.rules import FileScope, Rule, model_setting, setting
 from headrace.serving.settings.values import masked_repr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerSettings:
+class ServerSettings(ManyModelsSettings):
     """Settings of one model server. None and `auto` are resolved at the start, from the model and the machine."""
 
     model: str = model_setting(

@@ -37,6 +37,9 @@ TOKENIZE = "/tokenize"
 DETOKENIZE = "/detokenize"
 TOKENIZER_INFO = "/tokenizer_info"
 VERSION = "/version"
+LOAD_MODEL = "/models/load"
+UNLOAD_MODEL = "/models/unload"
+"""Routes of llama-server, whose errors are OpenAI's."""
 OPENAI_METHODS = {
     **dict.fromkeys(
         (CHAT, COMPLETIONS, RESPONSES, INPUT_TOKENS, EMBEDDINGS, RERANK, SCORE, MESSAGES, COUNT_TOKENS), ("POST",)
@@ -90,7 +93,8 @@ def render_error_for(path: str, error: HeadraceError, *, default: Render = tgi.r
         return foreign.render(error)
     if path in {MESSAGES, COUNT_TOKENS}:
         return anthropic.render_error(error)
-    return openai.render_error(error) if path.startswith("/v1/") else default(error)
+    is_openai = path.startswith("/v1/") or path in {LOAD_MODEL, UNLOAD_MODEL}
+    return openai.render_error(error) if is_openai else default(error)
 
 
 def error_event_for(path: str, error: HeadraceError) -> bytes:

@@ -12,12 +12,15 @@ from headrace.core.generation import ModelInfo
 from headrace.tools.cli.tables import wrapped
 
 if TYPE_CHECKING:
+    from headrace.platform.cluster.many_models.presets import ModelPreset
     from headrace.serving.handlers.spec import HandlerSpec
+    from headrace.serving.settings.server_settings import ServerSettings
 
 QUESTION = "How does rain form?"
 """Short, for narrow terminals; benchmarks/first_answer measures it."""
 BEGINNING = "The sea is"
 """Begins a text, for base models."""
+_SHOWN_MODELS = 8
 _JSON = "application/json"
 _KEY = "required: OPENAI_API_KEY, ANTHROPIC_AUTH_TOKEN or OLLAMA_API_KEY, or the header below"
 _CONTRACTS = {
@@ -47,6 +50,21 @@ def print_models_ready(url: str, specs: "Sequence[HandlerSpec]", side_urls: Mapp
             *side_urls.items(),
         ]
         click.echo(f"\n{_table(rows, 12)}\n\n  Ctrl-C stops the server.\n", err=True)
+
+
+def print_many_ready(url: str, settings: "ServerSettings", presets: "Sequence[ModelPreset]") -> None:
+    if sys.stderr.isatty():
+        names = ", ".join(preset.name for preset in presets[:_SHOWN_MODELS])
+        more = f" and {len(presets) - _SHOWN_MODELS} more" if len(presets) > _SHOWN_MODELS else ""
+        rows = [
+            ("models", f"{names}{more}" if presets else "none yet; put GGUF files or model folders there"),
+            ("chat page", f"{url}/"),
+            ("OpenAI", f"{url}/v1"),
+            ("Anthropic", f"ANTHROPIC_BASE_URL={url}"),
+            ("Ollama", f"OLLAMA_HOST={url}"),
+            *([("key", _KEY)] if settings.api_key is not None else []),
+        ]
+        click.echo(f"\n{_table(rows, 12)}\n\n  curl {url}/v1/models\n", err=True)
 
 
 def print_code_ready(url: str, spec: "HandlerSpec") -> None:

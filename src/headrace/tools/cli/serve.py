@@ -23,7 +23,7 @@ from headrace.serving.settings.sources import gather_settings
 from headrace.serving.settings.values import env_name
 from headrace.tools.cli.command import HelpfulCommand
 from headrace.tools.cli.progress import showing_progress
-from headrace.tools.cli.ready import print_ready
+from headrace.tools.cli.ready import print_many_ready, print_ready
 from headrace.tools.cli.setting_options import SERVER_GROUPS, merge_rope, rope_options, setting_options
 from headrace.tools.cli.user_code import (
     UserCode,
@@ -42,12 +42,23 @@ headrace serve smollm2                        on http://127.0.0.1:8080
 headrace serve Qwen/Qwen3-0.6B --dtype w8a8   a model from the Hub in 8 bits
 headrace serve ./model.gguf --port 0          a file, on any free port
 headrace serve ./my-model --handler auto      run the code that the model has
+headrace serve --models ./models              many models, which requests choose by name
 headrace serve smollm2 --host 0.0.0.0 --api-key K   let others in, with a key
 HF_MODEL_ID=smollm2 headrace serve            configured like a container
 headrace fit smollm2                          memory needs, without loading it
 """
 _COMMON = (
-    *("served_model_name", "host", "port", "api_key", "cors_allow_origins", "dtype", "threads", "max_model_len"),
+    *(
+        "served_model_name",
+        "models",
+        "host",
+        "port",
+        "api_key",
+        "cors_allow_origins",
+        "dtype",
+        "threads",
+        "max_model_len",
+    ),
     *("max_memory_bytes", "handler", "backend", "log_level"),
 )
 _ANSWERS: Final = "trusted-code.json"
@@ -80,6 +91,10 @@ def serve(**overrides: Any) -> None:
     from headrace.inference.backends.facts import runs_on_gpu
 
     merged = merge_rope(overrides)
+    if merged.get("models") or os.environ.get(env_name("models"), "").strip():
+        from headrace.platform.cluster.many_models.serve import run_many_models
+
+        sys.exit(run_many_models(merged, os.environ, on_ready=print_many_ready))
     user_code = find_user_code(merged, os.environ)
     if user_code is not None:
         check_consent(user_code, merged, os.environ)

@@ -107,8 +107,8 @@ def _overrides(prepared: "PreparedWorker") -> dict[str, object]:
     """Return the settings that the image's profile and the launcher decide."""
     assignment, spec = prepared.assignment, prepared.assignment.spec
     overrides: dict[str, object] = {
-        **_options(spec.options),
         "container": "true",
+        **_options(spec.options),
         "host": assignment.host,
         "port": str(assignment.port),
         "api_key": assignment.token or None,

@@ -37,7 +37,7 @@ class ModelLease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelStatus:
-    """What a host knows of a model now."""
+    """The state of a model in a host, for lists of models."""
 
     value: Literal["unloaded", "loading", "loaded", "unloading"] = "unloaded"
     num_requests: int = 0
@@ -48,6 +48,18 @@ class ModelStatus:
     """Seconds until it is unloaded if no request comes; None: never."""
     error: str = ""
     """Why its last load failed; empty after a successful one."""
+
+
+@dataclass(slots=True)
+class LoadCounts:
+    """Loads and unloads of one model since the start of its host."""
+
+    num_loads: int = 0
+    load_s: float = 0.0
+    """Time of all loads together."""
+    num_failures: int = 0
+    """Loads that failed."""
+    num_unloads: int = 0
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

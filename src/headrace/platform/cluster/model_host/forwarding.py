@@ -1,5 +1,6 @@
 """Pass a request on to a model of a host, which loads it if necessary, and relay the response."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -50,7 +51,7 @@ class ModelForwarder:
         keep_s: float | None = None,
     ) -> None:
         """
-        Answer a request by a model; `keep_s` is its time to live afterwards, in idle seconds, unless None.
+        Answer a request by a model; `keep_s` is its time to live from now on, in idle seconds; None: as it is.
 
         A model whose process has ended is loaded again, if the request has not reached it.
 
@@ -63,7 +64,7 @@ class ModelForwarder:
                 try:
                     async with self.host.lease(name, wait_s=wait_s) as lease:
                         if keep_s is not None:
-                            self.host.keep(name, keep_s)
+                            self.host.keep(name, None if math.isinf(keep_s) else keep_s)
                         if await self._pass_on(lease, request, exchange, is_last=is_last):
                             return
                 except (ModelUnavailable, ResponseBroken):

@@ -15,23 +15,16 @@ from typing import Any, Final, TypeVar
 
 from headrace.core.errors import HeadraceError
 from headrace.core.telemetry import get_logger
-from headrace.platform.cluster.model_host.entries import Entry, HostedModel, ModelLease, ModelStatus
+from headrace.platform.cluster.model_host.entries import Entry, HostedModel, LoadCounts, ModelLease, ModelStatus
 from headrace.platform.cluster.model_host.processes import ModelProcess, ModelProcesses, ModelUnavailable
 from headrace.platform.cluster.model_host.protocol import ModelTiming
-from headrace.platform.cluster.model_host.room import ModelUse, make_room
+from headrace.platform.cluster.model_host.room import ModelUse, estimate_bytes, make_room
 
 _MAX_KNOWN: Final = 10_000
 """Models whose location and last measured memory are remembered."""
 _MEASURE_S: Final = 5.0
 """Age at which the memory of models is measured again, after a request."""
 _MIB: Final = 1 << 20
-_PROCESS_BYTES: Final = 96 * _MIB
-"""Estimate for a process without its model, before the first measurement."""
-_FIRST_SHARE: Final = 4
-"""Part of the limit that is reserved for a model while none has been measured."""
-_UNPACKED: Final = 1.5
-"""Estimated size of a model in memory, relative to its files."""
-
 _Value = TypeVar("_Value")
 
 
@@ -65,6 +58,8 @@ class ModelHost:
         """Location of a model → its memory, as measured last."""
         self._errors: OrderedDict[str, str] = OrderedDict()
         """Model → why its last load failed."""
+        self.counts: OrderedDict[str, LoadCounts] = OrderedDict()
+        """What happened to each model so far."""
         self._entries: dict[str, Entry] = {}
         self._unloads: list[int] = []
         """Microseconds of unloads that no response has reported yet."""
@@ -191,10 +186,12 @@ class ModelHost:
         model = self._models.get(name)
         if model is None:
             raise ModelUnavailable("The model is not registered with this host.", reason="unknown")
+        sizes, pinned_bytes = self._sizes.values(), self._pinned_bytes()
+        estimate = estimate_bytes(model.num_bytes, sizes, limit_bytes=self._limit_bytes, pinned_bytes=pinned_bytes)
         entry = self._entries[name] = Entry(
             model=model,
             process=self._processes.named(name),
-            memory_bytes=self._sizes.get(model.url) or self._estimate(model),
+            memory_bytes=self._sizes.get(model.url) or estimate,
             ready=asyncio.get_running_loop().create_future(),
             last_used_s=self._clock(),
             ttl_s=None if model.is_pinned else model.ttl_s,
@@ -202,14 +199,6 @@ class ModelHost:
         entry.ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())  # it may have no waiter
         self._spawn(self._load(entry))
         return entry
-
-    def _estimate(self, model: HostedModel) -> int:
-        """Return the memory to reserve for a model that was never measured: like the others of its endpoint."""
-        known = self._sizes.values()
-        typical = sum(known) // len(known) if known else self._limit_bytes // _FIRST_SHARE
-        estimate = max(typical, round(model.num_bytes * _UNPACKED) + _PROCESS_BYTES)
-        # A guess must not keep it from being loaded alone beside the pinned models, and then measured.
-        return max(model.num_bytes, min(estimate, self._limit_bytes - self._pinned_bytes()))
 
     def _leave(self, entry: Entry) -> None:
         """Count the end of a request."""
@@ -253,6 +242,9 @@ class ModelHost:
         entry.last_used_s = now_s
         entry.ready.set_result(None)
         self._errors.pop(entry.model.name, None)
+        counts = self._counts(entry)
+        counts.num_loads += 1
+        counts.load_s += now_s - begun_s
         took_ms, memory_mib = round((now_s - begun_s) * 1e3), entry.memory_bytes // _MIB
         get_logger().info("model.loaded", model=entry.model.url, took_ms=took_ms, memory_mib=memory_mib)
         self._unload_beyond_limit()
@@ -265,6 +257,7 @@ class ModelHost:
         why = known or ModelUnavailable(f"The model was not loaded ({type(error).__name__}).", reason="not-loaded")
         get_logger().warning("model.not_loaded", model=entry.model.url, why=why.message)
         _remember(self._errors, entry.model.name, why.message)
+        self._counts(entry).num_failures += 1
         entry.is_leaving = True
         self._forget(entry)
         entry.ready.set_exception(why)
@@ -362,10 +355,17 @@ class ModelHost:
         finally:
             del self._entries[entry.model.name]
             if entry.is_loaded:
+                self._counts(entry).num_unloads += 1
                 self._unloads.append(_us(self._clock() - since_s))
                 get_logger().info("model.unloaded", model=entry.model.url)
             entry.gone.set()
             self._changed.set()
+
+    def _counts(self, entry: Entry) -> LoadCounts:
+        name = entry.model.name
+        if name not in self.counts:
+            _remember(self.counts, name, LoadCounts())
+        return self.counts[name]
 
     def _take_timing(self, entry: Entry, wait: int) -> ModelTiming | None:
         loaded, entry.timing = entry.timing, None

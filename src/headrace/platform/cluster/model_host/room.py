@@ -5,8 +5,16 @@ The least recently used models leave first, idle ones before busy ones. A busy m
 new ones, so that a model that is always busy cannot keep others waiting.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Final
+
+_PROCESS_BYTES: Final = 96 << 20
+"""Estimate for a process without its model, before the first measurement."""
+_FIRST_SHARE: Final = 4
+"""Part of the limit that is reserved for a model while none has been measured."""
+_UNPACKED: Final = 1.5
+"""Estimated size of a model in memory, relative to its files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,3 +69,14 @@ def make_room(models: Sequence[ModelUse], need_bytes: int, limit_bytes: int, *, 
             staying.remove(model)
             unload.append(model.name)
     return Room(is_free=False, unload=tuple(unload), is_possible=not pinned or fits_beside(pinned))
+
+
+def estimate_bytes(file_bytes: int, measured: Collection[int], *, limit_bytes: int, pinned_bytes: int) -> int:
+    """
+    Return the memory to reserve for a model that was never measured: as the others take, or by the size of its files.
+
+    The guess does not keep it from being loaded alone beside the pinned models, and then measured.
+    """
+    typical = sum(measured) // len(measured) if measured else limit_bytes // _FIRST_SHARE
+    guess = max(typical, round(file_bytes * _UNPACKED) + _PROCESS_BYTES)
+    return max(file_bytes, min(guess, limit_bytes - pinned_bytes))

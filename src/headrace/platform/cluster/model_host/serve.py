@@ -27,7 +27,7 @@ from headrace.serving.settings.server_settings import ServerSettings
 
 _LOAD_TIMEOUT_S: Final = 360.0
 """Time to load a model that has been fetched. Source: SageMaker developer guide, "Invoke a Multi-Model Endpoint"."""
-_FREE_SHARE: Final = 0.9
+FREE_SHARE: Final = 0.9
 """Share of the free memory that models may take if no instance type or setting limits them."""
 _PLANNED_SHARE: Final = 4
 """A language model plans with this part of the limit, or with twice the size of its files if that is more."""
@@ -61,7 +61,7 @@ def serve_models(assignment: Assignment, files: WorkerFiles, env: Mapping[str, s
 
 def memory_limit(spec: WorkerSpec, settings: ServerSettings) -> int:
     """Return the memory for all models together: the least of a setting, the instance's share, and what is free."""
-    free_bytes = round(available_memory_bytes() * _FREE_SHARE)
+    free_bytes = round(available_memory_bytes() * FREE_SHARE)
     return min(free_bytes, settings.max_memory_bytes or free_bytes, spec.memory_bytes or free_bytes)
 
 

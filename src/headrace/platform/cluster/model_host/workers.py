@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -77,6 +78,20 @@ class HostedWorkers:
         pages = await asyncio.gather(*(self._page(url) for _, url in loaded))
         return dict(zip((name for name, _ in loaded), pages, strict=True))
 
+    async def read(self, url: str, request: ClientRequest, *, max_bytes: int) -> bytes | None:
+        """
+        Return a page of a model's server; None if its status is not 200.
+
+        Raises `NoResponse`, `ResponseBroken` or `ResponseTooLarge`.
+        """
+        headers = (("Authorization", f"Bearer {self._token}"),) if self._token else ()
+        response = await self.client.send(url, replace(request, headers=headers))
+        try:
+            page = await response.read(max_bytes)
+        finally:
+            response.close()
+        return page if response.status == 200 else None
+
     def _ended(self, worker: str) -> None:
         self._copy_log(worker)
         self._positions.pop(worker, None)
@@ -92,14 +107,9 @@ class HostedWorkers:
         self._logs.trim(worker)
 
     async def _page(self, url: str) -> str:
-        headers = (("Authorization", f"Bearer {self._token}"),) if self._token else ()
         try:
             async with asyncio.timeout(_PAGE_TIMEOUT_S):
-                response = await self.client.send(url, ClientRequest(method="GET", path="/metrics", headers=headers))
-                try:
-                    page = await response.read(_MAX_PAGE_BYTES)
-                finally:
-                    response.close()
+                page = await self.read(url, ClientRequest(method="GET", path="/metrics"), max_bytes=_MAX_PAGE_BYTES)
         except (NoResponse, ResponseBroken, ResponseTooLarge, TimeoutError):
             return ""
-        return page.decode(errors="replace") if response.status == 200 else ""
+        return "" if page is None else page.decode(errors="replace")

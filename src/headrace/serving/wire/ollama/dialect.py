@@ -5,7 +5,6 @@ Options that a request leaves out have the model's recommended values, like the 
 Source: Ollama `docs/api.md`; `docs/modelfile.md`; `api/types.go` (ChatRequest, GenerateRequest, Duration, Options).
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -21,6 +20,7 @@ from headrace.serving.wire.constraints import read_schema
 from headrace.serving.wire.dialect import ParsedRequest, RequestContext
 from headrace.serving.wire.fields import LARGEST_SEED, check_nested, clamp_count, effective_temperature, field_table
 from headrace.serving.wire.framing import decode_body, refusing_deep_nesting
+from headrace.serving.wire.ollama.keep_alive import asks_to_unload
 from headrace.serving.wire.ollama.reply import OllamaReply, ReplyOptions, render_error
 from headrace.serving.wire.openai import messages as openai
 from headrace.serving.wire.openai.answer_stream import AnswerPlan
@@ -113,24 +113,6 @@ def _check_ranges(options: Options) -> None:
     check_range("options.repeat_penalty", options.repeat_penalty, above=0)
     check_range("options.presence_penalty", options.presence_penalty, low=-2, high=2)
     check_range("options.frequency_penalty", options.frequency_penalty, low=-2, high=2)
-
-
-_DURATION = re.compile(r"[-+]?(?:0|(?:(?:\d+\.?\d*|\.\d+)(?:ns|us|µs|ms|s|m|h))+)", re.ASCII)
-_NUMBER_ABOVE_ZERO = re.compile(r"[1-9]")
-
-
-def asks_to_unload(keep_alive: float | str | None) -> bool:
-    """Return whether the value is zero, which unloads the model. Raises `InvalidRequest`: it is not a duration."""
-    if keep_alive is None or isinstance(keep_alive, float | int):
-        return keep_alive == 0
-    if keep_alive == "":
-        return False
-    if not _DURATION.fullmatch(keep_alive):
-        text = (
-            f"`keep_alive` is '{keep_alive[:80]}'; expected seconds as a number, or a duration such as '5m' or '-1s'."
-        )
-        raise InvalidRequest(text, param="keep_alive")
-    return _NUMBER_ABOVE_ZERO.search(keep_alive) is None
 
 
 _ROLES: dict[str, openai.Role] = {"system": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
@@ -362,7 +344,10 @@ def _parsed(
 def _load(fields: CommonFields, context: RequestContext, ignored: tuple[str, ...], *, is_chat: bool) -> ParsedRequest:
     """Return the answer to a body without a prompt, which asks to load the model; it is already loaded."""
     if asks_to_unload(fields.keep_alive):
-        text = "'keep_alive': the model cannot be unloaded, it is served until the server stops."
+        text = (
+            "'keep_alive': the model cannot be unloaded, it is served until the server stops. "
+            "`headrace serve --models` loads and unloads models."
+        )
         raise InvalidRequest(text, param="keep_alive")
     reply = _reply(fields, context, AnswerPlan(tools=NO_TOOLS), is_chat=is_chat)
     return ParsedRequest(requests=(), stream=reply.options.is_stream, reply=reply, ignored=ignored)

@@ -18,7 +18,7 @@ from headrace.serving.wire.ollama.dialect import named_model, parameters_of, tim
 API_VERSION = "0.13.5"
 """The version of Ollama whose API is served; clients compare it with the oldest that they support (Codex: 0.13.4)."""
 
-_NEVER = "2300-01-01T00:00:00Z"
+NEVER = "2300-01-01T00:00:00Z"
 """Clients convert it to their time zone, which would overflow in the year 9999."""
 _WEIGHT_BITS = {"w4": 4, "w8": 8, "fp32": 32}
 
@@ -41,7 +41,7 @@ def render_tags(model: ModelInfo, adapters: Sequence[AdapterInfo]) -> bytes:
 def render_running(model: ModelInfo, adapters: Sequence[AdapterInfo]) -> bytes:
     """Render the list of loaded models, which stay loaded until the server stops."""
     size = _size_bytes(model) if model.device.startswith("cuda") else 0
-    more = {"expires_at": _NEVER, "size_vram": size, "context_length": model.max_model_len}
+    more = {"expires_at": NEVER, "size_vram": size, "context_length": model.max_model_len}
     return to_json({"models": [{**entry, **more} for entry in _entries(model, adapters)]})
 
 

@@ -88,7 +88,7 @@ _BODIES: Mapping[str, _Body] = {
     "/api/embeddings": _body(
         ollama_vectors.EmbeddingsBody, fields=ollama_vectors.EMBEDDINGS_FIELDS, model="any", prompt=_TEXTS[0]
     ),
-    "/api/show": _body(ShowBody, model="any"),
+    **dict.fromkeys(("/api/show", "/api/pull", "/models/load", "/models/unload"), _body(ShowBody, model="any")),
     **dict.fromkeys(
         ("/invocations", "/endpoints/{name}/invocations", "/endpoints/{name}/invocations-response-stream"),
         replace(_GENERATE, types=(tgi.GenerateBody, lmi.LmiBody, chat.ChatBody, completions.CompletionsBody)),
@@ -158,8 +158,11 @@ def _read_operations(text: str) -> dict[str, list[Operation]]:
 
 _GROUPS = _read_operations(Path(__file__).with_name("operations.txt").read_text(encoding="utf-8"))
 _OF_PLATFORM = [*_GROUPS.pop("SageMaker runtime"), *_GROUPS.pop("Platform")]
+_MANY_MODELS = _GROUPS.pop("Many models")
 SERVER_OPERATIONS = tuple(itertools.chain.from_iterable(_GROUPS.values()))
 """All routes of a model server but the files of its pages."""
+MANY_MODELS_OPERATIONS = (*(found for found in SERVER_OPERATIONS if found.api.name != "Adapters"), *_MANY_MODELS)
+"""The routes of a server with many models."""
 
 
 def with_model(operations: Iterable[Operation], model: str) -> tuple[Operation, ...]:
