@@ -88,18 +88,14 @@ class SamplingParams:
     """The cap of prompt and answer without `max_new_tokens`: transformers' `max_length`."""
     min_new_tokens: int = 0
     """No end-of-sequence token before this many tokens."""
-    temperature: float = 0.0
-    """0 is greedy."""
+    temperature: float = 0.0  # 0 is greedy
     top_k: int = 0  # 0 is off
     top_p: float = 1.0
     min_p: float = 0.0
     typical_p: float = 1.0
-    repetition_penalty: float = 1.0
-    """Over prompt and answer (Keskar et al. 2019)."""
-    presence_penalty: float = 0.0
-    """Over the answer (OpenAI)."""
+    repetition_penalty: float = 1.0  # over prompt and answer (Keskar et al. 2019)
+    presence_penalty: float = 0.0  # over the answer (OpenAI), as the next one
     frequency_penalty: float = 0.0
-    """Over the answer (OpenAI)."""
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     allowed_token_ids: tuple[int, ...] = ()
     """The only tokens of the answer; empty: all."""
@@ -109,19 +105,18 @@ class SamplingParams:
     """None: a random seed is drawn and reported in `Finish.seed`."""
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
-    include_stop: bool = False
-    """Keep the stop string at the end of the text."""
+    include_stop: bool = False  # keep the stop string at the end of the text
     ignore_eos: bool = False
     skip_special_tokens: bool = True
     """Leave special tokens out of the text, except those that `GenerationRequest.separates_reasoning` needs."""
-    n: int = 1
-    """Number of choices to return."""
+    n: int = 1  # choices to return
     best_of: int | None = None
     """Candidates to generate, of which the `n` with the best mean logprob are returned; not while streaming."""
     logprobs: int | None = None
     """None: no logprobs. 0: of the sampled token. k: also of the k most likely tokens."""
     prompt_logprobs: int | None = None
     """The same for each token of the prompt."""
+    returns_prompt_ids: bool = False
     grammar: Grammar | None = None
     repetition_detection: RepetitionDetection | None = None
     """None: repetition does not end the answer."""
@@ -295,6 +290,8 @@ class Chunk:
     tokens: tuple[Token, ...] = ()
     prompt: tuple[Token, ...] | None = None
     """The prompt's tokens, in the first chunk of choice 0, if `prompt_logprobs` was requested."""
+    prompt_ids: tuple[int, ...] | None = None
+    """The token ids of the prompt, in the first chunk of each choice, if they were requested."""
     opening: str = ""
     """The end of the prompt that the answer continues, such as `<think>`, in the first chunk of a choice."""
     finish: Finish | None = None

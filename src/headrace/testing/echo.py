@@ -271,7 +271,7 @@ class EchoBackend:
         limit = room if sampling.max_new_tokens is None else min(sampling.max_new_tokens, room)
         script = self.script.answer
         words = _words_of(request.prompt) if script is None else tuple(_PIECE.findall(str(script(request.prompt))))
-        prompt = None
+        prompt, asks_ids = None, sampling.returns_prompt_ids
         if sampling.prompt_logprobs is not None:
             prompt = tuple(_token(piece, sampling.prompt_logprobs) for piece in pieces)
         turns = [
@@ -283,7 +283,8 @@ class EchoBackend:
         for position in range(max(map(len, turns))):
             for turn in turns:
                 if position < len(turn):
-                    yield replace(turn[position], prompt=prompt) if prompt is not None else turn[position]
+                    ids = tuple(_token(piece, None).id for piece in pieces) if asks_ids and not position else None
+                    yield replace(turn[position], prompt=prompt, prompt_ids=ids)
                     prompt = None
 
 

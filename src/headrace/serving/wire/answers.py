@@ -23,6 +23,8 @@ class FinishedChoice:
     pooled: Pooled | None = None
     opening: str = ""
     """See `Chunk.opening`."""
+    prompt_ids: tuple[int, ...] | None = None
+    """See `Chunk.prompt_ids`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +118,7 @@ def _finished(choices: dict[int, list[Chunk]]) -> Iterator[FinishedChoice]:
             finish=finish,
             pooled=next((chunk.pooled for chunk in reversed(chunks) if chunk.pooled), None),
             opening=next((chunk.opening for chunk in reversed(chunks) if chunk.opening), ""),
+            prompt_ids=next((chunk.prompt_ids for chunk in chunks if chunk.prompt_ids is not None), None),
         )
 
 

@@ -43,6 +43,7 @@ class Choice:
     """The end of the prompt that the answer continues, see `Chunk.opening`."""
     prompt: list[Token] = field(default_factory=list)
     """Prompt tokens scored so far."""
+    has_told_prompt_ids: bool = False
     admitted_s: float | None = None
     logprob_sum: float = 0.0
     on_end: Callable[[], None] | None = None
@@ -152,12 +153,17 @@ class Choice:
         return None if self.admitted_s is None else self.admitted_s - self.sequence.arrived_s
 
     def _chunk(self, text: str, tokens: tuple[Token, ...], finish: Finish | None = None) -> Chunk:
-        """Return a chunk; the first one also carries the scored prompt and the opening."""
+        """Return a chunk; the first one also carries the prompt, as requested, and the opening."""
         opening, self.opening = self.opening, ""
         prompt = None
         if self.prompt:
             prompt, self.prompt = tuple(self.prompt), []
-        return Chunk(index=self.index, text=text, tokens=tokens, prompt=prompt, opening=opening, finish=finish)
+        ids, sequence = None, self.sequence
+        if sequence.params.returns_prompt_ids and not self.has_told_prompt_ids:
+            ids, self.has_told_prompt_ids = tuple(sequence.tokens[: sequence.num_prompt_tokens].tolist()), True
+        return Chunk(
+            index=self.index, text=text, tokens=tokens, prompt=prompt, prompt_ids=ids, opening=opening, finish=finish
+        )
 
 
 def prompt_token(table: TokenTable, token_id: int, logprob: float | None, top: tuple[TokenLogprob, ...]) -> Token:

@@ -358,7 +358,7 @@ def _joined(chunks: list[Chunk], place: int, prompt: tuple[Token, ...] | None, *
         tokens = tuple(replace(token, logprob=None) for token in tokens)
     text = "".join(chunk.text for chunk in chunks)
     first, last = chunks[0], chunks[-1]
-    return Chunk(index=place, text=text, tokens=tokens, prompt=prompt, opening=first.opening, finish=last.finish)
+    return replace(first, index=place, text=text, tokens=tokens, prompt=prompt, finish=last.finish)
 
 
 def runner_engine(

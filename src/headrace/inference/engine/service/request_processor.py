@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import count
+from unicodedata import normalize
 
 import numpy as np
 
@@ -134,9 +135,15 @@ class RequestProcessor:
             for token_id in params.allowed_token_ids:
                 allowed[token_id // 32] |= np.uint32(1 << token_id % 32)
         texts = (f"{space}{word.lstrip()}" for word in params.bad_words for space in ("", " "))
-        spelled = dict.fromkeys(tuple(self._parts.tokenizer.encode_inside(text)) for text in texts)
-        bad = tuple(filter(None, spelled))  # a vocabulary may lack all bytes of a word
-        return TokenRules(allowed=allowed, bad=bad, num_words=self._num_mask_words, grammar=grammar)
+        spelled = {text: tuple(self._parts.tokenizer.encode_inside(text)) for text in texts}
+        # A vocabulary may lack characters of a word: what is left of it, such as the space, is no bad word.
+        bad = dict.fromkeys(ids for text, ids in spelled.items() if self._spells(ids, text))
+        return TokenRules(allowed=allowed, bad=tuple(bad), num_words=self._num_mask_words, grammar=grammar)
+
+    def _spells(self, ids: Iterable[int], text: str) -> bool:
+        """Return whether tokens are the whole text, apart from white space around it and its Unicode form."""
+        spelled = b"".join(self._table.entry(token_id)[0] for token_id in ids).decode(errors="replace")
+        return normalize("NFKC", spelled).strip() == normalize("NFKC", text).strip()
 
     def _with_budget(
         self,

@@ -89,6 +89,7 @@ class OpenAIChat:
             plan=AnswerPlan(tools=plan, format=known, includes_reasoning=shows_reasoning),
             num_top_logprobs=sampling.logprobs,
             with_special=not sampling.skip_special_tokens,
+            **parameters.token_options(fields),
         )
         request = GenerationRequest(
             request_id=context.request_id,
@@ -198,7 +199,12 @@ class ChatReply(openai.EnvelopeReply):
         counts = [stream.num_reasoning_tokens for stream in streams]
         counted = [count for count in counts if count is not None]
         usage = replace(usage_of(answers), reasoning_tokens=sum(counted) if counted else None)
-        return self.options.envelope.body(KIND, choices, usage)
+        more: dict[str, object] = {}
+        if self.options.returns_ids:
+            more["prompt_token_ids"] = answer.choices[0].prompt_ids
+        if self.options.shows_prompt:
+            more["prompt_logprobs"] = openai.prompt_logprobs(answer.prompt or ())
+        return self.options.envelope.body(KIND, choices, usage, more)
 
     def _choice(self, choice: FinishedChoice, answer: AnswerStream) -> dict[str, object]:
         deltas = [*answer.feed(choice.text, choice.tokens), *answer.finish()]
@@ -226,11 +232,13 @@ class ChatReply(openai.EnvelopeReply):
         logprobs = None
         if self.options.num_top_logprobs is not None:
             tokens = openai.visible(choice.tokens, with_special=self.options.with_special)
-            logprobs = openai.chat_logprobs(tokens, num_top=self.options.num_top_logprobs)
+            logprobs = openai.chat_logprobs(tokens, self.options)
+        ids = {"token_ids": openai.token_ids(choice.tokens)} if self.options.returns_ids else {}
         return {
             "index": choice.index,
             "message": message,
             "logprobs": logprobs,
+            **ids,
             **openai.finish_fields(choice.finish, self.options.reason(choice.finish, answer.num_calls)),
         }
 
@@ -242,6 +250,8 @@ class _StreamedChoice:
     answer: AnswerStream
     tokens: list[Token] = field(default_factory=list)
     """Tokens whose logprobs have not been sent yet."""
+    ids: list[int] = field(default_factory=list)
+    """Token ids that have not been sent yet."""
 
 
 class ChatStream(openai.EnvelopeStream):
@@ -257,19 +267,20 @@ class ChatStream(openai.EnvelopeStream):
         choice = self._choices.get(chunk.index)
         if choice is None:
             choice = self._choices[chunk.index] = _StreamedChoice(AnswerStream(self._options.plan, chunk.opening))
-            events.append(self._event(chunk.index, b'{"role":"assistant","content":""}', b"null"))
+            opening = self._choice_object(chunk.index, b'{"role":"assistant","content":""}', b"null")
+            events.append(self._framed(opening, chunk.prompt_ids))
+        if self._options.returns_ids:
+            choice.ids.extend(token.id for token in chunk.tokens)
         if self._options.num_top_logprobs is not None:
             choice.tokens.extend(openai.visible(chunk.tokens, with_special=self._options.with_special))
         deltas = choice.answer.feed(chunk.text, chunk.tokens)
         if chunk.finish is not None:
             deltas += choice.answer.finish()
-        events.extend(
-            self._event(chunk.index, self._delta(chunk.index, delta), self._take_logprobs(choice)) for delta in deltas
-        )
+        events.extend(self._event(chunk.index, self._delta(chunk.index, delta), choice) for delta in deltas)
         if chunk.finish is not None:
             self._meter.add(request, chunk.finish, choice.answer.num_reasoning_tokens)
             end = openai.streamed_finish(chunk.finish, self._options.reason(chunk.finish, choice.answer.num_calls))
-            events.append(self._event(chunk.index, b"{}", self._take_logprobs(choice), end))
+            events.append(self._event(chunk.index, b"{}", choice, end))
         return events
 
     def _delta(self, choice: int, delta: ChatDelta) -> bytes:
@@ -288,10 +299,17 @@ class ChatStream(openai.EnvelopeStream):
     def _take_logprobs(self, choice: _StreamedChoice) -> bytes:
         if self._options.num_top_logprobs is None or not choice.tokens:
             return b"null"
-        logprobs = to_json(openai.chat_logprobs(choice.tokens, num_top=self._options.num_top_logprobs))
+        logprobs = to_json(openai.chat_logprobs(choice.tokens, self._options))
         choice.tokens.clear()
         return logprobs
 
-    def _event(self, index: int, delta: bytes, logprobs: bytes, end: bytes = openai.UNFINISHED) -> bytes:
-        choice = b'{"index":%d,"delta":%b,"logprobs":%b,%b}' % (index, delta, logprobs, end)
-        return self._framed(choice)
+    def _event(self, index: int, delta: bytes, choice: _StreamedChoice, end: bytes = openai.UNFINISHED) -> bytes:
+        """Return an object with a delta, and with the logprobs and the ids that wait for one."""
+        if self._options.returns_ids:
+            ids, choice.ids = choice.ids, []
+            end = b'"token_ids":%b,%b' % (to_json(ids), end)
+        return self._framed(self._choice_object(index, delta, self._take_logprobs(choice), end))
+
+    @staticmethod
+    def _choice_object(index: int, delta: bytes, logprobs: bytes, end: bytes = openai.UNFINISHED) -> bytes:
+        return b'{"index":%d,"delta":%b,"logprobs":%b,%b}' % (index, delta, logprobs, end)

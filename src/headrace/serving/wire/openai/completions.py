@@ -64,6 +64,7 @@ class OpenAICompletions:
             num_top_logprobs=fields.logprobs,
             echoes=tuple(prompts) if fields.echo else None,
             with_special=not sampling.skip_special_tokens,
+            **parameters.token_options(fields),
         )
         return ParsedRequest(
             requests=tuple(
@@ -114,7 +115,9 @@ def _sampling(
         sampling,
         best_of=fields.best_of,
         logprobs=fields.logprobs,
-        prompt_logprobs=(fields.logprobs or 0) if needs_prompt else None,
+        prompt_logprobs=max(fields.logprobs or 0, fields.prompt_logprobs or 0)
+        if needs_prompt
+        else fields.prompt_logprobs,
     )
 
 
@@ -149,7 +152,12 @@ class CompletionsReply(openai.EnvelopeReply):
                 text, logprobs = writer.piece(choice.text, choice.tokens)
                 index = number * self.options.num_choices + choice.index
                 end = openai.finish_fields(choice.finish, openai.finish_reason(choice.finish))
-                choices.append({"index": index, "text": text, "logprobs": logprobs, **end})
+                more: dict[str, object] = {}
+                if self.options.returns_ids:
+                    more = {"token_ids": openai.token_ids(choice.tokens), "prompt_token_ids": choice.prompt_ids}
+                if self.options.shows_prompt:
+                    more["prompt_logprobs"] = openai.prompt_logprobs(answer.prompt or ())
+                choices.append({"index": index, "text": text, "logprobs": logprobs, **end, **more})
         return self.options.envelope.body(KIND, choices, usage_of(answers))
 
 
@@ -161,6 +169,10 @@ class ChoiceWriter:
         self._echo = None if options.echoes is None else options.echoes[number]
         self._prompt = prompt or ()
         self._offset = 0
+        self.ids: list[int] = []
+        """Token ids that have not been sent yet."""
+        self.prompt_ids: tuple[int, ...] | None = None
+        """The ids of the prompt until they are sent."""
 
     def piece(self, text: str, tokens: Sequence[Token]) -> tuple[str, dict[str, object] | None]:
         """Return the text and the logprobs object to send for a part of the answer."""
@@ -173,12 +185,7 @@ class ChoiceWriter:
             tokens = openai.visible(tokens, with_special=self._options.with_special)
         if self._options.num_top_logprobs is None:
             return text, None
-        logprobs, self._offset = openai.completion_logprobs(
-            tokens,
-            num_top=self._options.num_top_logprobs,
-            offset=self._offset,
-            with_special=self._options.with_special,
-        )
+        logprobs, self._offset = openai.completion_logprobs(tokens, self._options, offset=self._offset)
         return text, logprobs
 
 
@@ -218,6 +225,8 @@ class CompletionsStream(openai.EnvelopeStream):
         if writer is None:
             writer = prompt.writers[chunk.index] = ChoiceWriter(self._options, request, prompt.tokens)
         text, logprobs = writer.piece(chunk.text, chunk.tokens)
+        writer.ids.extend(openai.token_ids(chunk.tokens))
+        writer.prompt_ids = chunk.prompt_ids or writer.prompt_ids
         if chunk.finish is not None:
             self._meter.add(request, chunk.finish)
         elif not text and logprobs is None:
@@ -225,6 +234,11 @@ class CompletionsStream(openai.EnvelopeStream):
         index, end = request * self._options.num_choices + chunk.index, openai.UNFINISHED
         if chunk.finish is not None:
             end = openai.streamed_finish(chunk.finish, openai.finish_reason(chunk.finish))
+        if self._options.returns_ids:
+            end += b',"token_ids":%b' % to_json(writer.ids)
+            if writer.prompt_ids is not None:
+                end += b',"prompt_token_ids":%b' % to_json(writer.prompt_ids)
+            writer.ids, writer.prompt_ids = [], None
         choice = b'{"index":%d,"text":%b,"logprobs":%b,%b}' % (
             index,
             to_json(text),

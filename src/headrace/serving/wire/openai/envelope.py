@@ -5,14 +5,15 @@ Logprobs have two formats: parallel lists (completions) and one object per token
 `{"error": {"message", "type", "param", "code"}}`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
 from importlib.metadata import version as package_version
+from types import MappingProxyType
 
 from headrace.core import errors
-from headrace.core.generation import Finish, FinishReason, ModelInfo, Token
+from headrace.core.generation import Finish, FinishReason, ModelInfo, Token, TokenLogprob
 from headrace.serving.wire import framing
 from headrace.serving.wire.answers import Usage, finite_logprob
 from headrace.serving.wire.dialect import ClosingStream, ErrorReply, RequestContext, Timings, retry_headers
@@ -73,16 +74,20 @@ def visible(tokens: Iterable[Token], *, with_special: bool) -> list[Token]:
     return [token for token in tokens if with_special or not token.special]
 
 
-def chat_logprobs(tokens: Sequence[Token], *, num_top: int) -> dict[str, object]:
-    return {"content": token_logprobs(tokens, num_top=num_top), "refusal": None}
+def chat_logprobs(tokens: Sequence[Token], options: "EnvelopeOptions") -> dict[str, object]:
+    num_top = options.num_top_logprobs or 0
+    return {"content": token_logprobs(tokens, num_top=num_top, as_ids=options.names_ids), "refusal": None}
 
 
-def token_logprobs(tokens: Iterable[Token], *, num_top: int) -> list[dict[str, object]]:
-    """Return the logprobs of a chat completion's or a response's tokens."""
+def token_logprobs(tokens: Iterable[Token], *, num_top: int, as_ids: bool = False) -> list[dict[str, object]]:
+    """Return the logprobs of a chat completion's or a response's tokens; `as_ids`: which are named by their ids."""
     return [
         {
-            **_logprob(_name(token), token.logprob, token.raw or token.text.encode()),
-            "top_logprobs": [_logprob(top.text, top.logprob, top.text.encode()) for top in token.top[:num_top]],
+            **_logprob(_name(token, as_ids), token.logprob, token.raw or token.text.encode()),
+            "top_logprobs": [
+                _logprob(_id_name(top) if as_ids else top.text, top.logprob, top.text.encode())
+                for top in token.top[:num_top]
+            ],
         }
         for token in tokens
     ]
@@ -93,20 +98,23 @@ def _logprob(name: str, logprob: float | None, raw: bytes) -> dict[str, object]:
 
 
 def completion_logprobs(
-    tokens: Sequence[Token], *, num_top: int, offset: int, with_special: bool
+    tokens: Sequence[Token], options: "EnvelopeOptions", *, offset: int
 ) -> tuple[dict[str, object], int]:
     """Return `choices[].logprobs` of a completion from character `offset` on, and the offset after it."""
+    num_top, as_ids, with_special = options.num_top_logprobs or 0, options.names_ids, options.with_special
 
     def top(token: Token) -> dict[str, float | None] | None:
-        best = {other.text: finite_logprob(other.logprob) for other in token.top[:num_top]}
-        return None if token.logprob is None else {**best, _name(token): finite_logprob(token.logprob)}
+        best = {
+            _id_name(other) if as_ids else other.text: finite_logprob(other.logprob) for other in token.top[:num_top]
+        }
+        return None if token.logprob is None else {**best, _name(token, as_ids): finite_logprob(token.logprob)}
 
     offsets: list[int] = []
     for token in tokens:
         offsets.append(offset)
         offset += 0 if token.special and not with_special else len(token.text)
     logprobs: dict[str, object] = {
-        "tokens": [_name(token) for token in tokens],
+        "tokens": [_name(token, as_ids) for token in tokens],
         "token_logprobs": [finite_logprob(token.logprob) for token in tokens],
         "top_logprobs": [top(token) for token in tokens] if num_top else None,
         "text_offset": offsets,
@@ -114,8 +122,32 @@ def completion_logprobs(
     return logprobs, offset
 
 
-def _name(token: Token) -> str:
+def prompt_logprobs(prompt: Sequence[Token]) -> list[dict[str, object] | None]:
+    """Return vLLM's list of the tokens of a prompt: each with its alternatives by their ids, null for the first."""
+    return [None if token.logprob is None else dict(_ranked(token)) for token in prompt]
+
+
+def _ranked(token: Token) -> Iterator[tuple[str, object]]:
+    for rank, top in enumerate(token.top, start=1):
+        if top.id != token.id:
+            yield str(top.id), _with_rank(top, rank)
+    best = next((rank for rank, top in enumerate(token.top, start=1) if top.id == token.id), None)
+    yield str(token.id), _with_rank(token, best)
+
+
+def _with_rank(token: Token | TokenLogprob, rank: int | None) -> dict[str, object]:
+    return {"logprob": finite_logprob(token.logprob), "rank": rank, "decoded_token": token.text}
+
+
+def _id_name(token: Token | TokenLogprob) -> str:
+    """Return vLLM's name of a token for `return_tokens_as_token_ids`."""
+    return f"token_id:{token.id}"
+
+
+def _name(token: Token, as_ids: bool) -> str:
     r"""Return the token's text; a partial character is written as OpenAI does, `bytes:\xf0\x9f`."""
+    if as_ids:
+        return _id_name(token)
     try:
         token.raw.decode()
     except UnicodeDecodeError:
@@ -159,8 +191,10 @@ class Envelope:
             include_usage=fields.stream_options is not None and bool(fields.stream_options.include_usage),
         )
 
-    def body(self, kind: str, choices: Sequence[object], usage: Usage) -> bytes:
-        return to_json({**self._head(kind), "choices": choices, "usage": usage_object(usage)})
+    def body(
+        self, kind: str, choices: Sequence[object], usage: Usage, more: Mapping[str, object] = MappingProxyType({})
+    ) -> bytes:
+        return to_json({**self._head(kind), "choices": choices, "usage": usage_object(usage), **more})
 
     def frame(self, kind: str) -> tuple[bytes, bytes]:
         """Return the bytes before and after the only choice of a streamed object, including its framing."""
@@ -241,6 +275,16 @@ class EnvelopeOptions:
     num_top_logprobs: int | None
     """Alternatives per token; None: no logprobs."""
     with_special: bool
+    returns_ids: bool = False
+    """vLLM's `return_token_ids`."""
+    names_ids: bool = False
+    """vLLM's `return_tokens_as_token_ids`."""
+    shows_prompt: bool = False
+    """vLLM's `prompt_logprobs`."""
+
+
+def token_ids(tokens: Iterable[Token]) -> list[int]:
+    return [token.id for token in tokens]
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,8 +322,11 @@ class EnvelopeStream(ClosingStream):
     def _error(self, error: errors.HeadraceError) -> Sequence[bytes]:
         return self._envelope.error_events(error)
 
-    def _framed(self, choice: bytes) -> bytes:
-        return b"".join((self._head, choice, self._tail))
+    def _framed(self, choice: bytes, prompt_ids: Sequence[int] | None = None) -> bytes:
+        """Return an object with one choice; `prompt_ids` become a member of the object, as in vLLM's chats."""
+        if prompt_ids is None:
+            return b"".join((self._head, choice, self._tail))
+        return b"".join((self._head, choice, b'],"prompt_token_ids":', to_json(prompt_ids), self._tail[1:]))
 
 
 class UsageMeter:

@@ -7,7 +7,7 @@ TGI `router/src/lib.rs` (ChatRequest).
 """
 
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, TypedDict
 
 import msgspec
 
@@ -76,6 +76,10 @@ class CommonFields(ConstraintFields, kw_only=True):
     no_stop_trim: bool | None = None
     """SGLang's name for `include_stop_str_in_output`."""
     skip_special_tokens: bool | None = None
+    prompt_logprobs: int | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+    """Logprobs name tokens `token_id:ID` instead of by their text."""
     truncate_prompt_tokens: int | None = None
     cache_salt: str | None = None
 
@@ -142,10 +146,28 @@ def sampling_params(fields: CommonFields, context: RequestContext, *, max_new_to
         include_stop=bool(fields.include_stop_str_in_output or fields.no_stop_trim),
         ignore_eos=bool(fields.ignore_eos),
         skip_special_tokens=fields.skip_special_tokens is not False,
+        prompt_logprobs=fields.prompt_logprobs,
+        returns_prompt_ids=bool(fields.return_token_ids),
         n=1 if fields.n is None else fields.n,
         grammar=read_constraint(fields),
         repetition_detection=repetition,
     )
+
+
+class TokenOptions(TypedDict):
+    """The options of an answer that vLLM's fields about tokens give; see `envelope.EnvelopeOptions`."""
+
+    returns_ids: bool
+    names_ids: bool
+    shows_prompt: bool
+
+
+def token_options(fields: CommonFields) -> TokenOptions:
+    return {
+        "returns_ids": bool(fields.return_token_ids),
+        "names_ids": bool(fields.return_tokens_as_token_ids),
+        "shows_prompt": fields.prompt_logprobs is not None,
+    }
 
 
 def check_range(
@@ -176,6 +198,9 @@ def _check_ranges(fields: CommonFields, context: RequestContext) -> None:
     check_range("min_p", fields.min_p, low=0, high=1)
     check_range("typical_p", fields.typical_p, above=0, high=1)
     check_range("repetition_penalty", fields.repetition_penalty, above=0)
+    check_range("prompt_logprobs", fields.prompt_logprobs, low=0, high=context.limits.max_top_n_tokens)
+    if fields.prompt_logprobs is not None and fields.stream:
+        raise invalid("prompt_logprobs", "it cannot be combined with 'stream'")
     check_range("truncate_prompt_tokens", fields.truncate_prompt_tokens, low=1, high=context.model.max_prompt_tokens)
 
 
