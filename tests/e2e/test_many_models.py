@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests import plain_http
+from tests.browser import Page, chromium
 from tests.waiting import WAIT_S
 
 from .conftest import Served, serve
@@ -121,3 +122,22 @@ def test_a_busy_model_is_unloaded_after_its_requests(many: Served) -> None:
         assert states(many)["b"] == "unloading"
         assert [line for line in lines if line][-1] == "data: [DONE]"
     eventually("unloaded", "unloaded", lambda: states(many)["b"])
+
+
+@pytest.mark.browser
+def test_the_chat_page_has_a_menu_of_the_models(many: Served, tmp_path: Path) -> None:
+    with chromium(tmp_path) as driver:
+        driver.get(f"{many.url}/ping")
+        driver.execute_script("sessionStorage.setItem('headrace.key', 'k')")
+        driver.get(many.url)
+        page = Page(driver)
+        page.until(lambda: page.find("#models").is_displayed(), "the menu")
+        page.run(
+            "const menu = document.getElementById('models'); menu.value = 'b'; menu.dispatchEvent(new Event('change'))"
+        )
+        page.until(lambda: page.run("return document.title").startswith("b "), "the chosen model")
+        page.find("#prompt").send_keys("Say hello.\n")
+        page.until(lambda: "b · loaded" in page.find("#models").text, "the loaded model")
+        log = [entry for entry in driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
+        noise = [entry for entry in log if "favicon" not in entry["message"]]  # asked for beside `/ping`, without a key
+    assert noise == []

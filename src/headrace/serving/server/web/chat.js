@@ -33,12 +33,23 @@ function showServer() {
   document.documentElement.dataset.server = state;
   $("model").textContent = state === "ready" ? model.id : STATES[state];
   $("model").title = state === "ready" ? "The model that is served" : reason;
+  showMenu(state === "ready" ? server.models : []);
   const isBase = state === "ready" && model.isBase;
   const notice = isBase ? BASE_NOTICE : NOTICES[state]?.(reason);
   $("notice").hidden = !notice;
   $("notice").textContent = notice ?? "";
   if (state === "needs-key") askForKey();
   if (state === "ready") showModel(isBase);
+}
+
+/** Offer a choice where the server has several models or adapters. */
+function showMenu(models) {
+  $("models").hidden = models.length < 2;
+  $("model").hidden = models.length > 1;
+  if (models.length < 2) return;
+  const options = models.map(({ id, state }) => new Option(state && state !== "unloaded" ? `${id} · ${state}` : id, id));
+  $("models").replaceChildren(...options);
+  $("models").value = server.model.id;
 }
 
 function showModel(isBase) {
@@ -65,11 +76,11 @@ function askForKey() {
 function useDefaults() {
   if (!server.model) return;
   const { maxTokens, sampling } = server.model;
-  const defaults = { temperature: sampling.temperature, top_p: sampling.top_p, max_tokens: Math.min(USUAL_TOKENS, Math.floor(maxTokens / 2)) };
+  const defaults = { temperature: sampling.temperature, top_p: sampling.top_p, max_tokens: maxTokens ? Math.min(USUAL_TOKENS, Math.floor(maxTokens / 2)) : USUAL_TOKENS };
   for (const [id, value] of Object.entries(defaults)) {
     if (value !== undefined && localStorage.getItem(`headrace.${id}`) === null) $(id).value = value;
   }
-  $("max_tokens").max = maxTokens - 1;
+  if (maxTokens) $("max_tokens").max = maxTokens - 1;
   showOutputs();
 }
 
@@ -79,6 +90,7 @@ function showOutputs() {
   }
 }
 
+$("models").addEventListener("change", () => server.choose($("models").value));
 for (const id of KEPT) {
   $(id).value = localStorage.getItem(`headrace.${id}`) ?? $(id).value;
   $(id).addEventListener("input", () => {

@@ -6,6 +6,7 @@ import { LOOPS } from "./loops.js";
 import { Poll } from "./poll.js";
 
 const KEY = "headrace.key";
+const CHOSEN = "headrace.model";
 const READY_PAUSE_MS = 10_000;
 const WAITING_PAUSE_MS = 2000;
 
@@ -18,7 +19,8 @@ export class Server {
     this.changed = changed;
     this.state = "connecting";
     this.reason = "";
-    this.model = null; // `{id, maxTokens, isBase, sampling}`
+    this.model = null; // `{id, maxTokens, isBase, sampling}`; `maxTokens` is unknown before the first load
+    this.models = []; // `{id, state}` of all models of the server, to choose from
     this.pinged = undefined; // the name that the server gave last
     this.poll = new Poll((signal) => this.check(signal), WAITING_PAUSE_MS, (error) => error && this.enter("unreachable"));
     $("api_key").value = sessionStorage.getItem(KEY) ?? "";
@@ -39,7 +41,7 @@ export class Server {
     const { model, reason } = await health.json().catch(() => ({}));
     if (!health.ok) return this.enter("waiting", reason ?? `The server answers with status ${health.status}.`);
     const isOther = model !== this.pinged; // the server was restarted between two checks
-    if (this.state !== "ready" || isOther) await this.readModel(signal);
+    if (this.state !== "ready" || isOther || this.models.length > 1) await this.readModel(signal);
     this.pinged = model;
   }
 
@@ -47,10 +49,16 @@ export class Server {
     const models = await fetch("/v1/models", { signal, headers: this.headers() });
     if (isKeyMissing(models)) return this.enter("needs-key", await errorText(models));
     if (!models.ok) return this.enter("waiting", await errorText(models));
-    const [served] = (await models.json()).data;
-    const info = await fetch("/info", { signal, headers: this.headers() });
-    const facts = info.ok ? (await info.json()).headrace : undefined;
-    const isNew = served.id !== this.model?.id;
+    const all = (await models.json()).data;
+    if (!all.length) return this.enter("waiting", "The server has no models yet.");
+    const isLoaded = ({ status }) => status?.value === "loaded";
+    const served = all.find(({ id }) => id === localStorage.getItem(CHOSEN)) ?? all.find(isLoaded) ?? all[0];
+    const isKnown = served.max_model_len !== undefined; // of many models, those that were loaded before
+    const info = isKnown ? await fetch(`/info?model=${encodeURIComponent(served.id)}`, { signal, headers: this.headers() }) : null;
+    const facts = info?.ok ? (await info.json()).headrace : undefined;
+    const before = JSON.stringify([this.model?.id, this.model?.maxTokens, this.models]);
+    this.models = all.map(({ id, status }) => ({ id, state: status?.value ?? "" }));
+    const isNew = JSON.stringify([served.id, served.max_model_len, this.models]) !== before;
     this.model = {
       id: served.id,
       maxTokens: served.max_model_len,
@@ -58,6 +66,12 @@ export class Server {
       sampling: facts?.recommended_sampling ?? {},
     };
     this.enter("ready", "", isNew);
+  }
+
+  /** Answer by another model from now on, also when the page is opened again. */
+  choose(id) {
+    localStorage.setItem(CHOSEN, id);
+    return this.poll.again();
   }
 
   enter(state, reason = "", isNew = false) {
