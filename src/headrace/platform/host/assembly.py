@@ -229,6 +229,7 @@ def _make_workers(site: Site) -> Workers:
         grants=ObjectGrants(access) if access is not None else NO_GRANTS,
         jumpstart=open_catalogue(settings.jumpstart, home.jumpstart),
         public_source=partial(public_source, source=settings.public_buckets),
+        prefix_caches=home.prefixes if settings.cluster == LOCAL else None,
     )
     logs = PlatformLogs(home.workers, home.ended_logs, max_bytes=settings.logs_mib * MIB)
     return Workers(cluster=cluster, host=host, own_images=own_images, defaults=defaults, logs=logs)

@@ -66,6 +66,8 @@ class DataFolder:
     """State, sessions and log of a Ray cluster started by the platform."""
     invocations = _Below("invocations")
     """Pending asynchronous invocations."""
+    prefixes = _Below("prefixes")
+    """The prefix caches of endpoints, as sensitive as their prompts; removed with them."""
     transforms = _Below("transforms")
     """Progress of batch transform jobs: their inputs, and the responses that are in no output object yet."""
     objects = _Below("s3")

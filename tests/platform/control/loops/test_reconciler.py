@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -261,6 +263,20 @@ async def test_workers_of_a_deleted_endpoint_are_stopped(scene: Scene) -> None:
     assert scene.machine.workers == {}
     assert scene.store.list(WORKER) == []
     assert scene.store.get(ROUTE, "e") is None
+
+
+async def test_the_prefix_cache_of_an_endpoint_is_removed_with_it(scene: Scene, tmp_path: Path) -> None:
+    workers = scene.reconciler._workers
+    workers.defaults = replace(workers.defaults, prefix_caches=tmp_path)
+    scene.ask()
+    uid = scene.endpoint().uid
+    for name in (uid, "gone"):
+        (tmp_path / name / "identity").mkdir(parents=True)
+    await scene.settle(80)
+    assert [path.name for path in tmp_path.iterdir()] == [uid]
+    scene.store.remove(scene.endpoint())
+    await scene.settle(80)
+    assert not any(tmp_path.iterdir())
 
 
 async def test_an_unreadable_endpoint_does_not_hold_up_the_others(scene: Scene) -> None:

@@ -1,5 +1,6 @@
 """The specification of a worker, built from a model and its revision."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -353,3 +354,31 @@ def test_steps_of_traffic_rise_to_all_of_it(kind: str, size_type: str, value: in
     assert list(steps) == sorted(set(steps))
     assert all(0 < step <= 1 for step in steps)
     assert len(steps) <= 100
+
+
+@pytest.mark.parametrize(
+    ("environment", "folders", "expected"),
+    [
+        ({}, Path("/p"), {}),
+        ({"LMCACHE_LOCAL_DISK": "file:///tmp/kv"}, Path("/p"), {"HEADRACE_PREFIX_CACHE_DIR": "/p/uid"}),
+        ({"HEADRACE_PREFIX_CACHE_DIR": "/etc"}, Path("/p"), {"HEADRACE_PREFIX_CACHE_DIR": "/p/uid"}),
+        (
+            {"LMCACHE_LOCAL_DISK": "/a", "LMCACHE_MAX_LOCAL_DISK_SIZE": "5", "HEADRACE_PREFIX_CACHE_DIR": "/b"},
+            Path("/p"),
+            {"HEADRACE_PREFIX_CACHE_DIR": "/p/uid", "LMCACHE_MAX_LOCAL_DISK_SIZE": "5"},
+        ),
+        ({"LMCACHE_LOCAL_DISK": "/tmp/kv"}, None, {}),
+    ],
+)
+def test_a_prefix_cache_on_a_disk_is_in_the_folder_of_the_endpoint(
+    environment: dict[str, str], folders: Path | None, expected: dict[str, str]
+) -> None:
+    model = {"PrimaryContainer": {"Image": IMAGE, "Environment": environment}}
+    variant = {"VariantName": "v", "ModelName": "m", "InstanceType": "ml.m5.large"}
+    config = {"EndpointConfigName": "c", "ProductionVariants": [variant]}
+    defaults = WorkerDefaults(share_of=share_of, prefix_caches=folders)
+    workload = workload_of({"number": 1, "config": config, "models": {"m": model}})
+    built = build_worker("w", workload, defaults, endpoint_uid="uid")
+    found = {name: value for name, value in built.spec.environment.items() if "CACHE" in name}
+    assert found == expected
+    assert any("on a cluster" in notice for notice in built.notices) == (folders is None)

@@ -124,6 +124,7 @@ class Reconciler:
         await self._drop_orphaned_records(snapshot)
         if alive is not None:
             pauses.append(await self._end_processes(alive, snapshot))
+            await self._workers.drop_prefix_caches({record.uid for record in snapshot.endpoints})
         return min(pauses, default=IDLE_PAUSE_S)
 
     async def _look(self, snapshot: Snapshot, alive: dict[str, Handle] | None) -> Snapshot:

@@ -6,9 +6,11 @@ does nothing.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 
 from msgspec.structs import replace as replace_status
 
@@ -109,6 +111,12 @@ class WorkerManager:
         get_logger().info("worker.adopted", worker=record.name)
         return await store_access.write(self.store, record, status=status)
 
+    async def drop_prefix_caches(self, endpoint_uids: Container[str]) -> None:
+        """Remove the prefix caches of endpoints that are gone."""
+        folders = self.defaults.prefix_caches
+        if folders is not None:
+            await asyncio.to_thread(_remove_others, folders, endpoint_uids)
+
     async def act(self, owned: WorkerSet, action: actions.Action) -> None:
         match action:
             case actions.Start():
@@ -175,7 +183,14 @@ class WorkerManager:
         try:
             spec = record.spec
             group = f"{spec.copy.component if spec.copy is not None else spec.endpoint}/{spec.variant}"
-            built = build_worker(record.name, workload, self.defaults, group=group, revision=spec.revision)
+            built = build_worker(
+                record.name,
+                workload,
+                self.defaults,
+                group=group,
+                revision=spec.revision,
+                endpoint_uid=spec.endpoint_uid,
+            )
             granted = await self._granted(built.spec)
             async with asyncio.timeout(_LAUNCHER_PATIENCE_S):
                 handle = await self.launcher.start(granted)
@@ -274,3 +289,10 @@ class WorkerManager:
         # Once it has been ready, another worker may succeed.
         is_permanent = is_permanent and status.ready_s is None
         return replace_status(status, failed_s=self.clock(), failure=failure, is_permanent=is_permanent)
+
+
+def _remove_others(folders: Path, names: Container[str]) -> None:
+    """Remove the folders of other names; a worker that still runs may make its own again, until the next call."""
+    for folder in folders.iterdir() if folders.is_dir() else ():
+        if folder.name not in names:
+            shutil.rmtree(folder, ignore_errors=True)

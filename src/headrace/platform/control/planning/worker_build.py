@@ -3,6 +3,8 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
 
 from headrace.platform.cluster.instance_types import HostShare, find_instance_type
 from headrace.platform.cluster.launcher import NO_GRANTS, ContainerImage, Grants, Limits, ResourceRequest, WorkerSpec
@@ -17,6 +19,14 @@ from headrace.serving.artifacts.sources import ArtifactSource
 _MIB = 1 << 20
 _PROGRAM = "SAGEMAKER_PROGRAM"
 """Variable that names the script of a container in script mode, which serves the model."""
+
+
+_PREFIX_CACHE_NAMES: Final = (
+    "HEADRACE_PREFIX_CACHE_DIR",
+    "LMCACHE_LOCAL_DISK",
+    "SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR",
+)
+"""Names of a folder inside a container, which stands for that of the endpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +45,8 @@ class WorkerDefaults:
     """The models that stand for those in AWS's buckets of JumpStart."""
     public_source: Callable[[ArtifactSource], ArtifactSource] = lambda source: source
     """Returns where to read an artifact in a public bucket of AWS; any other one as it is."""
+    prefix_caches: Path | None = None
+    """A folder for each endpoint whose prefix cache outlives its workers; None: workers are on other machines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +58,13 @@ class BuiltWorker:
 
 
 def build_worker(
-    name: str, workload: Workload, defaults: WorkerDefaults, *, group: str = "", revision: int = 0
+    name: str,
+    workload: Workload,
+    defaults: WorkerDefaults,
+    *,
+    group: str = "",
+    revision: int = 0,
+    endpoint_uid: str = "",
 ) -> BuiltWorker:
     """
     Return the worker of a workload, ready to start; it replaces those of other revisions in its `group`.
@@ -57,7 +75,7 @@ def build_worker(
     share = defaults.share_of(workload.instance_type)
     resources, titles = resources_of(workload, share), workload.containers or (name,)
     containers = [
-        _build_container(title, container, defaults)
+        _build_container(title, container, defaults, endpoint_uid)
         for title, container in zip(titles, containers_of(workload.model), strict=True)
     ]
     spec = containers[0].spec
@@ -97,13 +115,19 @@ class _BuiltContainer:
     notices: tuple[str, ...]
 
 
-def _build_container(name: str, container: Json, defaults: WorkerDefaults) -> _BuiltContainer:
+def _build_container(name: str, container: Json, defaults: WorkerDefaults, endpoint_uid: str) -> _BuiltContainer:
     container, hints = located(container, defaults.jumpstart)
     image = image_profile(container, own_images=defaults.own_images, is_strict=defaults.is_strict)
+    is_ours = not image.command and not image.container
+    environment, prefix_notices = (
+        _with_prefix_cache(image.environment, defaults.prefix_caches, endpoint_uid)
+        if is_ours
+        else (image.environment, ())
+    )
     spec = WorkerSpec(
         name=name,
         artifacts=tuple(map(defaults.public_source, artifacts_of(container))),
-        environment={**defaults.environment, **image.environment},
+        environment={**defaults.environment, **environment},
         family=image.family,
         options=image.options,
         command=image.command,
@@ -111,7 +135,20 @@ def _build_container(name: str, container: Json, defaults: WorkerDefaults) -> _B
         image=ContainerImage(uri=image.container) if image.container else None,
         models=model_prefix(container),
     )
-    return _BuiltContainer(spec=spec, image=image, notices=(*hints, *image.notices))
+    return _BuiltContainer(spec=spec, image=image, notices=(*hints, *image.notices, *prefix_notices))
+
+
+def _with_prefix_cache(
+    environment: Mapping[str, str], folders: Path | None, endpoint_uid: str
+) -> tuple[Mapping[str, str], tuple[str, ...]]:
+    """Return the environment, and notices, with the folder of the endpoint if a name asks for prefixes on a disk."""
+    asked = [name for name in _PREFIX_CACHE_NAMES if environment.get(name)]
+    if not asked:
+        return environment, ()
+    others = {name: value for name, value in environment.items() if name not in asked}
+    if folders is None:
+        return others, (f"{', '.join(asked)} has no effect: on a cluster, prefixes are kept in memory only.",)
+    return {**others, _PREFIX_CACHE_NAMES[0]: str(folders / endpoint_uid)}, ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
