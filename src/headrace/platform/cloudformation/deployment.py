@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from headrace.platform.cloudformation.evaluation import Evaluation, KnownValues
 from headrace.platform.cloudformation.journal import Journal
 from headrace.platform.cloudformation.lifecycle import Lifecycle
-from headrace.platform.cloudformation.records import StackOperation
+from headrace.platform.cloudformation.records import ROLLBACK, StackOperation
 from headrace.platform.cloudformation.template.template import parse_template
 from headrace.platform.state.records import Json
 from headrace.serving.wire.aws.errors import AwsError
@@ -39,6 +39,8 @@ class Deployment:
     async def run(self) -> None:
         """Run phases until the stack has settled."""
         if self.journal.status.number < self.operation.number:
+            if self.operation.action == ROLLBACK:
+                self.lifecycle.abandon()
             self.journal.status = replace(self.journal.status, number=self.operation.number)
             await self.journal.enter(f"{self.operation.action}_IN_PROGRESS", "User Initiated")
         while (phase := _PHASES.get(self.journal.status.state)) is not None:
@@ -71,7 +73,7 @@ class Deployment:
             await self.journal.enter("UPDATE_ROLLBACK_IN_PROGRESS", self._failures())
 
     async def roll_back_update(self) -> None:
-        before = self.journal.status.deployed
+        before = self.operation if self.operation.action == ROLLBACK else self.journal.status.deployed
         assert before is not None, "an update without a deployed template fails without a rollback"
         if await self._deploy(before):
             await self._end("UPDATE_ROLLBACK_COMPLETE_CLEANUP_IN_PROGRESS", before)
@@ -113,7 +115,9 @@ class Deployment:
         async def deploy(name: str) -> None:
             for needed in order[name]:
                 await done[needed].wait()
-            if not self.lifecycle.failed:
+            if self.operation.action == ROLLBACK and name in self.operation.retained:
+                await self.lifecycle.skip(name)
+            elif not self.lifecycle.failed:
                 resource = evaluation.template.resources[name]
                 evaluator = evaluation.evaluator(self._values())
                 properties = lambda: evaluation.properties(name, evaluator)  # noqa: E731

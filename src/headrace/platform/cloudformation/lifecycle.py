@@ -169,6 +169,18 @@ class Lifecycle:
         if shown.pending is not None:
             self.journal.hold(name, replace(shown, stale=[*shown.stale, shown.pending], pending=None))
 
+    async def skip(self, name: str) -> None:
+        """Leave a resource as it is, as the caller of ContinueUpdateRollback has asked."""
+        resource = self.journal.status.resources[name]
+        await self.journal.record(name, replace(resource, state="UPDATE_COMPLETE", attempted=None, reason=None))
+
+    def abandon(self) -> None:
+        """Note for the cleanup the replacements that a cancelled update was creating."""
+        for name, resource in self.journal.status.resources.items():
+            if resource.current is not None and resource.pending is not None:
+                stale = [*resource.stale, resource.pending]
+                self.journal.hold(name, replace(resource, state="UPDATE_COMPLETE", stale=stale, pending=None))
+
     async def delete_stale(self, name: str) -> None:
         """Delete the instances that an update has replaced; what cannot be deleted is left, as on AWS."""
         resource = self.journal.status.resources[name]
@@ -204,6 +216,9 @@ class Lifecycle:
         is_slow = type_rows()[instance.type].status is not None
         try:
             await self._while(is_slow, lambda: self._is_changing(instance))
+            if type_rows()[instance.type].stop:
+                await self._call(lambda: self.resources.stop(instance))
+                await self._while(is_slow, lambda: self._is_changing(instance))
             await self._call(lambda: self.resources.delete(instance))
             await self._while(is_slow, lambda: self.resources.read(instance) is not None)
         except (AwsError, ResourceFailed) as error:

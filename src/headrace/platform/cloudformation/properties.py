@@ -33,18 +33,26 @@ def property_error(message: str) -> AwsError:
 
 
 def fill(template: Any, scope: Mapping[str, Any]) -> Any:
-    """Return a template with the values of a scope; `{name}` alone is the value itself. Raises `Unfilled`."""
+    """
+    Return a template with the values of a scope; `{name}` alone is the value itself, `{list.0.name}` one inside it.
+
+    Raises `Unfilled`.
+    """
     if isinstance(template, dict):
-        return {key: fill(item, scope) for key, item in template.items()}
+        return {fill(key, scope): fill(item, scope) for key, item in template.items()}
     if isinstance(template, list):
         return [fill(item, scope) for item in template]
     if not isinstance(template, str):
         return template
 
-    def value(name: str) -> Any:
-        if name not in scope:
-            raise Unfilled(name)
-        return scope[name]
+    def value(path: str) -> Any:
+        found: Any = scope
+        try:
+            for name in path.split("."):
+                found = found[int(name) if name.isdecimal() else name]
+        except (LookupError, TypeError):
+            raise Unfilled(path) from None
+        return found
 
     whole = _PLACE.fullmatch(template)
     return value(whole[1]) if whole is not None else _PLACE.sub(lambda match: str(value(match[1])), template)

@@ -15,6 +15,8 @@ MAX_EVENTS: Final = 1000
 """Events of a stack that are kept, the newest."""
 STACK_TYPE: Final = "AWS::CloudFormation::Stack"
 """The type of a stack in its own events."""
+ROLLBACK: Final = "UPDATE_ROLLBACK"
+"""The action of a rollback that was requested: CancelUpdateStack and ContinueUpdateRollback."""
 REVIEW: Final = "REVIEW_IN_PROGRESS"
 SETTLED: Final = frozenset(
     {
@@ -32,7 +34,7 @@ class StackOperation(RecordPart, frozen=True, kw_only=True):
     number: int
     """Grows with each operation on the stack."""
     action: str
-    """`CREATE`, `UPDATE` or `DELETE`, as the states of the stack begin."""
+    """`CREATE`, `UPDATE`, `UPDATE_ROLLBACK` or `DELETE`, as the states of the stack begin."""
     template: str = ""
     description: str | None = None
     parameters: dict[str, str] = msgspec.field(default_factory=dict)
@@ -47,7 +49,7 @@ class StackOperation(RecordPart, frozen=True, kw_only=True):
     on_failure: str = "ROLLBACK"
     """`ROLLBACK`, `DELETE` or `DO_NOTHING`."""
     retained: list[str] = msgspec.field(default_factory=list)
-    """Resources that a delete leaves."""
+    """Resources that a delete leaves, or that a rollback skips."""
     timeout_s: float | None = None
     token: str | None = None
     change_set: str | None = None

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -59,7 +60,10 @@ class Resources:
         row = type_rows()[instance.type]
         if not row.read:
             return {}
-        params = self._params(row, row.read, instance)
+        try:
+            params = self._params(row, row.read, instance)
+        except Unfilled:  # its id is known when it has been created
+            return None
         while True:
             try:
                 answer = self._call(row, row.read, params)
@@ -95,8 +99,26 @@ class Resources:
         for operation in row.update:
             params = self._params(row, operation, after)
             if any(params != self._params(row, operation, possible) for possible in before):
+                if row.most_versions:
+                    self._keep_versions(row, after, row.most_versions - 1)
                 self._call(row, operation, params)
         self._put_parts(row, after, before=before)
+
+    def _keep_versions(self, row: TypeRow, instance: Instance, num_kept: int) -> None:
+        """Delete the oldest versions of a managed policy but for so many, the default version among them."""
+        policy: Json = {name: instance.identity[name] for name in row.identity}
+        versions = self._call(row, "ListPolicyVersions", policy)["Versions"]
+        others = [version["VersionId"] for version in versions if not version["IsDefaultVersion"]]
+        oldest = sorted(others, key=lambda version: int(version.removeprefix("v")))
+        for version in oldest[: max(0, len(versions) - num_kept)]:
+            self._call(row, "DeletePolicyVersion", {**policy, "VersionId": version})
+
+    def stop(self, instance: Instance) -> None:
+        """End what a resource does, so that it can be deleted; one that has ended refuses that."""
+        row = type_rows()[instance.type]
+        if row.stop:
+            with suppress(AwsError):
+                self._call(row, row.stop, self._params(row, row.stop, instance))
 
     def delete(self, instance: Instance) -> None:
         row = type_rows()[instance.type]
@@ -104,8 +126,11 @@ class Resources:
             if part.removed:
                 for _, params in part_calls(row, name, self._instance_scope(instance), instance.properties).values():
                     self._delete(row, part.delete, params)
+        if row.most_versions and self.read(instance) is not None:
+            self._keep_versions(row, instance, 1)
         if row.delete:
-            self._delete(row, row.delete, self._params(row, row.delete, instance))
+            with suppress(Unfilled):  # it was never created
+                self._delete(row, row.delete, self._params(row, row.delete, instance))
 
     def progress(self, instance: Instance, members: Json, *, is_update: bool) -> Progress:
         """Return whether a resource has settled. Raises `ResourceFailed`."""
@@ -190,7 +215,10 @@ class Resources:
         """Return a name like those that CloudFormation generates; the same one again for the same instance."""
         digest = hashlib.sha256(f"{self.stack.uid}/{logical_id}/{number}".encode()).digest()
         suffix = base64.b32encode(digest).decode()[:_SUFFIX_CHARACTERS]
-        most = _MAX_NAME - _SUFFIX_CHARACTERS - 2
+        shape = input_shape(row, row.create)
+        member = shape.members.get(row.name) if shape is not None else None
+        most = min(_MAX_NAME, member.metadata.get("max", _MAX_NAME) if member is not None else _MAX_NAME)
+        most -= _SUFFIX_CHARACTERS + 2
         id_part = logical_id[: most // 2]
         name = f"{self.stack.name[: most - len(id_part)]}-{id_part}-{suffix}"
         return name.lower() if row.is_lower_case else name

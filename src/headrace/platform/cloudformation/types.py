@@ -42,7 +42,9 @@ class TypeRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     create: str = ""
     read: str = ""
     update: tuple[str, ...] = ()
+    stop: str = ""
     delete: str = ""
+    most_versions: int = 0
     name: str = ""
     is_lower_case: bool = False
     upsert: bool = False
@@ -63,7 +65,7 @@ class TypeRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     @property
     def operations(self) -> list[str]:
         """All operations that a resource of this type may need."""
-        own = [self.create, self.read, self.delete, *self.update]
+        own = [self.create, self.read, self.stop, self.delete, *self.update]
         return [name for name in own if name]
 
     def is_served(self, operations: Operations) -> bool:

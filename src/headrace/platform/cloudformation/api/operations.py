@@ -11,6 +11,8 @@ _HANDLERS: Final = {
     "stacks": {
         "CreateStack": "create_stack",
         "UpdateStack": "update_stack",
+        "CancelUpdateStack": "cancel_update_stack",
+        "ContinueUpdateRollback": "continue_update_rollback",
         "DeleteStack": "delete_stack",
         "UpdateTerminationProtection": "update_termination_protection",
     },

@@ -1,4 +1,4 @@
-"""CreateStack, UpdateStack, DeleteStack and UpdateTerminationProtection. They only write what is requested."""
+"""Operations that change a stack. They only write what is requested."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -17,6 +17,7 @@ from headrace.platform.cloudformation.changes import Preview
 from headrace.platform.cloudformation.evaluation import Evaluation
 from headrace.platform.cloudformation.exports import export_value, exports, users_of
 from headrace.platform.cloudformation.records import (
+    ROLLBACK,
     SETTLED,
     STACK,
     UPDATABLE,
@@ -104,6 +105,53 @@ def check_updatable(record: StackRecord, stack: StackName) -> None:
         raise validation_error(f"Stack:{stack.arn} is in {state} state and can not be updated.")
 
 
+def cancel_update_stack(context: CallContext, params: Json) -> Json:
+    """Answer CancelUpdateStack: roll back the update that runs."""
+    record = existing_stack(context, params["StackName"])
+    if _is_repeated(record, params):
+        return {}
+    if visible_state(record) != "UPDATE_IN_PROGRESS" or record.status.deployed is None:
+        raise validation_error("CancelUpdateStack cannot be called from current stack status")
+    _request_again(context, record, params, action=ROLLBACK, retained=[])
+    return {}
+
+
+def continue_update_rollback(context: CallContext, params: Json) -> Json:
+    """Answer ContinueUpdateRollback: try a rollback again, without the resources to skip."""
+    record = existing_stack(context, params["StackName"])
+    if _is_repeated(record, params):
+        return {}
+    state, stack = visible_state(record), stack_name_of(record, context.aws_scope)
+    if state != "UPDATE_ROLLBACK_FAILED":
+        raise validation_error(f"Stack:{stack.arn} is in {state} state and can not continue rolling back the update.")
+    skipped = params.get("ResourcesToSkip", [])
+    for name in skipped:
+        resource = record.status.resources.get(name)
+        if resource is None or resource.state != "UPDATE_FAILED":
+            found = "no resource of the stack" if resource is None else f"in the state {resource.state}"
+            raise validation_error(f"ResourcesToSkip has {name}, which is {found}; expected UPDATE_FAILED.")
+    _request_again(context, record, params, action=ROLLBACK, retained=skipped)
+    return {}
+
+
+def _request_again(
+    context: CallContext, record: StackRecord, params: Json, *, action: str, retained: list[str]
+) -> None:
+    """Request an operation with a template that the stack has: that of before for a rollback, else the newest."""
+    newest = record.spec.operation or StackOperation(number=0, action="CREATE")
+    template = record.status.deployed if action == ROLLBACK else newest
+    assert template is not None, "a stack without a deployed template is not rolled back to it"
+    operation = replace(
+        template,
+        number=newest.number + 1,
+        action=action,
+        retained=retained,
+        token=params.get("ClientRequestToken"),
+        requested_s=context.now_s,
+    )
+    context.store.update(record, spec=replace(record.spec, operation=operation, change_sets=[]))
+
+
 def delete_stack(context: CallContext, params: Json) -> Json:
     """Answer DeleteStack; one that does not exist, or is being deleted, is deleted."""
     check_mode(params)
@@ -124,16 +172,7 @@ def delete_stack(context: CallContext, params: Json) -> Json:
     for name in exports(record):
         if users := users_of(context.store, name):
             raise validation_error(f"Export {name} cannot be deleted as it is in use by {', '.join(users)}")
-    before = record.spec.operation or StackOperation(number=0, action="CREATE")
-    operation = replace(
-        before,
-        number=before.number + 1,
-        action="DELETE",
-        retained=retained,
-        token=params.get("ClientRequestToken"),
-        requested_s=context.now_s,
-    )
-    context.store.update(record, spec=replace(record.spec, operation=operation, change_sets=[]))
+    _request_again(context, record, params, action="DELETE", retained=retained)
     return {}
 
 
