@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from headrace.core.host_memory import available_memory_bytes
 from headrace.inference.models.model import Model
-from headrace.inference.runner.memory import MemoryBudget, available_memory_bytes
+from headrace.inference.runner.memory import MemoryBudget
 from headrace.inference.runner.native import NativeRunner, load_native_runner
 from headrace.inference.runner.packing import layer_formats_of
 from headrace.inference.runner.plan import plan_runner

@@ -7,7 +7,9 @@ tick. Signals are sent through a pidfd, so that they cannot reach a process that
 Source: Linux `proc(5)` (`/proc/[pid]/stat`), `pidfd_open(2)`, `prctl(2)`.
 """
 
+import asyncio
 import ctypes
+import functools
 import os
 import resource
 import signal
@@ -154,6 +156,22 @@ def send_signal(process: ProcessId, number: signal.Signals) -> None:
             os.close(descriptor)
 
 
+async def until_ended(process: ProcessId) -> None:
+    """Wait until a process ends, which need not be a child of this one."""
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(descriptor, ended.set)
+    try:
+        if is_running(process):
+            await ended.wait()
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+
+
 def kill_session(leader: ProcessId) -> None:
     """Send SIGKILL to a process and its descendants, also after its own end, unless they left its session."""
     stat = _stat(leader.pid)
@@ -264,6 +282,7 @@ def _stat(pid: int) -> _Stat | None:
     )
 
 
+@functools.cache
 def _boot_id() -> str:
     try:
         return (_PROC / "sys/kernel/random/boot_id").read_text().strip()

@@ -11,9 +11,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TextIO, cast
 
-import structlog
+# structlog imports rich for coloured tracebacks, which this log does not have: 4 MB and 0.1 s in each process.
+_HAS_RICH = "rich" in sys.modules
+if not _HAS_RICH:
+    sys.modules["rich"] = cast("Any", None)
+import structlog  # noqa: E402
 
-from headrace.core.client_text import escaped
+if not _HAS_RICH:
+    del sys.modules["rich"]
+
+from headrace.core.client_text import escaped  # noqa: E402
 
 _MAX_MESSAGE_CHARACTERS = 1000
 _chosen = ("auto", "info")

@@ -64,9 +64,9 @@ def test_stored_models_are_listed_and_packed_weights_are_added_up(tmp_path: Path
     for path, size in (("models/smollm2/model.gguf", 10), ("packed/a", 3), ("packed/b", 4)):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_bytes(b"x" * size)
-    found = read_models(tmp_path)
+    found = read_models({"HEADRACE_HOME": str(tmp_path)})
     assert {"name": "smollm2", "kind": "alias", "bytes": 10} in found["models"]
     assert found["packed_bytes"] == 7
     assert "smollm2" in {alias["name"] for alias in found["aliases"]}
     assert found["free_memory_bytes"] > 0
-    assert read_models(tmp_path, cluster="ray")["free_memory_bytes"] is None
+    assert read_models({"HEADRACE_HOME": str(tmp_path)}, cluster="ray")["free_memory_bytes"] is None

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import SettingsError
-from headrace.platform.state.database import locked_database
+from headrace.platform.state.database_lock import locked_database
 
 LOCK_AND_WAIT = """
 import sys
-from headrace.platform.state.database import locked_database
+from headrace.platform.state.database_lock import locked_database
 with locked_database(sys.argv[1]):
     print("locked", flush=True)
     sys.stdin.read()

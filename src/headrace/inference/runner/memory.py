@@ -1,8 +1,6 @@
 """The memory plan: available memory and the memory a model needs, computed before anything is allocated."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Final
 
 from headrace import _native
@@ -22,7 +20,6 @@ resident memory: 480 to 560 bytes a token for vocabularies of 262,144 (Gemma 3) 
 """
 _COPIED_SHARE: Final = 0.5
 """Weights that take a larger share of the memory are mapped from their file: the page cache needs no second copy."""
-_NO_LIMIT_BYTES: Final = 1 << 62
 _FLOAT_BYTES: Final = 4
 _NATIVE_FORMATS: Final = "a smaller dtype (w8a16, w4a16) or kv_dtype (int8)"
 _LIMITED: Final = (
@@ -87,22 +84,6 @@ class MemoryPlan:
     """Kept free for the rest of the process: interpreter, tokenizer, requests, the vocabulary for grammars."""
     available_bytes: int
     states: StateSlots = field(default_factory=StateSlots)
-
-
-def available_memory_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
-    """
-    Return the memory this process can still allocate: the minimum of the machine's and its cgroups'.
-
-    Cache that the kernel can drop counts as free. Source: Linux `proc_meminfo(5)`, cgroup-v1 and -v2 documentation.
-    """
-    headrooms = (headroom for _, headroom in _cgroup_bounds(proc, cgroups))
-    return min(_meminfo(proc, "MemAvailable"), *headrooms, _NO_LIMIT_BYTES)
-
-
-def total_memory_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return the memory of this machine, or the smallest limit of the cgroups of this process."""
-    limits = (limit for limit, _ in _cgroup_bounds(proc, cgroups))
-    return min(_meminfo(proc, "MemTotal"), *limits, _NO_LIMIT_BYTES)
 
 
 def plan_memory(
@@ -288,48 +269,3 @@ def _check(plan: MemoryPlan, limits: RunnerLimits, *, is_limited: bool, formats:
 
 def _mib(num_bytes: int) -> str:
     return f"{num_bytes / _MIB:,.0f} MiB"
-
-
-def _meminfo(proc: Path, wanted: str) -> int:
-    for line in _read(proc / "meminfo").splitlines():
-        name, _, rest = line.partition(":")
-        if name == wanted:
-            return int(rest.split()[0]) * 1024
-    return _NO_LIMIT_BYTES
-
-
-def _cgroup_bounds(proc: Path, cgroups: Path) -> Iterator[tuple[int, int]]:
-    """Yield limit and headroom, in bytes, of each cgroup of this process, from its own up to the root."""
-    for line in _read(proc / "self/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if not controllers:
-            yield from _bounds(cgroups, path, "memory.max", "memory.current", "inactive_file")
-        elif "memory" in controllers.split(","):
-            yield from _bounds(
-                cgroups / "memory", path, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
-            )
-
-
-def _bounds(root: Path, path: str, limit_name: str, usage_name: str, droppable_name: str) -> Iterator[tuple[int, int]]:
-    folder = root / path.lstrip("/")
-    for group in (folder, *folder.parents):
-        limit, usage = _read(group / limit_name).strip(), _read(group / usage_name).strip()
-        if limit.isdigit() and usage.isdigit():
-            yield int(limit), max(0, int(limit) - int(usage) + _statistic(group, droppable_name))
-        if group == root:
-            return
-
-
-def _statistic(group: Path, name: str) -> int:
-    for line in _read(group / "memory.stat").splitlines():
-        key, _, value = line.partition(" ")
-        if key == name:
-            return int(value)
-    return 0
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""

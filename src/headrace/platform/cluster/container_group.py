@@ -198,7 +198,7 @@ def shared_out(spec: WorkerSpec) -> list[WorkerSpec]:
     num_code, num_models = len(spec.containers) - len(models), max(1, len(models))
     threads, memory_bytes = spec.threads, spec.memory_bytes
     if memory_bytes is None and len(models) > 1:
-        from headrace.inference.runner.memory import available_memory_bytes
+        from headrace.core.host_memory import available_memory_bytes
 
         memory_bytes = available_memory_bytes()
     share = None if memory_bytes is None else max(memory_bytes - num_code * _CODE_BYTES, memory_bytes // 2)

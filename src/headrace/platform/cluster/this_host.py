@@ -3,8 +3,8 @@
 import os
 
 from headrace.core.gpus import visible_gpus
+from headrace.core.host_memory import available_memory_bytes
 from headrace.inference.runner.cpu import default_threads
-from headrace.inference.runner.memory import available_memory_bytes
 from headrace.platform.cluster.instance_types import Host
 
 

@@ -10,7 +10,6 @@ from headrace.core.errors import SettingsError
 from headrace.core.installing import pip_install
 from headrace.core.telemetry import get_logger
 from headrace.core.tracing import NO_TRACER, Tracer
-from headrace.inference.models.sources import home_folder
 from headrace.platform.account.image_store import ImageStore
 from headrace.platform.autoscaling.loops.waker import Waker
 from headrace.platform.cloudformation.calls import BUCKET_OPERATIONS, StackCalls
@@ -321,7 +320,7 @@ def _make_app(
         components=partial(read_overview, store),
         counts=partial(read_counts, store),
         home=read_platform,
-        models=lambda: read_models(home_folder(site.env), cluster=settings.cluster),
+        models=partial(read_models, site.env, cluster=settings.cluster),
         uses=partial(read_uses, store),
         keys=None if settings.open else AccessKeys(store, site.sharing.folder),
     )

@@ -34,7 +34,8 @@ from headrace.core.progress import Progress
 from headrace.platform.control.model.worker import WORKER
 from headrace.platform.host.folders import DataFolder
 from headrace.platform.host.operations import KINDS, refuse_newer
-from headrace.platform.state.database import locked_database, shown_url, url_of
+from headrace.platform.state.database import shown_url, url_of
+from headrace.platform.state.database_lock import locked_database
 from headrace.platform.state.records import Json, Unreadable
 from headrace.platform.state.routes import ROUTE
 from headrace.platform.state.transfer import (

@@ -175,6 +175,11 @@ class DataFolder:
         with suppress(OSError, ValueError):
             self._write_running({**json.loads(self.running.read_bytes()), "is_stopping": True})
 
+    def forget_members(self) -> None:
+        """Remove the members of an earlier platform on this folder; their times may be those of another boot."""
+        for suffix in ("", "-wal", "-shm"):
+            self.members.with_name(self.members.name + suffix).unlink(missing_ok=True)
+
     def _write_running(self, content: Mapping[str, object]) -> None:
         partial = self.running.with_suffix(".partial")
         partial.write_text(json.dumps(content), encoding="utf-8")

@@ -12,8 +12,6 @@ Exit codes: 0 stopped by a signal, 1 failed, 2 an error that the caller can fix,
 import asyncio
 import os
 import signal
-import socket
-import ssl
 import stat
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -32,7 +30,8 @@ from headrace.platform.cluster.launcher import Launcher
 from headrace.platform.control.model.worker import WORKER
 from headrace.platform.host.app import PlatformApp
 from headrace.platform.host.assembly import Parts, Site, assemble
-from headrace.platform.host.folders import Address, DataFolder
+from headrace.platform.host.folders import DataFolder
+from headrace.platform.host.listener import Listener
 from headrace.platform.host.sharing import Sharing
 from headrace.platform.host.supervisor import STOP_WITHOUT_DELAY
 from headrace.platform.state.records import Conflict
@@ -40,7 +39,6 @@ from headrace.platform.state.store import Store
 from headrace.platform.storage.object_storage import ObjectStorage
 from headrace.serving.http.otlp import tracing
 from headrace.serving.http.server import HttpServer, http_limits, http_server
-from headrace.serving.http.tls import trusts_itself, url_of
 from headrace.serving.settings.platform_settings import PlatformSettings
 from headrace.serving.settings.shutdown import resolve_shutdown_delay
 from headrace.serving.wire.aws import services
@@ -61,19 +59,6 @@ class Started:
 
 
 OnReady = Callable[[Started], None]
-
-
-class Listener:
-    """The bound sockets of a process, their TLS, and the address by which programs on this machine reach it."""
-
-    def __init__(self, sockets: Sequence[socket.socket], tls: ssl.SSLContext | None, certificate: Path | None) -> None:
-        self.sockets = sockets
-        self.tls = tls
-        is_own_root = tls is not None and certificate is not None and trusts_itself(certificate, tls)
-        self.address = Address(
-            url=url_of(sockets[0], is_tls=tls is not None),
-            ca_bundle=str(certificate.absolute()) if certificate is not None and is_own_root else None,
-        )
 
 
 @dataclass(slots=True, kw_only=True)

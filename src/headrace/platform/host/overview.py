@@ -9,14 +9,12 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import msgspec
 
+from headrace.core.host_memory import available_memory_bytes, total_memory_bytes
 from headrace.inference.models.aliases import ALIASES
-from headrace.inference.models.store import StoredKind, list_models
-from headrace.inference.runner.memory import available_memory_bytes, total_memory_bytes
 from headrace.platform.cloudwatch.metrics.worker_page import WorkerReading
 from headrace.platform.cluster.instance_types import Host
 from headrace.platform.control.model.component import (
@@ -145,10 +143,13 @@ def _total(numbers: Iterable[float | None]) -> float | None:
     return sum(known) if known else None
 
 
-def read_models(home: Path, *, cluster: str = "local") -> Json:
+def read_models(environment: Mapping[str, str], *, cluster: str = "local") -> Json:
     """Return the stored models, the aliases that can be downloaded, the packed weights' size, and the free memory."""
+    from headrace.inference.models.sources import home_folder  # it imports numpy, which an idle platform does not need
+    from headrace.inference.models.store import StoredKind, list_models
+
     models, packed = [], 0
-    for model in list_models(home):
+    for model in list_models(home_folder(environment)):
         if model.kind is StoredKind.PACKED:
             packed += model.num_bytes
         else:

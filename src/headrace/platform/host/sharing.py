@@ -165,6 +165,7 @@ def make_members(sharing: Sharing, store: Store, gateway: Gateway, leading: Lead
         return gateway.history.snapshot(names, since_s=since_s, now_s=time.time())
 
     def on_standing(standing: Standing) -> None:
+        store.listeners.has_others = len(standing.members) > 1
         peers.set_standing(standing)
         siblings.set_standing(standing)
         gateway.key_usages.live = frozenset(_owner_of(member.id) for member in standing.members)
@@ -186,9 +187,3 @@ def make_members(sharing: Sharing, store: Store, gateway: Gateway, leading: Lead
     if gateway.responses is not None:
         share_responses(gateway.responses, siblings)
     return Members(membership=Shared(coordination, on_standing=on_standing), peers=peers, siblings=siblings)
-
-
-def forget_members(folder: DataFolder) -> None:
-    """Remove the members of an earlier platform on this folder; their times may be those of another boot."""
-    for suffix in ("", "-wal", "-shm"):
-        folder.members.with_name(folder.members.name + suffix).unlink(missing_ok=True)

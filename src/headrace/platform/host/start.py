@@ -3,40 +3,32 @@ Start of a platform: lock its folder, bind its port, and serve with one process 
 
 This process supervises those that serve (`platform.supervisor`), unless `supervised` is off. With `is_takeover` it
 first gets the sockets of the platform that runs on the folder, which ends as soon as the processes here accept
-requests.
+requests. It imports little: the parts of a platform are those of `process`.
 """
 
-import asyncio
 import os
 import socket
 import sys
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, TypeVar
-
-import uvloop
+from typing import TYPE_CHECKING, Final
 
 from headrace.core.allocator import limit_arenas
-from headrace.core.errors import HeadraceError, SettingsError, Unavailable, UserError
+from headrace.core.errors import HeadraceError, SettingsError, UserError
 from headrace.core.processes import protect_memory
-from headrace.core.telemetry import get_logger, setup_logging
+from headrace.core.telemetry import setup_logging
 from headrace.core.threads import take_short_turns
-from headrace.platform.cluster.worker_files import write_atomically
-from headrace.platform.host.assembly import prepare_keys
 from headrace.platform.host.folders import DataFolder, short_path
-from headrace.platform.host.life import Listener, OnReady, PlatformLifecycle
-from headrace.platform.host.operations import refuse_newer
-from headrace.platform.host.sharing import agreed_settings, forget_members, join
-from headrace.platform.host.supervisor import NOT_RESTARTED, STOP_WITHOUT_DELAY, Child, Supervisor
-from headrace.platform.state.coordination import Displaced
-from headrace.platform.state.database import locked_database
-from headrace.platform.state.store import open_store
-from headrace.platform.storage.object_storage import make_storage
+from headrace.platform.host.listener import Listener
+from headrace.platform.host.supervisor import STOP_WITHOUT_DELAY, Child, Supervisor
+from headrace.platform.state.database_lock import locked_database
 from headrace.serving.http.tls import bind, server_context
 from headrace.serving.settings.platform_settings import PlatformSettings, data_folder
+
+if TYPE_CHECKING:
+    from headrace.platform.host.life import OnReady
 
 _ASK: Final = b"sockets"
 _READY: Final = b"ready"
@@ -118,18 +110,11 @@ def offer(folder: Path, sockets: Sequence[socket.socket], supervisor: Supervisor
     return listener.close
 
 
-T = TypeVar("T")
-
-_DATABASE_WAIT_S: Final = 60.0
-"""Longest wait for a database server that cannot be reached at the start."""
-_RETRY_S: Final = 1.0
-
-
 def run_platform(
     settings: PlatformSettings,
     *,
     is_takeover: bool = False,
-    on_ready: OnReady | None = None,
+    on_ready: "OnReady | None" = None,
     env: Mapping[str, str] = os.environ,
 ) -> int:
     """
@@ -154,7 +139,7 @@ class _Start:
     settings: PlatformSettings
     folder: DataFolder
     is_takeover: bool
-    on_ready: OnReady | None
+    on_ready: "OnReady | None"
     env: Mapping[str, str]
     _stack: ExitStack = field(default_factory=ExitStack)
 
@@ -162,24 +147,33 @@ class _Start:
     def _database(self) -> str | Path:
         return self.settings.database or self.folder.database
 
+    @property
+    def _is_supervised(self) -> bool:
+        return self.is_takeover or self.settings.supervised or self.settings.processes > 1
+
+    @property
+    def _prepares_in_child(self) -> bool:
+        """
+        The only process to supervise imports the parts of a platform, 60 MB, and the supervisor does not.
+
+        Several processes share what the supervisor has imported before it forks them.
+        """
+        return self._is_supervised and self.settings.processes == 1
+
     def run(self) -> int:
         with self._stack:
             self.folder.make()
             handover = take_over(self.folder.sockets) if self.is_takeover else None
             if handover is None:
                 self._stack.enter_context(self.folder.locked())
-            with closing(_when_reachable(lambda: open_store(self._database))) as store:
-                if handover is None:
-                    self._stack.enter_context(locked_database(self._database))
-                refuse_newer(store.schema_versions(), what=f"The store {store.shown}")
-                prepare_keys(self.settings, store, self.folder)
-            with suppress(OSError):  # for backups only: a full disk must not prevent the start
-                write_atomically(self.folder.settings, agreed_settings(self.settings).encode())
+                self._stack.enter_context(locked_database(self._database))
+            if not self._prepares_in_child:
+                self._prepare()
             # The sockets are distributed over the processes; an earlier platform may have had more of them.
             settings, sockets = self.settings, self._bound([] if handover is None else handover.sockets)
             tls, count = server_context(settings.tls_cert, settings.tls_key), settings.processes
             listeners = [Listener(sockets[index::count], tls, settings.tls_cert) for index in range(count)]
-            if self.is_takeover or settings.supervised or count > 1:
+            if self._is_supervised:
                 return self._supervise(listeners, handover)
             self._stack.enter_context(self.folder.announced(listeners[0].address))
             return self._serve(listeners[0], self.on_ready)
@@ -191,7 +185,7 @@ class _Start:
             own = listeners[child.index]
             _close(bound for listener in listeners if listener is not own for bound in listener.sockets)
             on_ready = self.on_ready if child.is_first and child.index == 0 else None
-            return _exit_code_of(lambda: self._serve(own, on_ready, child), when_displaced=NOT_RESTARTED)
+            return _exit_code_of(lambda: self._serve(own, on_ready, child))
 
         def begin() -> None:
             """Announce this platform and offer its sockets, as no other one runs now."""
@@ -212,36 +206,29 @@ class _Start:
             if handover is not None:
                 handover.complete()
                 supervisor.poll(has_earlier_ended)
+            elif self._prepares_in_child:
+                begin()
 
         supervisor = Supervisor(len(listeners), serve, on_stop=lambda: _close(sockets), on_ready=complete)
         if handover is None:
-            forget_members(self.folder)
-            begin()
+            self.folder.forget_members()
+            if not self._prepares_in_child:  # the key is there when others learn of the platform
+                begin()
         return supervisor.run()
 
-    def _serve(self, listener: Listener, on_ready: OnReady | None, child: Child | None = None) -> int:
-        settings, database = self.settings, self._database
-        with ExitStack() as stack:
-            store = stack.enter_context(closing(_when_reachable(lambda: open_store(database))))
-            sharing = _when_reachable(
-                lambda: stack.enter_context(join(settings, database, self.folder, store, listener.address, child=child))
-            )
-            is_alone = sharing.coordination is None
-            storage = make_storage(
-                settings.s3_endpoint, sharing.home.objects, settings.region, self.env, is_keeper=is_alone
-            )
-            lifecycle = PlatformLifecycle(
-                settings=settings,
-                store=store,
-                sharing=sharing,
-                listener=listener,
-                storage=storage,
-                on_ready=on_ready,
-                on_serving=child.is_ready if child is not None else lambda: None,
-                env=self.env,
-            )
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                return runner.run(lifecycle.run())
+    def _prepare(self) -> None:
+        from headrace.platform.host.process import prepare
+
+        prepare(self.settings, self.folder, self._database)
+
+    def _serve(self, listener: Listener, on_ready: "OnReady | None", child: Child | None = None) -> int:
+        from headrace.platform.host.process import serve
+
+        if child is not None and child.is_first and self._prepares_in_child:
+            self._prepare()
+        return serve(
+            self.settings, self.folder, self._database, listener=listener, on_ready=on_ready, child=child, env=self.env
+        )
 
     def _bound(self, inherited: Sequence[socket.socket]) -> list[socket.socket]:
         """Bind a socket for each process that has none yet, on one port."""
@@ -256,31 +243,12 @@ class _Start:
         return sockets
 
 
-def _when_reachable(use: Callable[[], T]) -> T:
-    """
-    Use the database; try again for a while if its server cannot be reached, such as when both have been restarted.
-
-    Raises `Unavailable` if it could not be reached within `_DATABASE_WAIT_S`.
-    """
-    deadline_s = time.monotonic() + _DATABASE_WAIT_S
-    while True:
-        try:
-            return use()
-        except Unavailable as error:
-            if time.monotonic() >= deadline_s:
-                raise
-            get_logger().warning("store.unreachable", message=error.message, retry_s=_RETRY_S)
-        time.sleep(_RETRY_S)
-
-
-def _exit_code_of(run: Callable[[], int], *, when_displaced: int = 1) -> int:
+def _exit_code_of(run: Callable[[], int]) -> int:
     """Return the exit code of a run; write its error to stderr."""
     try:
         return run()
     except HeadraceError as error:
         print(f"Error: {error.message}", file=sys.stderr, flush=True)
-        if isinstance(error, Displaced):
-            return when_displaced
         return 2 if isinstance(error, UserError) else 1
 
 

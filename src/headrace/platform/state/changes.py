@@ -29,6 +29,8 @@ class Listeners:
     def __init__(self) -> None:
         self.id = uuid.uuid4().hex
         """Identifies the writes of this process among those of others."""
+        self.has_others = True
+        """False while no other platform is known to write: only commands do, and an SQLite file is polled less."""
         self._functions: dict[object, Callable[[], None]] = {}
         self._lock = threading.Lock()
 
@@ -55,6 +57,8 @@ class Listeners:
 
 
 _POLL_S: Final = 0.05
+_ALONE_POLL_S: Final = 0.5
+"""Seconds between polls while only commands write, such as `headrace keys create`."""
 _REVISION_S: Final = 1.0
 """Seconds between reads of the newest revision."""
 _MAX_RETRY_S: Final = 2.0
@@ -122,7 +126,7 @@ def _poll(engine: sa.Engine, listeners: Listeners, ended: threading.Event) -> No
         session = connection.connection.driver_connection
         assert session is not None
         version = None
-        while not ended.wait(_POLL_S):
+        while not ended.wait(_POLL_S if listeners.has_others else _ALONE_POLL_S):
             newest = session.execute("PRAGMA data_version").fetchone()
             if newest != version:
                 version = newest

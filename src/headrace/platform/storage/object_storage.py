@@ -220,8 +220,7 @@ class EmbeddedStorage(ObjectStorage):
                     pause_s = 0.5
                     self._is_ready.set()
                     get_logger().info("storage.ready")
-                    while self._seaweed.is_alive():  # noqa: ASYNC110 -- it need not be a child process
-                        await asyncio.sleep(_WATCH_PAUSE_S)
+                    await self._seaweed.until_ended()
             except OSError as error:
                 self._last_error = f"it cannot be started ({error.strerror or error})"
             self._is_ready.clear()

@@ -26,6 +26,7 @@ from headrace.core.processes import (
     reap,
     send_signal,
     spawn,
+    until_ended,
 )
 from headrace.platform.cluster.ports import PLATFORM_PORTS, free_ports, is_free
 from headrace.platform.cluster.worker_files import write_atomically
@@ -185,6 +186,11 @@ class Seaweed:
             return False
         reap(self._state.process)
         return is_running(self._state.process)
+
+    async def until_ended(self) -> None:
+        """Wait until the process ends; return at once if none was started."""
+        if self._state is not None and self._state.process is not None:
+            await until_ended(self._state.process)
 
     def answers(self) -> bool:
         """

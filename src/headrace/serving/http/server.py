@@ -91,6 +91,8 @@ class TlsListener:
 
 MAX_HANDSHAKE_S = 10.0
 """Seconds for a TLS handshake; a slow one over a mobile network takes two."""
+_DATE_S = 1.0
+"""The resolution of the header `Date`."""
 _OTHER_DESCRIPTORS = 1024
 """Open files and connections to workers, besides the connections of clients."""
 
@@ -106,6 +108,8 @@ class HttpServer(uvicorn.Server):
         super().__init__(config)
         self._limits = limits
         self._tls = tls
+        self._stopping = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         if self._tls is None:
@@ -123,13 +127,28 @@ class HttpServer(uvicorn.Server):
         self.servers = cast("list[asyncio.Server]", listeners)  # uvicorn only closes them
         self.started = True
 
+    async def main_loop(self) -> None:
+        """Wait for `stop`, and renew the date of responses; uvicorn's own loop wakes ten times a second."""
+        self._loop = asyncio.get_running_loop()
+        while not await self.on_tick(0):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_DATE_S):
+                    await self._stopping.wait()
+
     def stop(self, *, grace_s: float | None = None) -> None:
-        """Close the listener; abort requests after `grace_s` (rounded, at least 1), or wait until they end."""
+        """
+        Close the listener; abort requests after `grace_s` (rounded, at least 1), or wait until they end.
+
+        Any thread may call it.
+        """
         self.config.timeout_graceful_shutdown = None if grace_s is None else max(1, round(grace_s))
         self.should_exit = True
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop is closed: the server has stopped
+                self._loop.call_soon_threadsafe(self._stopping.set)
 
     def stop_listening(self) -> None:
-        """Close the listener at once, which `stop` does within a tenth of a second; open connections stay."""
+        """Close the listener, and nothing else; open connections stay."""
         for server in getattr(self, "servers", ()):  # it has none before its start
             server.close()
 

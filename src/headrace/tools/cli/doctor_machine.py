@@ -57,7 +57,7 @@ def check_native() -> Iterator[Finding]:
 def check_memory() -> Iterator[Finding]:
     """Check the memory that this process may use, including cgroup limits."""
     try:
-        from headrace.inference.runner.memory import available_memory_bytes
+        from headrace.core.host_memory import available_memory_bytes
     except ImportError:
         return
     yield judge_memory(available_memory_bytes())

@@ -68,8 +68,8 @@ def check_families() -> Iterator[Finding]:
 def check_formats() -> Iterator[Finding]:
     """Report the formats that `--dtype auto` selects on this machine for a small and a large model."""
     try:
+        from headrace.core.host_memory import available_memory_bytes
         from headrace.inference.runner.cpu import has_native_bf16, is_fastest_in_w4a8
-        from headrace.inference.runner.memory import available_memory_bytes
     except ImportError:
         return
     machine = Machine(

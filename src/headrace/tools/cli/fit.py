@@ -70,8 +70,8 @@ def fit(
     settings = engine_settings(model, requested)
     with showing_progress() as progress:
         facts = read_facts(model, settings.revision, progress, rope=settings.rope)
+    from headrace.core.host_memory import available_memory_bytes
     from headrace.inference.runner.decode_speed import measure_bandwidth
-    from headrace.inference.runner.memory import available_memory_bytes
 
     available = available_memory_bytes() if memory is None else _size("--memory", memory, "16GiB", minimum=_MIB)
     bytes_per_s = measure_bandwidth() if bandwidth is None else float(_size("--bandwidth", bandwidth, "40GB"))

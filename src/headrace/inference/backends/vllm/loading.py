@@ -140,7 +140,7 @@ def _start(source: ModelSource, config: EngineConfig, arguments: dict[str, Any],
 def _host_memory(config: EngineConfig, model: HfModel) -> HostMemory | None:
     if config.device != "cpu":
         return None
-    from headrace.inference.runner.memory import available_memory_bytes  # needs the native module
+    from headrace.core.host_memory import available_memory_bytes
 
     files = listed(model.path, ("*.safetensors", "*.bin", "*.pt"))
     weights_bytes = sum(file.stat().st_size for file in files)

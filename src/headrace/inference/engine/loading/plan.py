@@ -140,7 +140,8 @@ def limits_within(
 
 def host_budget(config: EngineConfig) -> "MemoryBudget":
     """Return the memory of this host to plan with."""
-    from headrace.inference.runner.memory import MemoryBudget, available_memory_bytes  # needs the native module
+    from headrace.core.host_memory import available_memory_bytes
+    from headrace.inference.runner.memory import MemoryBudget  # needs the native module
 
     return MemoryBudget(
         available_bytes=available_memory_bytes(),

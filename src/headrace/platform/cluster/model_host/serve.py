@@ -11,8 +11,8 @@ import uvloop
 
 from headrace.core.allocator import limit_arenas, read_resident_bytes
 from headrace.core.errors import InvalidRequest
+from headrace.core.host_memory import available_memory_bytes
 from headrace.core.telemetry import get_logger
-from headrace.inference.runner.memory import available_memory_bytes
 from headrace.platform.cluster.launcher import Limits, WorkerSpec
 from headrace.platform.cluster.model_host.app import ModelHostApp
 from headrace.platform.cluster.model_host.entries import HostedModel
