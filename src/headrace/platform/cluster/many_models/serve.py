@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Final, cast
 
 from headrace.core.errors import SettingsError
+from headrace.core.host_memory import available_memory_bytes
 from headrace.core.telemetry import get_logger, setup_logging
 from headrace.inference.models.sources import home_folder
-from headrace.inference.runner.memory import available_memory_bytes
 from headrace.platform.cluster.launcher import WorkerSpec
 from headrace.platform.cluster.many_models.app import many_models_app
 from headrace.platform.cluster.many_models.catalogue import Catalogue, HubAccess
