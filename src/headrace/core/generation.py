@@ -221,6 +221,7 @@ class GenerationRequest:
     """The budget of the reasoning if it is separated: after so many tokens it is ended. None: no budget."""
     separates_reasoning: bool = False
     """The caller separates the reasoning of a chat: its separators stay in the text, the grammar applies after it."""
+    is_background: bool = False  # nobody waits for the answer: all other requests go first
 
 
 @dataclass(frozen=True, slots=True)

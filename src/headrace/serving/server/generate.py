@@ -9,6 +9,7 @@ OpenTelemetry semantic conventions 1.37, "Generative AI spans"; the `gen_ai.late
 """
 
 import asyncio
+from dataclasses import replace
 from time import perf_counter
 
 from starlette.datastructures import Headers, QueryParams
@@ -17,6 +18,7 @@ from headrace.core.generation import ChatPrompt
 from headrace.core.telemetry import RequestRecord, get_logger, log_request
 from headrace.core.tracing import Span, trace_of
 from headrace.serving.http.asgi import TRAILERS, Message, Receive, Scope, Send, add_headers, has_length, header
+from headrace.serving.http.background import is_background
 from headrace.serving.http.body import ClientGone
 from headrace.serving.http.errors import CLIENT_GONE_STATUS, errors_answered
 from headrace.serving.http.exchange import Exchange
@@ -75,7 +77,7 @@ class GenerationRoute:
                     parsed = await generation.parse(
                         body, self._choose, adapter=adapter_of(scope), extra_bytes=self._extra_bytes
                     )
-                    parsed = in_session(parsed, scope)
+                    parsed = in_background(in_session(parsed, scope), scope)
                     describe_request(span, parsed, model=backend.info.name)
                     async with exchange.cancelled_on_disconnect():
                         await generation.run(backend, parsed)
@@ -112,6 +114,13 @@ def adapter_of(scope: Scope) -> str | None:
     query = scope.get("query_string", b"")
     named = Headers(scope=scope).get(IDENTIFIER_HEADER)
     return named or (QueryParams(query).get("adapter") if query else None) or None
+
+
+def in_background(parsed: ParsedRequest, scope: Scope) -> ParsedRequest:
+    """Return a parsed body whose requests give way to others, if its request says so."""
+    if not is_background(scope):
+        return parsed
+    return replace(parsed, requests=tuple(replace(request, is_background=True) for request in parsed.requests))
 
 
 _FAILED = frozenset({"aborted", "error"})

@@ -3,7 +3,7 @@ The scheduler: which sequences compute how many tokens in the next step.
 
 One token budget, no separate prefill and decode phases: every sequence has `num_computed_tokens`, and a step moves it
 towards `num_tokens`. Decoding sequences come first (one token each, plus draft tokens where they pay off), then prompts
-in prefill, then waiting sequences are admitted in order of arrival. Pure: no clock, no I/O, no threads.
+in prefill, then waiting sequences in order of arrival, those in the background last. Pure: no clock, I/O or threads.
 
 Guarantees:
 - The oldest running sequence always progresses and waiting ones are admitted in order: no starvation.
@@ -18,6 +18,7 @@ A model with state layers reuses a prefix up to a checkpoint of its state, which
 """
 
 from bisect import insort
+from operator import attrgetter
 
 from headrace.inference.engine.config import EngineLimits
 from headrace.inference.engine.core.blocks import BlockPool, SessionBlocks
@@ -88,7 +89,7 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence, which must fit into the pool on its own."""
-        insort(self.waiting, sequence, key=_arrival_id)
+        insort(self.waiting, sequence, key=attrgetter("rank"))
 
     def finish(self, sequence: Sequence) -> None:
         """Remove a sequence from its queue and free its blocks. Idempotent."""
@@ -105,6 +106,7 @@ class Scheduler:
     def schedule(self, now_s: float) -> StepPlan:
         """Plan the next step and allocate the blocks that it needs; `now_s`: the clock of `Sequence.arrived_s`."""
         plan = StepPlan()
+        num_yielded = self._make_way(plan)
         # Running streams come first. Blocks before plans: a sequence that is preempted for them is not in the step.
         self._grow_decoding(plan)
         self._plan_decodes(plan)
@@ -116,7 +118,7 @@ class Scheduler:
             if not self._plan_chunk(plan, sequence):
                 break
         # After a preemption there are no blocks for more; the preempted sequence is the first to wait.
-        if not plan.preempted:
+        if len(plan.preempted) == num_yielded:
             self._admit_waiting(plan)
         plan.states = self.states.plan_step(plan.sequences, plan.known_counts)
         return plan
@@ -180,7 +182,7 @@ class Scheduler:
 
     def _victim(self) -> Sequence:
         spared = [s for s in self.running if s.num_preemptions < MAX_PREEMPTIONS]
-        return max(spared or self.running, key=_arrival_id)
+        return max(spared or self.running, key=attrgetter("rank"))
 
     def _preempt(self, sequence: Sequence, plan: StepPlan) -> None:
         self.running.remove(sequence)
@@ -189,8 +191,18 @@ class Scheduler:
         sequence.num_computed_tokens = 0
         sequence.num_registered_blocks = 0
         sequence.num_preemptions += 1
-        insort(self.waiting, sequence, key=_arrival_id)
+        insort(self.waiting, sequence, key=attrgetter("rank"))
         plan.preempted.append(sequence)
+
+    def _make_way(self, plan: StepPlan) -> int:
+        """Preempt background sequences, newest first, while others wait for slots or blocks; return how many."""
+        num_urgent = sum(not s.is_background for s in self.waiting)
+        while num_urgent and self.running and (newest := max(self.running, key=attrgetter("rank"))).is_background:
+            hits = self._cached_blocks(self.waiting[0])
+            if len(self._free_slots) >= num_urgent and (hits is None or self._fits(self.waiting[0], hits)):
+                break
+            self._preempt(newest, plan)
+        return len(plan.preempted)
 
     # Prompt chunks: the rest of the budget, in tokens and in time.
 
@@ -359,10 +371,6 @@ class Scheduler:
         return -(-num_tokens // self._block_tokens)
 
 
-def _arrival_id(sequence: Sequence) -> int:
-    return sequence.arrival_id
-
-
-def _chunk_order(sequence: Sequence) -> tuple[bool, int]:
+def _chunk_order(sequence: Sequence) -> tuple[bool, bool, int]:
     """Return a key that sorts forced tokens first: they are few, and a stream must not wait for an older prompt."""
-    return sequence.num_computed_tokens < sequence.num_prompt_tokens, sequence.arrival_id
+    return sequence.num_computed_tokens < sequence.num_prompt_tokens, *sequence.rank

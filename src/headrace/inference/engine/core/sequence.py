@@ -39,6 +39,8 @@ class Sequence:
 
     arrival_id: int
     """Arrival number: smaller is older."""
+    is_background: bool = False
+    """True if all other sequences go first."""
     arrived_s: float = 0.0
     """When it arrived, on the engine's clock."""
     tokens: Int32
@@ -85,6 +87,11 @@ class Sequence:
     num_registered_blocks: int = 0
     """Leading blocks registered with the pool by hash."""
     _matcher: TokenMatcher | None = field(default=None, init=False, repr=False)
+
+    @property
+    def rank(self) -> tuple[bool, int]:
+        """The place in the order in which sequences are admitted, and in reverse preempted."""
+        return self.is_background, self.arrival_id
 
     @property
     def num_output_tokens(self) -> int:

@@ -203,6 +203,7 @@ class RequestProcessor:
             scores_prompt = params.prompt_logprobs is not None and index == 0
             sequence = Sequence(
                 arrival_id=next(self._arrival_ids),
+                is_background=request.is_background,
                 arrived_s=now_s,
                 tokens=tokens if index == 0 else tokens.copy(),
                 num_tokens=num_prompt_tokens,
