@@ -120,6 +120,8 @@ def test_clients_of_openai_name_the_model_behind_the_endpoint(multi: Multi) -> N
 
     assert chat("ep/team/words.gguf").json() == {"model": "ep/team/words.gguf"}
     assert multi.worker.asked[-1].path == f"/models/{model_id('team/words.gguf')}/v1/chat/completions?a=1"
+    multi.gateway.client.post("/api/chat", json={"model": "ep/team/words.gguf:latest"})
+    assert multi.worker.asked[-1].path == f"/models/{model_id('team/words.gguf')}/api/chat"
     assert chat("ep/not-ready.tar.gz").status_code == 429
     assert chat("ep/not-loaded.tar.gz").status_code >= 500
     for model in ("ep/missing.tar.gz", "ep", "ep/a\nb"):

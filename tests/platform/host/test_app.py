@@ -175,6 +175,12 @@ def test_clients_of_other_servers_are_told_what_to_use(
     assert said.replace("/invocations", "/endpoints/NAME/invocations") in message_of(form, answer.content)
 
 
+def test_unsigned_requests_of_ollamas_clients_are_for_the_gateway(opened: str) -> None:
+    for method, path in (("POST", "/api/chat"), ("POST", "/api/show"), ("GET", "/api/tags"), ("HEAD", "/api/version")):
+        assert plain_http.request(method, f"{opened}{path}").status_code == 200
+    assert plain_http.post(f"{opened}/api/embed").json()["served_by"] == "gateway"
+
+
 def test_objects_whose_names_resemble_another_servers_paths_are_objects(opened: str) -> None:
     for method, path in (("GET", "/predictions/key"), ("PUT", "/api/chat"), ("GET", "/completions/key")):
         assert plain_http.request(method, f"{opened}{path}").json()["served_by"] == "s3"

@@ -46,11 +46,7 @@ FOREIGN = [
 ]
 """Method, path, form of the error, and what it says."""
 OF_SERVERS = [
-    ("POST", "/api/chat", "plain", CHAT),
-    ("POST", "/api/generate", "plain", CHAT),
-    ("POST", "/api/embed", "plain", "GET /v1/models"),
-    ("GET", "/api/tags", "plain", "use GET /v1/models"),
-    ("GET", "/api/version", "plain", "use GET /v1/models"),
+    ("POST", "/api/tags", "plain", "use GET"),
     ("GET", "/tokenizer_info", "openai", "only by model servers"),
     ("POST", "/tokenize", "tgi", "use POST /v1/messages/count_tokens"),
     ("POST", "/detokenize", "openai", "use POST /v1/messages/count_tokens"),

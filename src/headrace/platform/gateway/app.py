@@ -245,7 +245,7 @@ class Gateway:
             if runtime is not None:
                 await self._runtime(scope, *runtime, exchange, record)
             else:
-                await self._openai(scope, openai.match(scope["path"]), exchange, record)
+                await self._openai(scope, openai.match_unsigned(scope["path"]), exchange, record)
         except ClientGone:
             record.is_gone = True
         finally:

@@ -47,7 +47,7 @@ from headrace.serving.http.client import ClientRequest
 from headrace.serving.http.client_connection import ClientResponse, ResponseBroken
 from headrace.serving.http.exchange import Exchange
 from headrace.serving.wire.aws.errors import AwsError
-from headrace.serving.wire.framing import SSE_CONTENT_TYPE, without_bom
+from headrace.serving.wire.framing import NDJSON_CONTENT_TYPE, SSE_CONTENT_TYPE, without_bom
 from headrace.serving.wire.json_size import INLINE_BYTES, check_json_size
 from headrace.serving.wire.key_limits import INVOKE
 from headrace.serving.wire.openai.envelope import render_error
@@ -55,6 +55,8 @@ from headrace.serving.wire.unknown_routes import (
     COUNT_TOKENS,
     INPUT_TOKENS,
     MODELS,
+    OLLAMA_PAGES,
+    OLLAMA_POSTS,
     OPENAI_METHODS,
     RESPONSES,
     error_event_for,
@@ -75,7 +77,7 @@ _ERRORS: dict[str, type[HeadraceError]] = {
 """The OpenAI error for each code of the runtime API; any other code is a model error."""
 
 _ADAPTER_PATHS = frozenset({"/v1/load_lora_adapter", "/v1/unload_lora_adapter"})
-_WITHOUT_WORK = _ADAPTER_PATHS | {INPUT_TOKENS, COUNT_TOKENS}
+_WITHOUT_WORK = _ADAPTER_PATHS | {INPUT_TOKENS, COUNT_TOKENS, "/api/show"}
 """Paths to which a POST asks for no work of the model."""
 
 T = TypeVar("T")
@@ -86,6 +88,8 @@ RETRY_AFTER = ("retry-after", "1")
 
 class _ModelOfBody(msgspec.Struct):
     model: str = ""
+    name: str = ""
+    """Ollama's older name of `model`."""
 
 
 class _StreamOfBody(msgspec.Struct):
@@ -115,6 +119,11 @@ def match(path: str) -> OpenAiPath | None:
     return None if found is None else OpenAiPath(endpoint=found[1], component=found[2], path=found[3])
 
 
+def match_unsigned(path: str) -> OpenAiPath | None:
+    """Parse a path of this API or of Ollama's, which begins as that of an object in a bucket does."""
+    return OpenAiPath(path=path) if path in OLLAMA_POSTS or path in OLLAMA_PAGES else match(path)
+
+
 def generates(method: str, path: str) -> bool:
     """Return whether a request asks the model for work; one that only reads, counts or manages wakes nothing."""
     return method == "POST" and path not in _WITHOUT_WORK
@@ -131,18 +140,19 @@ def prefers_to_wait(scope: Scope) -> bool:
     return any(preference.partition("=")[0].strip() == "wait" for preference in preferences)
 
 
-async def model_named(body: bytes) -> str:
+async def model_named(body: bytes, *, path: str = "/v1/") -> str:
     """
-    Return the model that a body names: an endpoint or an inference component.
+    Return the model that a body names: an endpoint or an inference component. Ollama's clients add a tag to it.
 
     Raises `InvalidRequest` if it names none, `PayloadTooLarge` if it has too many values (`check_json_size`).
     """
     try:
-        name = (await _decoded(body, _decode_model)).model
+        named = await _decoded(body, _decode_model)
     except RecursionError as error:
         raise InvalidRequest("The body is nested too deep.") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"The body is not JSON with a string `model`: {error}. Expected a JSON object.") from error
+    name = (named.model or named.name).removesuffix(":latest") if path in OLLAMA_POSTS else named.model
     if not name:
         raise InvalidRequest(
             "`model` is missing. It is the name of an endpoint or of an inference component.", param="model"
@@ -211,7 +221,7 @@ async def _resolve_body(
     """
     try:
         # An endpoint with models of its own comes first, then an inference component, then any endpoint.
-        name, has_own_models = await model_named(body), False
+        name, has_own_models = await model_named(body, path=path), False
         multi, slash, target = name.partition("/")
         route = service.forwarder.routes.get(multi)
         if slash and route is not None and any(variant.model_prefix for variant in route.variants):
@@ -219,10 +229,11 @@ async def _resolve_body(
         with suppress(AwsError):
             has_own_models = not is_for_components(await service.forwarder.route(name))
         owner = None if has_own_models else service.forwarder.endpoint_of(name)
-        if path not in OPENAI_METHODS:  # the model's own image may serve it
+        is_served = path in OPENAI_METHODS or path in OLLAMA_POSTS
+        if not is_served:  # the model's own image may serve it
             await service.forwarder.route(owner or name)
     except (InvalidRequest, UnknownTarget):
-        if path in OPENAI_METHODS:
+        if path in OPENAI_METHODS or path in OLLAMA_POSTS:
             raise
         raise not_served(method, path) from None
     return (name, None, None) if owner is None else (owner, name, None)
@@ -269,7 +280,7 @@ async def _forward(
             request,
             record,
             timeout_s=service.config.stream_timeout_s,
-            heartbeat=lambda: _heartbeat(service, request.body, exchange, record),
+            heartbeat=lambda: _heartbeat(service, request, exchange, record),
         ) as response:
             if reason_of(response.headers) is not None:  # its target model is not loaded
                 await service.check_status(response, record, exchange.hold)
@@ -293,12 +304,12 @@ async def _relay_or_read(
     pending: PendingResponse | None,
 ) -> tuple[int, Headers, bytes] | None:
     """Relay a stream; return another response, which is sent when the worker is free again."""
-    is_sse = response.headers.get("content-type", "").startswith(SSE_CONTENT_TYPE)
+    is_stream = response.headers.get("content-type", "").startswith((SSE_CONTENT_TYPE, NDJSON_CONTENT_TYPE))
     headers = [
         *service.response_headers(invocation, record, response.headers).items(),
         *((name, response.headers[name]) for name in _FORWARDED_HEADERS if name in response.headers),
     ]
-    if is_sse and 200 <= response.status < 300:
+    if is_stream and 200 <= response.status < 300:
         if not exchange.is_started:
             record.status = response.status
             await exchange.start(response.status, headers)
@@ -323,14 +334,16 @@ async def _relay_or_read(
     return response.status, headers, content
 
 
-async def _heartbeat(service: InvocationService, body: bytes, exchange: Exchange, record: InvocationRecord) -> None:
+async def _heartbeat(
+    service: InvocationService, request: ClientRequest, exchange: Exchange, record: InvocationRecord
+) -> None:
     """Send SSE comments, which clients skip. Source: HTML standard, "Server-sent events", authoring notes."""
     await asyncio.sleep(service.config.heartbeat_s)
     try:
-        is_streamed = bool((await _decoded(body, _decode_stream)).stream)
+        is_streamed = bool((await _decoded(request.body, _decode_stream)).stream)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, PayloadTooLarge):
         is_streamed = False
-    if not is_streamed:
+    if not is_streamed or request.path in OLLAMA_POSTS:  # its streams have no comments
         return
     if not exchange.is_started:  # a request may be held a second time, after its replica has died
         record.status = 200

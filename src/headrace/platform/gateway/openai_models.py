@@ -14,8 +14,9 @@ from headrace.serving.http.client import ClientRequest, HttpClient
 from headrace.serving.http.client_connection import NoResponse, ResponseBroken, ResponseTooLarge
 from headrace.serving.wire.framing import to_json
 from headrace.serving.wire.key_limits import INVOKE, NO_LIMITS, KeyLimits
+from headrace.serving.wire.ollama import models as ollama
 from headrace.serving.wire.openai.pages import listed_model, model_list
-from headrace.serving.wire.unknown_routes import MODELS
+from headrace.serving.wire.unknown_routes import MODELS, OLLAMA_PAGES
 
 _MODEL_PATH = f"{MODELS}/"
 
@@ -168,7 +169,7 @@ def find_models(
                 able.setdefault(name, model)
             else:
                 others.setdefault(name, route.status)
-    if path == MODELS:
+    if path == MODELS or path in OLLAMA_PAGES:
         return list(able.values())
     name = path.removeprefix(_MODEL_PATH)
     if name in able:
@@ -177,6 +178,8 @@ def find_models(
 
 
 def render_models(path: str, models: Sequence[tuple[ListedModel, ModelFacts]]) -> bytes:
+    if path in OLLAMA_PAGES:
+        return render_ollama(path, models)
     rendered = [
         {
             **listed_model(model.name, model.created_s),
@@ -187,9 +190,31 @@ def render_models(path: str, models: Sequence[tuple[ListedModel, ModelFacts]]) -
     return to_json(model_list(rendered) if path == MODELS else rendered[0])
 
 
+def render_ollama(path: str, models: Sequence[tuple[ListedModel, ModelFacts]]) -> bytes:
+    """Render a page of Ollama: its version, all models, or those that have a replica, which stay loaded."""
+    if path == "/api/version":
+        return ollama.render_version()
+    is_running = path == "/api/ps"
+    entries = [
+        ollama.listed_model(model.name, model.created_s)
+        | (
+            {"expires_at": ollama.NEVER, "size_vram": 0, "context_length": facts.max_model_len or 0}
+            if is_running
+            else {}
+        )
+        for model, facts in models
+        if model.replicas or not is_running
+    ]
+    return to_json({"models": entries})
+
+
 def is_models_path(path: str) -> bool:
-    """Return whether `path` names the list of models or one model."""
-    return path == MODELS or (path.startswith(_MODEL_PATH) and len(path) > len(_MODEL_PATH) and ":" not in path)
+    """Return whether `path` names a list of models or one model."""
+    return (
+        path == MODELS
+        or path in OLLAMA_PAGES
+        or (path.startswith(_MODEL_PATH) and len(path) > len(_MODEL_PATH) and ":" not in path)
+    )
 
 
 def no_model(name: str) -> HeadraceError:

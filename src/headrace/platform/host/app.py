@@ -78,7 +78,13 @@ from headrace.serving.wire.dialect import ErrorReply
 from headrace.serving.wire.openai.envelope import render_error as render_openai_error
 from headrace.serving.wire.openapi.document import render_openapi
 from headrace.serving.wire.openapi.operations import OPENAPI_PATH, PLATFORM_OPERATIONS
-from headrace.serving.wire.unknown_routes import is_foreign, render_error_for, unknown_route
+from headrace.serving.wire.unknown_routes import (
+    OLLAMA_PAGES,
+    OLLAMA_POSTS,
+    is_foreign,
+    render_error_for,
+    unknown_route,
+)
 
 TERMINATING = "The platform is shutting down; requests that still arrive are served."
 OUTDATED = (
@@ -182,6 +188,7 @@ class PlatformApp:
             Mount(lambda request, path: _is_read(request) and path in {"/health", "/ping"}, None, self._answer_health),
             Mount(lambda _, path: is_openai(path), FOR_OPENAI, apps.gateway),
             Mount(lambda _, path: apps.gateway_owns(path), FOR_RUNTIME, apps.gateway),
+            Mount(_is_ollama, FOR_OPENAI, apps.gateway),
             Mount(_is_foreign, None, _answer_alternative),
             Mount(lambda request, _: identify(request).service == "s3", FOR_S3, s3, s3_actions),
             Mount(lambda *_: True, FOR_CONTROL, apps.control),
@@ -215,7 +222,7 @@ class PlatformApp:
             host = request.headers.get("host", "")
             await send_host_page(scope, send, host, program="platform", variable=f"{PLATFORM_PREFIX}ALLOWED_HOSTS")
             return
-        elif is_openai(scope["path"]):
+        elif is_openai(scope["path"]) or _is_ollama(request, scope["path"]):
             await send_reply(scope, send, _openai_reply(scope["path"], error))
             return
         elif self._apps.gateway_owns(scope["path"]):
@@ -252,6 +259,12 @@ def _is_foreign(request: HttpRequest, path: str) -> bool:
     """Return whether a request is for another server's API: AWS clients sign requests, or name the operation."""
     is_of_aws = scope_service(request) is not None or "x-amz-target" in request.headers
     return not is_of_aws and is_foreign(request.method, path)
+
+
+def _is_ollama(request: HttpRequest, path: str) -> bool:
+    """Return whether the gateway answers a request by Ollama's API: a signed one is for a bucket called `api`."""
+    is_page = path in OLLAMA_PAGES and _is_read(request)
+    return (is_page or path in OLLAMA_POSTS) and _is_foreign(request, path)
 
 
 async def _answer_alternative(scope: Scope, _receive: Receive, send: Send) -> None:

@@ -13,6 +13,8 @@ from headrace.core.client_text import shortened
 from headrace.core.errors import InvalidRequest
 
 SSE_CONTENT_TYPE = "text/event-stream"
+NDJSON_CONTENT_TYPE = "application/x-ndjson"
+"""Of Ollama's streams."""
 JSONLINES_CONTENT_TYPE = "application/jsonlines"
 JSON_CONTENT_TYPE = "application/json"
 UNBUFFERED_HEADERS = (("x-accel-buffering", "no"), ("cache-control", "no-cache"))

@@ -47,6 +47,9 @@ OPENAI_METHODS = {
     MODELS: ("GET", "HEAD"),
 }
 """Routes below `/v1` whose body names the model, and the list of models; on the server and on the platform."""
+OLLAMA_POSTS = frozenset({"/api/chat", "/api/generate", "/api/embed", "/api/embeddings", "/api/show"})
+"""Routes of Ollama whose body names the model."""
+OLLAMA_PAGES = frozenset({"/api/tags", "/api/ps", "/api/version"})
 
 _MAX_NEAR_CHARACTERS = 100
 
@@ -98,9 +101,11 @@ def render_error_for(path: str, error: HeadraceError, *, default: Render = tgi.r
 
 
 def error_event_for(path: str, error: HeadraceError) -> bytes:
-    """Render an error inside a stream of server-sent events, in the format of the clients that request such a path."""
+    """Render an error inside a stream, in the format of the clients that request such a path."""
     if path == MESSAGES:
         return anthropic.error_event(error)
+    if path in OLLAMA_POSTS:
+        return ollama.error_line(error)
     if path == RESPONSES:
         return responses_reply.error_event(error)
     return sse_event(openai.error_body(error))

@@ -13,7 +13,6 @@ from headrace.platform.cluster.many_models.routing import (
     allowed_methods,
     asks_for_unload,
     goes_to_model,
-    is_ollama,
     keep_s_of,
     read_named,
 )
@@ -29,8 +28,7 @@ from headrace.serving.http.errors import CLIENT_GONE_STATUS, ResponseAborted, er
 from headrace.serving.http.exchange import Exchange
 from headrace.serving.wire.framing import JSON_CONTENT_TYPE, to_json
 from headrace.serving.wire.ollama.dialect import timestamp
-from headrace.serving.wire.ollama.reply import error_line
-from headrace.serving.wire.unknown_routes import error_event_for, render_error_for, unknown_route
+from headrace.serving.wire.unknown_routes import OLLAMA_POSTS, error_event_for, render_error_for, unknown_route
 
 _JSON = (("content-type", JSON_CONTENT_TYPE),)
 _BROKEN = "The model's process ended in the middle of its answer; the next request starts it again."
@@ -95,7 +93,7 @@ class _Call:
         """Return the name in the body, the query, or SageMaker's header of `/invocations`."""
         query = parse_qs(self._scope["query_string"].decode("latin-1"))
         target = header(self._scope, TARGET_HEADER.lower().encode()) if self.path == "/invocations" else None
-        by_ollama = named.name if is_ollama(self.path) else None
+        by_ollama = named.name if self.path in OLLAMA_POSTS else None
         return named.model or by_ollama or target or query.get("model", [None])[0]
 
     def _known_page(self, preset: ModelPreset) -> bytes | None:
@@ -148,5 +146,5 @@ class _Call:
             return
         if exchange.is_finished:
             raise ResponseAborted
-        exchange.put(error_line(error) if is_ollama(self.path) else error_event_for(self.path, error))
+        exchange.put(error_event_for(self.path, error))
         await exchange.finish()

@@ -1,6 +1,5 @@
 """The lists of models and their states: OpenAI's with llama-server's `status`, and those of Ollama."""
 
-import hashlib
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +11,8 @@ from headrace.platform.cluster.many_models.service import ManyModels
 from headrace.platform.cluster.model_host.entries import ModelStatus
 from headrace.serving.wire.framing import to_json
 from headrace.serving.wire.ollama.dialect import timestamp
-from headrace.serving.wire.ollama.models import NEVER
+from headrace.serving.wire.ollama.models import NEVER, tagged
+from headrace.serving.wire.ollama.models import listed_model as listed_tag
 from headrace.serving.wire.openai.pages import listed_model, model_list
 
 _FACTS = ("max_model_len", "has_chat_template", "tool_support")
@@ -65,29 +65,16 @@ def _status(status: ModelStatus) -> dict[str, object]:
 
 def _tag(service: ManyModels, preset: ModelPreset) -> dict[str, object]:
     """Return Ollama's entry: that of the model's own server, or what the files say before its first load."""
-    tagged = preset.name if ":" in preset.name.rpartition("/")[2] else f"{preset.name}:latest"
+    name = tagged(preset.name)
     known = _first(service.page(preset.name, "/api/tags"), "models")
     if known:
-        return {**known, "name": tagged, "model": tagged}
+        return {**known, "name": name, "model": name}
     num_bytes, modified_s = 0, service.started_s
     if preset.path is not None and preset.path.exists():
         stat = preset.path.stat()
         modified_s, num_bytes = stat.st_mtime, stat.st_size if preset.path.is_file() else 0
-    return {
-        "name": tagged,
-        "model": tagged,
-        "modified_at": timestamp(int(modified_s)),
-        "size": num_bytes,
-        "digest": hashlib.sha256(preset.name.encode()).hexdigest(),
-        "details": {
-            "parent_model": "",
-            "format": "gguf" if preset.model.endswith(".gguf") else "",
-            "family": "",
-            "families": [],
-            "parameter_size": "",
-            "quantization_level": "",
-        },
-    }
+    form = "gguf" if preset.model.endswith(".gguf") else ""
+    return listed_tag(preset.name, modified_s, num_bytes=num_bytes, form=form)
 
 
 def _first(page: bytes | None, key: str) -> Mapping[str, Any]:

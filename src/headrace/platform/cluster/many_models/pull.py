@@ -13,7 +13,7 @@ from headrace.serving.http.asgi import Receive, Scope, Send
 from headrace.serving.http.body import ClientGone
 from headrace.serving.http.errors import errors_answered
 from headrace.serving.http.exchange import Exchange
-from headrace.serving.wire.framing import JSON_CONTENT_TYPE, decode_body, json_line, to_json
+from headrace.serving.wire.framing import JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE, decode_body, json_line, to_json
 from headrace.serving.wire.ollama.reply import error_line, render_error
 
 _PROGRESS_S: Final = 5.0
@@ -71,7 +71,7 @@ class PullRoute:
     async def _pull(self, preset: ModelPreset, exchange: Exchange, *, is_stream: bool) -> None:
         if is_stream:
             line = json_line(to_json({"status": f"pulling {preset.model}"}))
-            exchange.begin_stream((("content-type", "application/x-ndjson"),), keep_alive=line)
+            exchange.begin_stream((("content-type", NDJSON_CONTENT_TYPE),), keep_alive=line)
             exchange.put(json_line(to_json({"status": "pulling manifest"})))
             await exchange.drain()
         if preset.path is None:

@@ -8,9 +8,9 @@ from headrace.core.errors import InvalidRequest
 from headrace.serving.wire.framing import decode_body
 from headrace.serving.wire.ollama.keep_alive import keep_alive_s
 from headrace.serving.wire.openapi.operations import SERVER_OPERATIONS
+from headrace.serving.wire.unknown_routes import OLLAMA_POSTS
 
 OLLAMA_GENERATES: Final = ("/api/chat", "/api/generate")
-_OLLAMA: Final = (*OLLAMA_GENERATES, "/api/embed", "/api/embeddings", "/api/show")
 _LISTED_HERE: Final = frozenset({"/v1/models", "/v1/models/{name:path}", "/api/tags", "/api/ps", "/api/version"})
 _OF_SERVER: Final = ("Server", "Adapters")
 """Groups of operations that no request passes on: adapters are settings of their model."""
@@ -41,11 +41,6 @@ def goes_to_model(method: str, path: str) -> bool:
     return (method, path) in _OF_MODEL or (path.startswith(_STORED) and method in ("GET", "DELETE", "POST"))
 
 
-def is_ollama(path: str) -> bool:
-    """Return whether a route is one of Ollama's."""
-    return path in _OLLAMA
-
-
 def allowed_methods(path: str) -> tuple[str, ...]:
     """Return the methods of a path that models answer; empty if they do not."""
     return tuple(sorted(method for method, known in _OF_MODEL if known == path))
@@ -68,7 +63,7 @@ def read_named(body: bytes, path: str) -> NamedModel:
 
 def keep_s_of(named: NamedModel, path: str) -> float | None:
     """Return the time to live that a request of Ollama sets; None: none. Raises `InvalidRequest`: no duration."""
-    return keep_alive_s(named.keep_alive) if path in _OLLAMA else None
+    return keep_alive_s(named.keep_alive) if path in OLLAMA_POSTS else None
 
 
 def asks_for_unload(named: NamedModel, path: str) -> bool:

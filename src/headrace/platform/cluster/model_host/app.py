@@ -3,7 +3,7 @@ The model host over HTTP: SageMaker's contract for containers with several model
 
 `POST /models` registers and loads, `GET /models` lists, `DELETE /models/{name}` unloads, and
 `POST /models/{name}/invoke` passes a request on to the model's own `/invocations`. Below `/models/{name}/v1/` is the
-OpenAI API of the model. Errors have the form of Multi Model Server's.
+OpenAI API of the model, below `/models/{name}/api/` Ollama's. Errors have the form of Multi Model Server's.
 """
 
 import hmac
@@ -36,7 +36,7 @@ from headrace.serving.http.errors import ResponseAborted, errors_answered
 from headrace.serving.http.exchange import Exchange
 from headrace.serving.wire.framing import JSON_CONTENT_TYPE
 
-_MODEL_PATH: Final = re.compile(r"/models/([A-Za-z0-9._-]{1,200})(/invoke|/v1/.+)?")
+_MODEL_PATH: Final = re.compile(r"/models/([A-Za-z0-9._-]{1,200})(/invoke|/v1/.+|/api/.+)?")
 _INVOKE: Final = "/invoke"
 _PLAIN_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 

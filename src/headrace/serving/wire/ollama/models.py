@@ -45,6 +45,30 @@ def render_running(model: ModelInfo, adapters: Sequence[AdapterInfo]) -> bytes:
     return to_json({"models": [{**entry, **more} for entry in _entries(model, adapters)]})
 
 
+def listed_model(name: str, created_s: float, *, num_bytes: int = 0, form: str = "") -> dict[str, object]:
+    """Return the entry of a model of which no more is known than its name, such as one that is not loaded."""
+    return {
+        "name": tagged(name),
+        "model": tagged(name),
+        "modified_at": timestamp(int(created_s)),
+        "size": num_bytes,
+        "digest": hashlib.sha256(name.encode()).hexdigest(),
+        "details": {
+            "parent_model": "",
+            "format": form,
+            "family": "",
+            "families": [],
+            "parameter_size": "",
+            "quantization_level": "",
+        },
+    }
+
+
+def tagged(name: str) -> str:
+    """Return a name with the tag that Ollama's clients expect."""
+    return name if ":" in name.rpartition("/")[2] else f"{name}:latest"
+
+
 def render_version() -> bytes:
     return to_json({"version": API_VERSION})
 
@@ -83,10 +107,9 @@ def _entries(model: ModelInfo, adapters: Sequence[AdapterInfo]) -> Iterator[dict
 
 
 def _entry(model: ModelInfo, name: str, created_s: int, parent: str = "") -> dict[str, object]:
-    tagged = name if ":" in name.rpartition("/")[2] else f"{name}:latest"
     return {
-        "name": tagged,
-        "model": tagged,
+        "name": tagged(name),
+        "model": tagged(name),
         "modified_at": timestamp(created_s),
         "size": _size_bytes(model),
         "digest": hashlib.sha256(f"{name}@{model.revision}/{model.dtype}".encode()).hexdigest(),

@@ -13,7 +13,7 @@ from headrace.core.errors import HeadraceError
 from headrace.core.generation import Chunk, Finish, FinishReason, Token
 from headrace.serving.wire.answers import Answer
 from headrace.serving.wire.dialect import ClosingStream, ErrorReply, ReplyHead, Timings, retry_headers
-from headrace.serving.wire.framing import json_line, to_json
+from headrace.serving.wire.framing import NDJSON_CONTENT_TYPE, json_line, to_json
 from headrace.serving.wire.openai.answer_stream import (
     AnswerPlan,
     AnswerStream,
@@ -176,7 +176,7 @@ class OllamaReply(ReplyHead):
 
     options: ReplyOptions
 
-    stream_type = "application/x-ndjson"
+    stream_type = NDJSON_CONTENT_TYPE
 
     def stream(self) -> "OllamaStream":
         return OllamaStream(self.options)

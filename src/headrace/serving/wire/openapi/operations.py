@@ -174,10 +174,11 @@ def with_model(operations: Iterable[Operation], model: str) -> tuple[Operation, 
 
 
 def _gateway() -> Iterator[Operation]:
-    """Yield the routes below `/v1`: the model is the endpoint that `model` names."""
+    """Yield the routes below `/v1` and those of Ollama: the model is the endpoint that `model` names."""
+    served = {*unknown_routes.OPENAI_METHODS, *unknown_routes.OLLAMA_POSTS, *unknown_routes.OLLAMA_PAGES}
     for operation in SERVER_OPERATIONS:
         below = (f"{MODELS}/", f"{RESPONSES}/")
-        if operation.path in unknown_routes.OPENAI_METHODS or operation.path.startswith(below):
+        if operation.path in served or operation.path.startswith(below):
             example = {**operation.example, "model": "ENDPOINT"} if operation.bodies else {}
             yield replace(operation, example=example)
 
