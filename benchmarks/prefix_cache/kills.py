@@ -1,5 +1,5 @@
 """
-Kill a server at random moments while it writes its prefix cache, and compare every answer with that of a server without.
+Kill a server at random moments while it writes its prefix cache, and compare every answer with one without a cache.
 
     python -m benchmarks.prefix_cache.kills smollm2 --kills 100
 

@@ -143,6 +143,7 @@ class NativeRunner:
 
     def close(self) -> None:
         self._runtime = self._table = None
+        self.cache_identity = bytes  # the other one holds native objects
 
     def _layer_inputs(self, step: StepInput) -> Float32 | None:
         return None if self._table is None else self._table.rows(step.token_ids)

@@ -81,6 +81,7 @@ class FileStore:
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join()
+        self._rows = {}  # the memory of a runner that is about to be closed
 
     def stats(self) -> dict[str, int]:
         """Return fields of `EngineStats`."""
