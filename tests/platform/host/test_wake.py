@@ -25,7 +25,8 @@ COMPLETION = {"prompt": "The sea is", "max_tokens": 4, "temperature": 0}
 
 def make_variant(running: Running, model: Path) -> None:
     sagemaker = running.client("sagemaker")
-    container = {"Image": IMAGE, "Environment": {"HF_MODEL_ID": str(model)}}
+    environment = {"HF_MODEL_ID": str(model), "LMCACHE_LOCAL_DISK": "file:///tmp/lmcache"}
+    container = {"Image": IMAGE, "Environment": environment}
     sagemaker.create_model(ModelName=NAME, PrimaryContainer=container, ExecutionRoleArn=ROLE)
     production = {"VariantName": "v", "ModelName": NAME, "InitialInstanceCount": 1, "InstanceType": "ml.g5.2xlarge"}
     sagemaker.create_endpoint_config(EndpointConfigName=NAME, ProductionVariants=[production])
@@ -101,6 +102,21 @@ def test_no_request_at_zero_is_lost(sleeper: Running, number: int) -> None:
     assert len(set(texts)) == 1, texts
     assert texts[0].strip()
     until(lambda: count_of(sleeper) == 1, "one copy was woken")
+
+
+def test_a_woken_copy_reads_the_prefixes_of_the_one_before(sleeper: Running) -> None:
+    body = {**COMPLETION, "prompt": "The tide comes in and the tide goes out. " * 10, "model": NAME}
+
+    def ask() -> tuple[str, int]:
+        answer = plain_http.post(
+            f"{sleeper.url}/v1/completions", json=body, headers=sleeper.bearer, timeout=WAIT_S, trust_env=False
+        ).json()
+        return answer["choices"][0]["text"], answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    text, cached = ask()
+    assert cached == 0
+    to_zero(sleeper)
+    assert ask() == (text, 96)
 
 
 def test_a_request_whose_client_gave_up_is_not_run(sleeper: Running) -> None:

@@ -60,7 +60,9 @@ def open_prefix_store(config: EngineConfig, runner: CachingRunner) -> FileStore 
     except OSError as exc:  # a full disk must not stop a server that would run without it
         get_logger().warning("prefix_store.off", folder=str(folder), reason=str(exc))
         return None
-    return FileStore(BlockFolder(folder, identity), rows, max_bytes=config.prefix_cache_disk_bytes)
+    store = FileStore(BlockFolder(folder, identity), rows, max_bytes=config.prefix_cache_disk_bytes)
+    get_logger().info("prefix_store.opened", folder=str(folder), files=store.num_files)
+    return store
 
 
 def _check_private(folder: Path) -> None:

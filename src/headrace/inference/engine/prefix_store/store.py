@@ -83,6 +83,10 @@ class FileStore:
                 thread.join()
         self._rows = {}  # the memory of a runner that is about to be closed
 
+    @property
+    def num_files(self) -> int:
+        return len(self._used_s)
+
     def stats(self) -> dict[str, int]:
         """Return fields of `EngineStats`."""
         return dict(self._totals)
