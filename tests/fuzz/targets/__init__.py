@@ -2,6 +2,7 @@
 
 from tests.fuzz.target import Target
 from tests.fuzz.targets import (
+    account,
     archives,
     aws,
     checkpoints,
@@ -22,6 +23,7 @@ TARGETS: dict[str, Target] = {
         connections,
         dialects,
         aws,
+        account,
         archives,
         checkpoints,
         tokenizers,

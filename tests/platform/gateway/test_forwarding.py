@@ -80,6 +80,32 @@ def test_a_request_is_retried_if_its_worker_died_before_the_first_byte(patient: 
         assert [future.result(WAIT_S).status_code for future in asking] == [200] * 3
 
 
+def test_a_failed_try_and_the_time_on_hold_count_as_no_model_latency(patient: Running) -> None:
+    async def linger(exchange: Exchange) -> None:
+        await exchange.until_gone()
+
+    def sums() -> tuple[float, float]:
+        found = [counters for _, counters in patient.gateway.metrics.counters()]
+        return sum(each.model_s.sum for each in found), sum(each.overhead_s.sum for each in found)
+
+    before, victim = sums(), patient.worker(linger)
+    patient.put(route(variant("AllTraffic", [victim.url])))
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(patient.client.post, PATHS[0], json={})
+        patient.until(lambda: victim.asked, "it is under way")
+        patient.run(asyncio.sleep(0.05))
+        patient.run(victim.stop())
+        patient.until(lambda: patient.gateway.held, "it is held")
+        held_s = time.perf_counter()
+        patient.put(route(variant("AllTraffic", [patient.worker().url])))
+        assert asking.result(WAIT_S).status_code == 200
+        answered_s = time.perf_counter()
+    patient.until(patient.is_idle, "the request ended")
+    model_s, overhead_s = (after - earlier for after, earlier in zip(sums(), before, strict=True))
+    assert model_s < answered_s - held_s
+    assert overhead_s >= 0.05
+
+
 def test_a_request_that_crashes_workers_is_not_retried_without_end(patient: Running) -> None:
     breaking = patient.worker(die)
     patient.put(route(variant("AllTraffic", [breaking.url])))

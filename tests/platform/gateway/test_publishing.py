@@ -58,8 +58,8 @@ def points(series: MemorySeries) -> dict[tuple[str, str], Point]:
 
 
 def test_containers_have_latencies_and_one_that_is_named_has_its_requests() -> None:
-    pipeline = record(containers=("pre", "model"), earlier_s=(0.1,), head_s=10.3, sent_s=10.1)
-    named = record(containers=("other",), is_direct=True, head_s=10.3, sent_s=10.002, status=424, model_status=400)
+    pipeline = record(containers=("pre", "model"), earlier_s=(0.1,), head_s=10.3, asked_s=10.1)
+    named = record(containers=("other",), is_direct=True, head_s=10.3, status=424, model_status=400)
     unanswered = record(containers=("pre", "model"), status=424)
     found = published(pipeline, named, unanswered)
     latencies = {name: found["ContainerLatency", name].maximum for name in ("pre", "model", "other")}

@@ -204,7 +204,7 @@ def _parts(body: bytes, *names: str) -> Iterator[Mapping[str, Any]]:
         raise BadImage("MANIFEST_INVALID", "The manifest is no JSON object.")
     for name in names:
         value = manifest.get(name) or []
-        for part in [value] if isinstance(value, dict) else value:
+        for part in value if isinstance(value, list) else [value]:
             if not isinstance(part, dict) or not isinstance(part.get("size", 0), int):
                 raise BadImage("MANIFEST_INVALID", f"{name} of the manifest has something else than descriptors.")
             yield part

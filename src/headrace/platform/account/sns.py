@@ -139,9 +139,7 @@ def subscribe(context: AccountCall, params: Json) -> Json:
     protocol, endpoint = params["Protocol"], params.get("Endpoint", "")
     if protocol not in _PROTOCOLS:
         raise _invalid(f"Protocol Reason: {protocol} is not supported by Headrace. Use http or https.")
-    url = urlsplit(endpoint)
-    if url.scheme != protocol or not url.hostname or not endpoint.isascii() or not endpoint.isprintable():
-        raise _invalid("Endpoint Reason: it is no URL of the protocol")
+    check_endpoint(protocol, endpoint)
     attributes = params.get("Attributes", {})
     _check_attributes(attributes)
     found = next((sub for sub in _subscriptions(context, topic.name) if sub.spec.members["Endpoint"] == endpoint), None)
@@ -161,6 +159,16 @@ def subscribe(context: AccountCall, params: Json) -> Json:
         return {"SubscriptionArn": arn}
     _send_token(context, found)
     return {"SubscriptionArn": arn if params.get("ReturnSubscriptionArn") else "pending confirmation"}
+
+
+def check_endpoint(protocol: str, endpoint: str) -> None:
+    try:
+        url = urlsplit(endpoint)
+        is_url = url.scheme == protocol and bool(url.hostname) and url.port != 0
+    except ValueError:  # a port that is none, or half of an IPv6 address
+        is_url = False
+    if not (is_url and endpoint.isascii() and endpoint.isprintable()):
+        raise _invalid("Endpoint Reason: it is no URL of the protocol")
 
 
 def _check_attributes(attributes: Mapping[str, str]) -> None:
@@ -247,7 +255,7 @@ def publish(context: AccountCall, params: Json) -> Json:
     if not arn:
         raise _invalid("TopicArn or TargetArn Reason: no value for required parameter")
     topic = TOPICS.find(context, {"TopicArn": arn})
-    texts, subject = _texts(params), params.get("Subject", "")
+    texts, subject = message_texts(params), params.get("Subject", "")
     if len(subject) > _MAX_SUBJECT or not (subject.isascii() and subject.isprintable()):
         raise _invalid("Subject")
     message_id = str(uuid.uuid4())
@@ -277,7 +285,7 @@ def publish_batch(context: AccountCall, params: Json) -> Json:
 _MAX_BATCH: Final = 10
 
 
-def _texts(params: Json) -> dict[str, str]:
+def message_texts(params: Json) -> dict[str, str]:
     """Return the texts of a message by protocol, and that for all others: `default`."""
     message = params["Message"]
     if not message or len(message.encode(errors="replace")) > _MAX_MESSAGE_BYTES:

@@ -75,8 +75,6 @@ class InvocationRecord:
 
     Once the response has begun, the last one is the container that sent it.
     """
-    sent_s: float = 0.0
-    """When the request was last sent to a replica with several containers."""
     earlier_s: tuple[float, ...] = ()
     """Response times of the containers before the last one."""
     is_direct: bool = False
@@ -93,7 +91,7 @@ class InvocationRecord:
     error: str | None = None
     """Code of the error that the client got, as a response or inside the stream."""
     asked_s: float | None = None
-    """When a replica was chosen."""
+    """When the replica that was tried last was chosen."""
     head_s: float | None = None
     """When the replica's response began."""
     first_s: float | None = None
@@ -144,9 +142,9 @@ class InvocationRecord:
         names = ("x-amzn-RequestId", "x-request-id", *((ANTHROPIC_REQUEST_ID,) if self.api == "OpenAI" else ()))
         return (*((name, self.request_id) for name in names), *self.limit_headers)
 
-    def set_containers(self, containers: tuple[str, ...], *, target: str | None, now_s: float) -> None:
+    def set_containers(self, containers: tuple[str, ...], *, target: str | None) -> None:
         """Note the containers of the chosen replica, or the one that the request names."""
-        self.is_direct, self.sent_s = target is not None, now_s
+        self.is_direct = target is not None
         self.containers = containers if target is None else (target,)
 
     def read_containers(self, headers: Mapping[str, str]) -> None:
@@ -164,8 +162,8 @@ class InvocationRecord:
 
     def container_latencies(self) -> Iterator[tuple[str, float]]:
         """Yield the name and the response time of each container that has answered."""
-        if self.containers and self.head_s is not None:
-            last_s = max(0.0, self.ended_s - self.sent_s - sum(self.earlier_s))
+        if self.containers and self.head_s is not None and self.asked_s is not None:
+            last_s = max(0.0, self.ended_s - self.asked_s - sum(self.earlier_s))
             yield from zip(self.containers, (*self.earlier_s, last_s), strict=True)
 
     @property
@@ -175,12 +173,12 @@ class InvocationRecord:
 
     @property
     def model_s(self) -> float | None:
-        """Time from choosing a replica to the end of its response. None: no replica was chosen."""
+        """Time from choosing the replica of the last try to the end of its response. None: no replica was chosen."""
         return None if self.asked_s is None else self.ended_s - self.asked_s
 
     @property
     def overhead_s(self) -> float | None:
-        """The gateway's own time before a replica was chosen, without the time for which the request was held."""
+        """Time before the last try, those that failed included, without the time for which the request was held."""
         return None if self.asked_s is None else max(0.0, self.asked_s - self.started_s - self.held_s)
 
 

@@ -183,11 +183,10 @@ class InvocationService:
             record.variant, record.worker = decision.variant.name, decision.replica.worker
             record.config = decision.fleet.config
             record.num_tries += 1
-            now_s = perf_counter()
+            record.asked_s = perf_counter()
             if decision.fleet.containers or record.containers:
-                record.set_containers(decision.fleet.containers, target=query.container, now_s=now_s)
-            if record.asked_s is None:
-                record.asked_s = now_s
+                record.set_containers(decision.fleet.containers, target=query.container)
+            if record.num_tries == 1:
                 self._copy(endpoint, query, request, record, timeout_s=timeout_s)
 
         async with self.limiter.counted(record, len(request.body)), asyncio.timeout(timeout_s) as timeout:

@@ -10,7 +10,7 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import parse_qs
@@ -36,6 +36,7 @@ _ROUTES: Final = tuple(
     )
 )
 _MAX_PATH: Final = 1024
+_MAX_FIELDS: Final = 20
 _BLOCK_BYTES: Final = 1 << 20
 _CHALLENGE: Final = ("www-authenticate", 'Basic realm="Headrace"')
 _VERSION: Final = ("docker-distribution-api-version", "registry/2.0")
@@ -58,7 +59,7 @@ CheckPassword = Callable[[str, str], Awaitable[str | None]]
 
 def is_registry(path: str) -> bool:
     """Return whether a path is one of the specification: other servers have paths below `/v2`, too."""
-    return path == PREFIX or next(_matches(path), None) is not None
+    return path == PREFIX or route_of(path) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +118,7 @@ class RegistryApp:
         if path == PREFIX:
             await _send(scope, send, 200, b"{}", ("content-type", "application/json"))
             return
-        found = next(_matches(path), None)
+        found = route_of(path)
         if found is None:
             raise BadImage("UNSUPPORTED", "The path is none of the distribution specification.")
         groups, kind = found
@@ -127,7 +128,10 @@ class RegistryApp:
             raise BadImage("NAME_UNKNOWN", message)
         if scope["method"] in ("POST", "PUT", "PATCH") and (shortage := self._shortage()):
             raise BadImage("UNAVAILABLE", shortage)
-        sent = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=20)
+        try:
+            sent = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=_MAX_FIELDS)
+        except ValueError:
+            raise BadImage("UNSUPPORTED", f"The query has more than {_MAX_FIELDS} fields.") from None
         call = _Call(
             method=scope["method"],
             repository=repository,
@@ -260,10 +264,12 @@ class RegistryApp:
         await _send(call.scope, call.send, 201, b"", location, ("docker-content-digest", digest))
 
 
-def _matches(path: str) -> Iterator[tuple[dict[str, str], str]]:
+def route_of(path: str) -> tuple[dict[str, str], str] | None:
+    """Return the named parts of a path, and what it is for; None if it is none of the specification."""
     for pattern, kind in _ROUTES if len(path) <= _MAX_PATH else ():
         if (found := pattern.fullmatch(path)) is not None:
-            yield dict(found.groupdict()), kind
+            return dict(found.groupdict()), kind
+    return None
 
 
 def _expect(call: _Call, *methods: str) -> None:

@@ -51,10 +51,10 @@ def up(*, detach: bool, takeover: bool, **overrides: Any) -> None:
     """
     Run a local SageMaker: boto3, the SageMaker SDK and the AWS CLI work with it unchanged.
 
-    One port speaks sagemaker, sagemaker-runtime, application-autoscaling, cloudwatch, logs, iam, sts, sns, ecr, s3 and
-    OpenAI. Models run as processes on this machine. The data folder keeps records, objects and the access key that the
-    first start generates, which `headrace env` and your other commands read there. Ctrl-C stops the platform and its
-    workers; the next start brings the endpoints back.
+    One port speaks sagemaker, sagemaker-runtime, application-autoscaling, cloudwatch, logs, cloudformation, iam, sts,
+    sns, ecr, s3, ssm (for the CDK) and OpenAI. Models run as processes on this machine. The data folder keeps records,
+    objects and the access key that the first start generates, which `headrace env` and your other commands read there.
+    Ctrl-C stops the platform and its workers; the next start brings the endpoints back.
 
     Each option but --detach and --takeover is also a variable: --port is HEADRACE_UP_PORT.
     """

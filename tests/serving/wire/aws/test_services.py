@@ -2,12 +2,17 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 
+from headrace.platform.host.operations import OPERATIONS
 from headrace.serving.wire.aws import services
+from headrace.serving.wire.aws.served import SERVED
+from headrace.tools.cli.up import up
+from tests.pages import DOCS
 
 
 def test_the_tables_agree_with_the_models():
@@ -20,6 +25,13 @@ def test_the_tables_agree_with_the_models():
             assert services.SERVICE_OF_TARGET[metadata["targetPrefix"]] == service
         if "query" in metadata["protocols"]:
             assert services.SERVICE_OF_QUERY_VERSION[metadata["apiVersion"]] == service
+
+
+def test_the_help_and_the_documentation_name_every_service():
+    served = {service for service, _ in OPERATIONS} | {"sagemaker-runtime", "s3"}
+    assert {*SERVED} == served
+    for text in (up.help, (DOCS / "platform.md").read_text().partition("## ")[0]):
+        assert not [service for service in SERVED if not re.search(rf"\b{service}\b", text)]
 
 
 def test_an_operation_is_found_by_name():

@@ -16,6 +16,8 @@ from typing import Any
 from botocore.loaders import JSONFileLoader, Loader
 from botocore.model import OperationModel, ServiceModel
 
+from headrace.serving.wire.aws.served import SERVED
+
 SERVICE_OF_TARGET: Mapping[str, str] = {
     "AmazonEC2ContainerRegistry_V20150921": "ecr",
     "AmazonSSM": "ssm",
@@ -53,7 +55,7 @@ SERVICE_OF_QUERY_VERSION: Mapping[str, str] = {
 
 WARMED = ("application-autoscaling", "cloudwatch", "iam", "logs", "sagemaker", "sagemaker-runtime", "sts")
 """The services whose models are loaded when a platform starts; those of the others, with their first call."""
-MODELLED = tuple(sorted((*WARMED, "cloudformation", "ecr", "sns", "ssm")))
+MODELLED = tuple(sorted({*SERVED} - {"s3"}))
 """The services whose models are used."""
 
 
