@@ -11,7 +11,7 @@ from prometheus_client import ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from headrace.core.metrics import AdapterTotals, Distribution, Metrics
+from headrace.core.metrics import AdapterTotals, BatchMetrics, Distribution, Metrics
 
 _VLLM_REASONS = {"eos_token": "stop", "stop_sequence": "stop", "disconnected": "abort"}
 
@@ -118,6 +118,7 @@ def families(metrics: Metrics) -> Iterator[Metric]:
     info = metrics.info()
     label = info.name if info is not None else ""
     yield from _engine_metrics(metrics, label)
+    yield from batch_families(metrics.batches, "headrace")
     yield from _request_metrics(metrics, label)
     if info is not None:
         about = GaugeMetricFamily(
@@ -128,6 +129,15 @@ def families(metrics: Metrics) -> Iterator[Metric]:
         about.add_metric([info.name, info.dtype, info.kv_dtype, info.device], 1)
         yield about
     yield from ProcessCollector(registry=None).collect()
+
+
+def batch_families(batches: BatchMetrics, prefix: str) -> Iterator[Metric]:
+    """Yield what a server or a gateway shows of its batches."""
+    yield GaugeMetricFamily(f"{prefix}_batches_running", "Batches that run now.", batches.num_active)
+    lines = CounterMetricFamily(f"{prefix}_batch_requests", "Requests of batches by their outcome.", labels=["outcome"])
+    for outcome, count in batches.lines.items():
+        lines.add_metric([outcome], count)
+    yield lines
 
 
 def _engine_metrics(metrics: Metrics, model: str) -> Iterator[Metric]:

@@ -86,8 +86,7 @@ class SamplingParams:
     """The cap of an answer without `max_new_tokens`; unlike it, it may exceed the context."""
     max_total_tokens: int | None = None
     """The cap of prompt and answer without `max_new_tokens`: transformers' `max_length`."""
-    min_new_tokens: int = 0
-    """No end-of-sequence token before this many tokens."""
+    min_new_tokens: int = 0  # no end-of-sequence token before
     temperature: float = 0.0  # 0 is greedy
     top_k: int = 0  # 0 is off
     top_p: float = 1.0
@@ -221,7 +220,7 @@ class GenerationRequest:
     """The budget of the reasoning if it is separated: after so many tokens it is ended. None: no budget."""
     separates_reasoning: bool = False
     """The caller separates the reasoning of a chat: its separators stay in the text, the grammar applies after it."""
-    is_background: bool = False  # nobody waits for the answer: all other requests go first
+    is_background: bool = False  # all other requests go first: no client waits for it
 
 
 @dataclass(frozen=True, slots=True)

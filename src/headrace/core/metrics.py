@@ -58,6 +58,20 @@ class AdapterTotals:
     output_tokens: int = 0
 
 
+class BatchMetrics:
+    """Batches of requests in this process."""
+
+    def __init__(self) -> None:
+        self.num_active = 0
+        """Batches that run."""
+        self.lines: dict[str, int] = {"completed": 0, "failed": 0, "expired": 0, "cancelled": 0}
+        """Outcome → requests since the start of the process."""
+
+    def count(self, outcome: str, num_lines: int) -> None:
+        """Count requests that have an outcome."""
+        self.lines[outcome] += num_lines
+
+
 def no_adapters() -> frozenset[str]:
     """Return no names, as a server without slots for adapters does."""
     return frozenset()
@@ -84,6 +98,7 @@ class Metrics:
     """TGI's failure label → requests."""
     by_adapter: dict[str, AdapterTotals] = field(default_factory=dict)
     """Loaded adapters only, so that clients who load and unload many do not fill it."""
+    batches: BatchMetrics = field(default_factory=BatchMetrics)
     ttft_s: Distribution = field(default_factory=lambda: Distribution(SECONDS))
     itl_s: Distribution = field(default_factory=lambda: Distribution(SHORT_SECONDS))
     mean_itl_s: Distribution = field(default_factory=lambda: Distribution(SHORT_SECONDS))

@@ -57,6 +57,8 @@ EXAMPLES = {
     "max_top_n_tokens": ("4", 4),
     "stored_responses_bytes": ("0", 0),
     "stored_responses_age_s": ("60", 60.0),
+    "batch_bytes": ("1GiB", 1 << 30),
+    "batch_folder": ("/tmp/batches", Path("/tmp/batches")),
     "default_max_new_tokens": ("100", 100),
     "shutdown_grace_s": ("12", 12.0),
     "stateful_sessions": ("false", False),

@@ -37,6 +37,7 @@ OPERATORS = {
     *("strict_backend", "device", "batch_invariant", "trust_remote_code", "threads", "isa", "max_itl_ms", "adapter"),
     *("allow_runtime_lora_updating", "adapter_folders", "eula_check", "max_buffered_bytes", "max_connections"),
     *("receive_timeout_s", "send_timeout_s", "grammar_timeout_s", "stored_responses_bytes", "stored_responses_age_s"),
+    *("batch_bytes", "batch_folder"),
     *("shutdown_grace_s", "shutdown_delay_s", "cache_dir", "metrics", "web", "log_format", "log_level"),
     *("otlp_traces_endpoint", "log_prompts"),
 }

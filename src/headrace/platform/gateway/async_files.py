@@ -7,7 +7,6 @@ Bodies need bounded memory. A long response goes to disk, because a worker drops
 """
 
 import asyncio
-import os
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -20,6 +19,7 @@ from uuid import uuid4
 
 import msgspec
 
+from headrace.core.durable import write_durably
 from headrace.core.telemetry import get_logger
 from headrace.core.tracing import TraceContext
 from headrace.platform.gateway.request import Invocation
@@ -83,22 +83,7 @@ class PendingFolder:
     def save(self, pending: PendingInvocation) -> None:
         """Store an invocation durably. Raises `OSError`, for example on a full disk."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        target = self._path(pending.id)
-        aside = target.with_suffix(".partial")
-        try:
-            with aside.open("wb") as file:
-                file.write(_encode(pending))
-                file.flush()
-                os.fsync(file.fileno())
-            aside.rename(target)
-        except OSError:
-            aside.unlink(missing_ok=True)
-            raise
-        descriptor = os.open(self._folder, os.O_RDONLY)  # so that its name survives, too
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        write_durably(self._path(pending.id), _encode(pending))
 
     def remove(self, pending_id: str) -> None:
         self._path(pending_id).unlink(missing_ok=True)

@@ -10,7 +10,8 @@ from typing import NamedTuple
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from headrace.core.metrics import SECONDS, SHORT_SECONDS, Distribution
+from headrace.core.exposition import batch_families
+from headrace.core.metrics import SECONDS, SHORT_SECONDS, BatchMetrics, Distribution
 from headrace.core.tracing import ANTHROPIC_REQUEST_ID
 from headrace.platform.cluster.container_header import HEADER, read_answered
 from headrace.platform.cluster.model_host.protocol import ModelTiming
@@ -251,6 +252,7 @@ class GatewayMetrics:
         self.async_done = 0
         self.async_failed = 0
         self.async_expired = 0
+        self.batches = BatchMetrics()
         self.captures_written = 0
         self.captures_lost = 0
 
@@ -307,6 +309,7 @@ def families(metrics: GatewayMetrics) -> Iterator[Metric]:
         ("async_waiting", "Asynchronous invocations that wait for a worker.", metrics.async_waiting),
     ):
         yield GaugeMetricFamily(f"headrace_gateway_{name}", help_text, number)
+    yield from batch_families(metrics.batches, "headrace_gateway")
     for name, help_text in _COUNTERS:
         counter = CounterMetricFamily(f"headrace_gateway_{name}", help_text, labels=_LABELS)
         for labels, counters in metrics.counters():

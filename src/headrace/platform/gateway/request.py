@@ -14,6 +14,7 @@ from botocore.model import StructureShape
 
 from headrace.core.tracing import TraceContext
 from headrace.platform.cluster.model_host.protocol import TARGET_HEADER
+from headrace.serving.http.background import BACKGROUND, BACKGROUND_HEADERS, PRIORITY_HEADER
 from headrace.serving.wire.aws import scalars, services, validation
 from headrace.serving.wire.aws.members import MEMBERS
 
@@ -51,6 +52,8 @@ class Invocation:
     """The API's input members from headers, by their names in botocore's model, and `ContentEncoding`."""
     trace: TraceContext = field(default_factory=TraceContext)
     """The ids of the request."""
+    is_background: bool = False
+    """The engine of the worker runs all other requests first."""
     attempt: str = ""
     """The number of the attempt, from the header `amz-sdk-request` of an SDK."""
 
@@ -79,6 +82,8 @@ class Invocation:
             for member, value in self.members.items()
             if member not in _NOT_FORWARDED and member not in _FOR_PLATFORM
         )
+        if self.is_background:
+            headers.extend(BACKGROUND_HEADERS.items())
         return (*headers, *self.trace.headers())
 
 
@@ -93,7 +98,7 @@ def read(endpoint: str, api: Api, headers: RawHeaders, trace: TraceContext) -> I
     members_by_header = _members(api)
     members: dict[str, str] = {}
     encoding: dict[str, str] = {}
-    attempt = ""
+    attempt, is_background = "", False
     for raw_name, raw_value in headers:
         name = raw_name.decode("latin-1")
         member = members_by_header.get(name)
@@ -101,6 +106,8 @@ def read(endpoint: str, api: Api, headers: RawHeaders, trace: TraceContext) -> I
             members[member] = _text(raw_value).strip()
         elif name == _ENCODING_HEADER:
             encoding[_ENCODING] = raw_value.decode("latin-1")
+        elif name == PRIORITY_HEADER:
+            is_background = raw_value == BACKGROUND.encode()
         elif name == "amz-sdk-request":
             attempt = raw_value.decode("latin-1")
     operation = services.operation("sagemaker-runtime", api)
@@ -114,7 +121,14 @@ def read(endpoint: str, api: Api, headers: RawHeaders, trace: TraceContext) -> I
     if _TARGET_MODEL in members and _TARGET_MODEL not in shape.members:
         only = {"EndpointName": endpoint, "Body": b"", _TARGET_MODEL: members[_TARGET_MODEL]}
         validation.check(services.operation("sagemaker-runtime", "InvokeEndpoint"), only)
-    return Invocation(api=api, endpoint=endpoint, members=members | encoding, trace=trace, attempt=attempt)
+    return Invocation(
+        api=api,
+        endpoint=endpoint,
+        members=members | encoding,
+        trace=trace,
+        is_background=is_background,
+        attempt=attempt,
+    )
 
 
 def _text(value: bytes) -> str:

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from headrace.core.errors import Unavailable
+from headrace.core.errors import SettingsError, Unauthorized, Unavailable
 from headrace.core.telemetry import get_logger
 from headrace.platform.cluster.worker_files import write_atomically
 from headrace.platform.host.folders import GENERATED_KEY_ID, DataFolder, LocalKey, read_local_key
@@ -27,6 +27,7 @@ from headrace.platform.state.records import (
     RecordPart,
 )
 from headrace.platform.state.store import Store
+from headrace.serving.settings.platform_settings import PlatformSettings
 from headrace.serving.wire.key_limits import NO_LIMITS, KeyLimits
 
 MAX_AGE_S = 1.0
@@ -144,6 +145,29 @@ def update_local_key(keys: AccessKeys, folder: DataFolder) -> LocalKey | None:
     return chosen
 
 
+def prepare_keys(settings: PlatformSettings, store: Store, folder: DataFolder) -> None:
+    """
+    Generate an access key if there is none and the platform is for this machine; write it for programs of this user.
+
+    Raises `SettingsError` if keys are required and there are none; it names the command that creates one.
+    """
+    keys = AccessKeys(store)
+    if settings.open:
+        get_logger().warning("platform.open", reason="Every program on this machine, also of other users, has access.")
+        return
+    if not store.list(ACCESS_KEY):
+        if not settings.is_local:
+            place = f" --data-dir {settings.data_dir}" if settings.data_dir is not None else ""
+            why = f"host is {settings.host}, which others on the network can reach"
+            raise SettingsError(
+                f"{'require_keys is set' if settings.require_keys else why}, and there are no access keys. "
+                f"Make one: `headrace keys create{place}`.",
+                name="host",
+            )
+        keys.generate()
+    update_local_key(keys, folder)
+
+
 class KeyRing:
     """
     The secrets by key id, cached in memory for authentication and read again after `MAX_AGE_S`.
@@ -186,6 +210,17 @@ class KeyRing:
     def limits_of(self, access_key: str) -> KeyLimits | None:
         """Return the limits of a key; None: it has none."""
         return self._limits.get(access_key)
+
+    async def limits_for(self, access_key: str) -> KeyLimits | None:
+        """
+        Return the limits of a key for what runs in its name without a request; empty: there are no keys.
+
+        Raises `Unauthorized` if it was deleted, `Unavailable` as `secret_of` does.
+        """
+        await self.refresh()
+        if access_key and self.secret_of(access_key) is None:
+            raise Unauthorized("The access key in whose name this runs was deleted. Use another one.")
+        return self.limits_of(access_key)
 
     def key_of(self, secret: str) -> str | None:
         """

@@ -32,12 +32,13 @@ from headrace.platform.control.model.images import OwnImage
 from headrace.platform.control.planning.worker_build import WorkerDefaults
 from headrace.platform.gateway.app import Gateway
 from headrace.platform.gateway.async_queue import AsyncPublisher
+from headrace.platform.gateway.batches import BatchConfig, BatchGateway
 from headrace.platform.gateway.errors import GatewayConfig
 from headrace.platform.gateway.metrics import merge, render
 from headrace.platform.gateway.objects import S3Objects
 from headrace.platform.gateway.publishing import Publisher, Sampler
 from headrace.platform.host.access import Authenticator
-from headrace.platform.host.access_keys import ACCESS_KEY, AccessKeys, KeyRing, update_local_key
+from headrace.platform.host.access_keys import AccessKeys, KeyRing
 from headrace.platform.host.app import Apps, PlatformApp, make_health
 from headrace.platform.host.configured_images import configured_images
 from headrace.platform.host.console import ConsoleSources, console_app
@@ -160,6 +161,8 @@ class Invocations:
     """The parts that take requests to endpoints, and measure them."""
 
     gateway: Gateway
+    batches: BatchGateway
+    keys: KeyRing
     waker: Waker
     series: FileSeries
     sampler: Sampler
@@ -192,6 +195,7 @@ def assemble(site: Site) -> Parts:
         launcher=workers.cluster.launcher,
         logs=workers.logs,
         gateway=invocations.gateway,
+        batches=invocations.batches,
         sampler=invocations.sampler,
         defaults=workers.defaults,
         aws_scope=site.aws_scope,
@@ -207,7 +211,7 @@ def assemble(site: Site) -> Parts:
         notifications=invocations.notifications,
         on_change=site.storage.keep_running,
     )
-    members = make_members(site.sharing, site.store, invocations.gateway, leading)
+    members = make_members(site.sharing, site.store, invocations.gateway, invocations.batches, leading)
     disk = DiskSpace((site.sharing.home.root, site.sharing.folder.root))
     public = PublicBuckets(workers.defaults.jumpstart, site.settings.public_buckets)
     s3 = S3Proxy(site.storage, disk=disk if site.settings.s3_endpoint is None else None, public=public)
@@ -272,8 +276,19 @@ def _make_invocations(site: Site) -> Invocations:
         held=lambda: gateway.held,
         each_window=gateway.publish_backlogs,
     )
+    keys, batches = (
+        KeyRing(site.store),
+        BatchConfig(folder=home.batches, max_bytes=settings.batch_bytes, concurrency=settings.batch_concurrency),
+    )
     return Invocations(
-        gateway=gateway, waker=waker, series=series, sampler=sampler, objects=objects, notifications=notifications
+        gateway=gateway,
+        batches=BatchGateway(gateway, batches, config, gateway.metrics.batches, look_up_limits=keys.limits_for),
+        keys=keys,
+        waker=waker,
+        series=series,
+        sampler=sampler,
+        objects=objects,
+        notifications=notifications,
     )
 
 
@@ -330,10 +345,10 @@ def _make_app(
         own, others = render(gateway.metrics), await members.ask(METRICS, None)
         return merge([own, *(other.encode() for other in others)]) if others else own
 
-    ring, hosts = KeyRing(store), settings.allowed_hosts
+    ring, hosts = invocations.keys, settings.allowed_hosts
     authenticator = Authenticator(ring, is_open=settings.open, is_local=settings.is_local, allowed_hosts=hosts)
     apps = Apps(
-        gateway=gateway,
+        gateway=invocations.batches,
         gateway_owns=gateway.owns,
         control=control,
         s3=s3,
@@ -348,29 +363,6 @@ def _make_app(
         outdated=lambda: members.membership.is_outdated,
     )
     return PlatformApp(apps, authenticator, gateway.budget)
-
-
-def prepare_keys(settings: PlatformSettings, store: Store, folder: DataFolder) -> None:
-    """
-    Generate an access key if there is none and the platform is for this machine; write it for programs of this user.
-
-    Raises `SettingsError` if keys are required and there are none; it names the command that creates one.
-    """
-    keys = AccessKeys(store)
-    if settings.open:
-        get_logger().warning("platform.open", reason="Every program on this machine, also of other users, has access.")
-        return
-    if not store.list(ACCESS_KEY):
-        if not settings.is_local:
-            place = f" --data-dir {settings.data_dir}" if settings.data_dir is not None else ""
-            why = f"host is {settings.host}, which others on the network can reach"
-            raise SettingsError(
-                f"{'require_keys is set' if settings.require_keys else why}, and there are no access keys. "
-                f"Make one: `headrace keys create{place}`.",
-                name="host",
-            )
-        keys.generate()
-    update_local_key(keys, folder)
 
 
 def _container_environment(site: Site) -> dict[str, str]:

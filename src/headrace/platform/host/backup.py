@@ -56,6 +56,7 @@ _USER_FILES: Final = ("images.toml", "jumpstart.toml")
 """Files of the user in the data folder."""
 OBJECTS: Final = "objects"
 INVOCATIONS: Final = "invocations"
+BATCHES: Final = "batches"
 _MANIFEST: Final = "manifest.json"
 _CHUNK_BYTES: Final = 1 << 20
 _BROKEN: Final = (
@@ -304,6 +305,7 @@ def back_up(
         if has_objects:
             writer.add_folder(OBJECTS, folder.objects, without=_PROCESS_FILES)
             writer.add_folder(INVOCATIONS, folder.invocations)
+            writer.add_folder(BATCHES, folder.batches)
         try:
             known_settings: Json = msgspec.json.decode(folder.settings.read_bytes(), type=dict)
         except (OSError, msgspec.DecodeError):
@@ -329,7 +331,8 @@ def restore(
     folder.make()
     with _stopped(folder), locked_database(where), _staging(folder) as staging:
         contents = _read(source, staging, progress)
-        trees = {OBJECTS: folder.objects, INVOCATIONS: folder.invocations} if contents.manifest.has_objects else {}
+        trees = {OBJECTS: folder.objects, INVOCATIONS: folder.invocations, BATCHES: folder.batches}
+        trees = trees if contents.manifest.has_objects else {}
         for target in trees.values():
             if not is_replacing and target.is_dir() and any(target.iterdir()):
                 raise SettingsError(

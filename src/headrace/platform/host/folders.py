@@ -68,6 +68,8 @@ class DataFolder:
     """Pending asynchronous invocations."""
     prefixes = _Below("prefixes")
     """The prefix caches of endpoints, as sensitive as their prompts; removed with them."""
+    batches = _Below("batches")
+    """Files and batches of OpenAI's and Anthropic's APIs."""
     transforms = _Below("transforms")
     """Progress of batch transform jobs: their inputs, and the responses that are in no output object yet."""
     objects = _Below("s3")

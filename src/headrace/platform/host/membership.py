@@ -33,6 +33,7 @@ from headrace.platform.control.model.jobs import AI_BENCHMARK_JOB, OPTIMIZATION_
 from headrace.platform.control.model.transform_job import TRANSFORM_JOB
 from headrace.platform.control.planning.worker_build import WorkerDefaults
 from headrace.platform.gateway.app import Gateway
+from headrace.platform.gateway.batches import BatchGateway
 from headrace.platform.gateway.publishing import Sampler
 from headrace.platform.host.notifications import Notifications
 from headrace.platform.jobs.benchmark import BenchmarkRunner
@@ -213,6 +214,7 @@ class Leading:
     launcher: Launcher
     logs: PlatformLogs
     gateway: Gateway
+    batches: BatchGateway
     sampler: Sampler
     defaults: WorkerDefaults
     aws_scope: AwsScope
@@ -281,6 +283,7 @@ class Leading:
             "capacities": CapacityRecorder(store=store, sink=self.series).run(),
             "in-flight sampler": self.sampler.run(),
             "asynchronous invocations": self.gateway.run_async(),
+            "batches": self.batches.run(),
             "jobs": Jobs(store=store, runners=self._job_runners(), folder=self.transforms).run(),
             "inference experiments": Experiments(store=store, aws_scope=self.aws_scope).run(),
             "stacks": StackLoop(store=store, call=self.call, aws_scope=self.aws_scope).run(),

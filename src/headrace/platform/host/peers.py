@@ -32,7 +32,7 @@ _LOADS: Final = "loads"
 QUARANTINE: Final = "quarantine"
 """A worker takes no connection: its reconciler looks at it now."""
 ASYNC: Final = "async"
-"""An asynchronous invocation was accepted: the leader runs it."""
+"""An asynchronous invocation or a batch was accepted: the leader runs it."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):

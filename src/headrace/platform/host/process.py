@@ -17,7 +17,7 @@ import uvloop
 from headrace.core.errors import Unavailable
 from headrace.core.telemetry import get_logger
 from headrace.platform.cluster.worker_files import write_atomically
-from headrace.platform.host.assembly import prepare_keys
+from headrace.platform.host.access_keys import prepare_keys
 from headrace.platform.host.folders import DataFolder
 from headrace.platform.host.life import OnReady, PlatformLifecycle
 from headrace.platform.host.listener import Listener

@@ -16,6 +16,7 @@ from headrace import __version__
 from headrace.core.errors import SettingsError
 from headrace.core.processes import host_id
 from headrace.platform.gateway.app import Gateway
+from headrace.platform.gateway.batches import BatchGateway
 from headrace.platform.gateway.key_usage import KeyUsages
 from headrace.platform.gateway.metrics import render
 from headrace.platform.host.console import TRAFFIC
@@ -149,7 +150,7 @@ def _owner_of(member_id: str) -> int:
     return int.from_bytes(hashlib.blake2b(member_id.encode(), digest_size=7).digest(), "big") + 1
 
 
-def make_members(sharing: Sharing, store: Store, gateway: Gateway, leading: Leading) -> Members:
+def make_members(sharing: Sharing, store: Store, gateway: Gateway, batches: BatchGateway, leading: Leading) -> Members:
     """Connect the gateway and the leader's loops with each other and, if there may be others, with those of theirs."""
     coordination = sharing.coordination
     if coordination is None:
@@ -170,12 +171,16 @@ def make_members(sharing: Sharing, store: Store, gateway: Gateway, leading: Lead
         siblings.set_standing(standing)
         gateway.key_usages.live = frozenset(_owner_of(member.id) for member in standing.members)
 
+    async def look_for_accepted() -> None:
+        batches.look()
+        await gateway.look_for_async()
+
     peers = Peers(
         coordination=coordination,
         read_own=lambda: Report(workers=gateway.own_loads(), held=gateway.own_held(), readings=dict(leading.readings)),
         on_reports=gateway.set_others,
         on_quarantine=leading.look_at_workers,
-        on_async=gateway.look_for_async,
+        on_async=look_for_accepted,
     )
     siblings = Siblings(
         folder=sharing.home.sockets,
@@ -184,6 +189,7 @@ def make_members(sharing: Sharing, store: Store, gateway: Gateway, leading: Lead
     )
     gateway.on_quarantine(on_quarantine)
     gateway.on_accepted_for_others(partial(peers.tell, ASYNC))
+    batches.on_change(partial(peers.tell, ASYNC))
     if gateway.responses is not None:
         share_responses(gateway.responses, siblings)
     return Members(membership=Shared(coordination, on_standing=on_standing), peers=peers, siblings=siblings)

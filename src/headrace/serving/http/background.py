@@ -1,5 +1,5 @@
 """
-Requests that wait for nobody, such as the lines of a batch: the engine runs them after all others.
+Requests for which no client waits, such as those of a batch: the engine runs them after all others.
 
 A request says so by a header, which the gateway passes on to the worker. A client may send it, too.
 """

@@ -5,6 +5,7 @@ from starlette.routing import Route
 
 from headrace.inference.engine.backend import Backend
 from headrace.serving.server.adapter_routes import adapter_routes
+from headrace.serving.server.batch_routes import batch_routes
 from headrace.serving.server.inference_routes import (
     anthropic_routes,
     ollama_routes,
@@ -46,6 +47,7 @@ def _routes(service: Service) -> list[Route]:
         *tokenizer_routes(service),
     ]
     return [
+        *batch_routes(service, inference),
         *inference,
         *sagemaker_routes(service, inference),
         *adapter_routes(service),

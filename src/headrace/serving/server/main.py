@@ -138,6 +138,7 @@ class _EngineServer(ModelServer):
         self._on_ready = on_ready
         self._on_choice = on_choice
         self._backend: Backend | None = None
+        self._batches: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Load a backend in a thread and start it; the formatters first, as they fail sooner."""
@@ -155,6 +156,8 @@ class _EngineServer(ModelServer):
         self._backend = backend
         keep_from_collector()
         self._service.attach(backend)
+        if self._service.batches is not None:
+            self._batches = asyncio.create_task(self._service.batches.run(), name="batches")
 
     def report_ready(self, url: str, start_ms: int, _side_urls: Mapping[str, str]) -> None:
         backend = self._service.backend
@@ -181,7 +184,10 @@ class _EngineServer(ModelServer):
             self._on_ready(url, info, backend.stats())
 
     async def finish(self, deadline_s: float) -> None:
-        """Let requests in flight finish until the deadline; log how many did."""
+        """Let requests in flight finish until the deadline, but those of batches, which run again; log how many did."""
+        if self._batches is not None:
+            self._batches.cancel()
+            await asyncio.gather(self._batches, return_exceptions=True)
         if self._backend is not None:
             at_stop, by_finish = self._service.limiter.in_flight, self._service.metrics.by_finish
             aborted_before = by_finish.get("abort", 0)

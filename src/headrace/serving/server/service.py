@@ -17,6 +17,7 @@ from headrace.serving.wire.dialect import RequestContext
 from headrace.serving.wire.openai.stored_responses import ResponseMemory, ResponseStore
 
 if TYPE_CHECKING:
+    from headrace.serving.server.batch_routes import ServerBatches
     from headrace.serving.server.formatters import Formatters
 
 KEEP_ALIVE_S = 15.0
@@ -54,6 +55,8 @@ class Service(BaseService):
             self.responses = ResponseMemory(
                 max_bytes=settings.stored_responses_bytes, max_age_s=settings.stored_responses_age_s
             )
+        self.batches: ServerBatches | None = None
+        """Set by the application's routes; None on a platform, whose gateway has them, or if they are off."""
         self.limits = request_limits(settings)
         self.metrics = Metrics(
             stats=self.stats,

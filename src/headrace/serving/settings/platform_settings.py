@@ -181,6 +181,12 @@ class PlatformSettings:
     stored_responses_age_s: float = setting(rules.number(1, "seconds"), 86400.0)
     """Time for which the server stores a response. When it stops, all are lost."""
 
+    batch_bytes: int = setting(rules.size(0), 10 * 1024**3)
+    """Disk space for the files of batches; while they have more, no other one is taken. 0 turns batches off."""
+
+    batch_concurrency: int = setting(rules.integer(1), 64)
+    """Requests of one batch that are answered at the same time; a replica runs 64 by default (`max_num_seqs`)."""
+
     processes: int = setting(rules.integer(1, 64), 1)
     """
     Processes that serve on the port; each uses one core. One of them also leads: it starts workers, scales and collects

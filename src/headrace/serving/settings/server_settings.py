@@ -284,10 +284,7 @@ class ServerSettings(ManyModelsSettings):
     """Start sooner by capturing no CUDA graphs and compiling nothing (`torch`, `vllm`); decoding is slower."""
 
     step_timeout_s: float = model_setting(rules.number(1, "seconds"), 300.0)
-    """
-    Longest step of vLLM. If none ends for so long while there are requests, they fail and `/ping` answers 503, so that
-    the server is replaced. The default is vLLM's own.
-    """
+    """Longest step of vLLM, by default its own limit; after that, requests fail and `/ping` answers 503."""
 
     vllm_args: Mapping[str, object] | None = model_setting(
         rules.json_object('{"kv_cache_dtype": "fp8"}'), None, FileScope.LIMITS
@@ -326,10 +323,7 @@ class ServerSettings(ManyModelsSettings):
     """Client connections at the same time, including idle ones; the server answers others with 503 and closes them."""
 
     receive_timeout_s: float = setting(rules.number(0.1, "seconds"), 120.0)
-    """
-    Time for a client to send the head of a request, and again for its body. The body has a second more for each
-    256 KiB. After that the server answers 408 and closes the connection.
-    """
+    """Time for a client to send the head of a request, and again its body (1 s more for each 256 KiB); then 408."""
 
     send_timeout_s: float = setting(rules.number(0.1, "seconds"), 120.0)
     """Time that a client may leave a response unread; then the server closes the connection and aborts the answer."""
@@ -345,6 +339,12 @@ class ServerSettings(ManyModelsSettings):
 
     stored_responses_age_s: float = setting(rules.number(1, "seconds"), 86400.0)
     """Time for which the server stores a response. When it stops, all are lost."""
+
+    batch_bytes: int = setting(rules.size(0), 10 * 1024**3)
+    """Disk space for the files of batches; while they have more, no other one is taken. 0 turns batches off."""
+
+    batch_folder: Path | None = setting(rules.path("a folder"), None)  # noqa: RUF009 -- a field, as all others
+    """Folder of the files of batches. Default: one for each model, in `$HEADRACE_HOME/batches`."""
 
     stateful_sessions: bool = model_setting(rules.boolean(), True)
     """Serve stateful sessions on `/invocations`, as LMI's containers do; off: reject requests that open or name one."""

@@ -193,6 +193,38 @@ interface DeletedResponse { id: string; object: "response"; deleted: boolean }
 interface InputItems {
   object: "list"; data: Record<string, unknown>[]; first_id: string | null; last_id: string | null; has_more: boolean
 }
+/** A file of requests, or of the results of a batch. */
+interface FileObject {
+  id: string; object: "file"; bytes: integer; created_at: integer; expires_at: integer; filename: string
+  purpose: "batch" | "batch_output"; status: "processed"; status_details: null
+}
+/** A page of files. */
+interface FilePage {
+  object: "list"; data: FileObject[]; first_id: string | null; last_id: string | null; has_more: boolean
+}
+/** What the deletion of a file answers. */
+interface DeletedFile { id: string; object: "file"; deleted: boolean }
+/** A batch of requests and its progress. */
+interface BatchObject {
+  id: string; object: "batch"; endpoint: string; model: string | null; errors: Record<string, unknown> | null
+  input_file_id: string; completion_window: "24h"
+  status: "validating" | "failed" | "in_progress" | "finalizing" | "completed" | "expired" | "cancelling" | "cancelled"
+  output_file_id: string | null; error_file_id: string | null; created_at: integer; expires_at: integer
+  in_progress_at: integer | null; finalizing_at: integer | null; completed_at: integer | null; failed_at: integer | null
+  expired_at: integer | null; cancelling_at: integer | null; cancelled_at: integer | null
+  request_counts: BatchCounts; usage: BatchUsage; metadata: Record<string, string> | null
+}
+/** The requests of a batch by their state. */
+interface BatchCounts { total: integer; completed: integer; failed: integer }
+/** The tokens of all answers of a batch. */
+interface BatchUsage {
+  input_tokens: integer; input_tokens_details: CachedTokens
+  output_tokens: integer; output_tokens_details: ReasoningTokens; total_tokens: integer
+}
+/** A page of batches. */
+interface BatchPage {
+  object: "list"; data: BatchObject[]; first_id: string | null; last_id: string | null; has_more: boolean
+}
 
 // Anthropic's Messages API. Source: Anthropic API reference, "Messages" and "Streaming messages".
 type StopReason = "end_turn" | "max_tokens" | "stop_sequence" | "tool_use"
@@ -242,6 +274,20 @@ interface MessageStop { type: "message_stop" }
 interface Ping { type: "ping" }
 /** The number of tokens of messages. */
 interface TokenCount { input_tokens: integer }
+/** A batch of requests and its progress; the counts are zero until it has ended. */
+interface MessageBatch {
+  id: string; type: "message_batch"; processing_status: "in_progress" | "canceling" | "ended"
+  request_counts: MessageBatchCounts; created_at: string; expires_at: string; ended_at: string | null
+  cancel_initiated_at: string | null; archived_at: null; results_url: string | null
+}
+/** The requests of a batch by their state. */
+interface MessageBatchCounts {
+  processing: integer; succeeded: integer; errored: integer; canceled: integer; expired: integer
+}
+/** A page of batches. */
+interface MessageBatchPage { data: MessageBatch[]; first_id: string | null; last_id: string | null; has_more: boolean }
+/** What the deletion of a batch answers. */
+interface DeletedMessageBatch { id: string; type: "message_batch_deleted" }
 
 // Ollama. Source: Ollama `docs/api.md`.
 

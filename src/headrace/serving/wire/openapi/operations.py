@@ -12,23 +12,28 @@ from pathlib import Path
 from headrace.serving.wire import infill, unknown_routes
 from headrace.serving.wire.adapters import LoraBody, RegisterBody
 from headrace.serving.wire.anthropic import dialect as anthropic
+from headrace.serving.wire.anthropic.batches import CreateMessageBatchBody
 from headrace.serving.wire.fields import FieldTable
 from headrace.serving.wire.lmi import dialect as lmi
 from headrace.serving.wire.ollama import dialect as ollama
 from headrace.serving.wire.ollama import embeddings as ollama_vectors
 from headrace.serving.wire.ollama.models import ShowBody
 from headrace.serving.wire.openai import chat, completions, pages, pooling, responses
+from headrace.serving.wire.openai.batches import CreateBatchBody
 from headrace.serving.wire.openapi.document import Api, Operation
 from headrace.serving.wire.tei import dialect as tei
 from headrace.serving.wire.tgi import dialect as tgi
 from headrace.serving.wire.tgi.reply import TokenizeBody
 from headrace.serving.wire.unknown_routes import (
+    BATCHES,
     CHAT,
     COMPLETIONS,
     COUNT_TOKENS,
     DETOKENIZE,
     EMBEDDINGS,
+    FILES,
     INPUT_TOKENS,
+    MESSAGE_BATCHES,
     MESSAGES,
     MODELS,
     RERANK,
@@ -80,6 +85,8 @@ _BODIES: Mapping[str, _Body] = {
     EMBEDDINGS: _body(pooling.EmbeddingsBody, fields=pooling.FIELDS, model="any", input=_TEXTS),
     MESSAGES: _body(anthropic.MessagesBody, fields=anthropic.FIELDS, model="any", messages=_HELLO, max_tokens=16),
     COUNT_TOKENS: _body(anthropic.PromptFields, model="any", messages=_HELLO),
+    BATCHES: _body(CreateBatchBody),
+    MESSAGE_BATCHES: _body(CreateMessageBatchBody),
     "/api/chat": _body(ollama.ChatBody, fields=_CHAT_FIELDS, model="any", messages=_HELLO, stream=False),
     "/api/generate": _body(
         ollama.GenerateBody, fields=_GENERATE_FIELDS, model="any", prompt="Say hello.", stream=False
@@ -109,12 +116,20 @@ _BODIES: Mapping[str, _Body] = {
     **dict.fromkeys((f"{prefix}/adapters" for prefix in _ADAPTER_PREFIXES), _body(RegisterBody)),
     **dict.fromkeys((f"{prefix}/adapters/{{name}}/update" for prefix in _ADAPTER_PREFIXES), _body(RegisterBody)),
 }
+_PAGE = {"limit": "Items on a page.", "after": "The last item of the page before."}
 _ADAPTER_QUERY = {"name": "The adapter's name, instead of a body.", "src": "Its folder, instead of a body."}
 _QUERIES: Mapping[tuple[str, str], Mapping[str, str]] = {
     ("GET", f"{_STORED}/input_items"): {
         "limit": "Items, 1 to 100.",
         "order": "`asc` or `desc`.",
         "after": "The last item of the page before.",
+    },
+    ("GET", FILES): {**_PAGE, "order": "`asc` or `desc`.", "purpose": "Only files of this purpose."},
+    ("GET", BATCHES): _PAGE,
+    ("GET", MESSAGE_BATCHES): {
+        "limit": "Items on a page.",
+        "after_id": "The last item of the page before.",
+        "before_id": "The first item of the page after.",
     },
     **dict.fromkeys((("POST", f"{prefix}/adapters") for prefix in _ADAPTER_PREFIXES), _ADAPTER_QUERY),
 }
@@ -177,9 +192,10 @@ def _gateway() -> Iterator[Operation]:
     """Yield the routes below `/v1` and those of Ollama: the model is the endpoint that `model` names."""
     served = {*unknown_routes.OPENAI_METHODS, *unknown_routes.OLLAMA_POSTS, *unknown_routes.OLLAMA_PAGES}
     for operation in SERVER_OPERATIONS:
-        below = (f"{MODELS}/", f"{RESPONSES}/")
+        below = (f"{MODELS}/", f"{RESPONSES}/", FILES, BATCHES, MESSAGE_BATCHES)
         if operation.path in served or operation.path.startswith(below):
-            example = {**operation.example, "model": "ENDPOINT"} if operation.bodies else {}
+            has_model = operation.bodies and operation.path not in {BATCHES, MESSAGE_BATCHES}
+            example = {**operation.example, "model": "ENDPOINT"} if has_model else {}
             yield replace(operation, example=example)
 
 
