@@ -28,7 +28,8 @@ if "FAILS" in os.environ:
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     def do_GET(self):
-        page = b"# TYPE requests gauge\\nrequests 2.0\\n" if self.path == "/metrics" else b""
+        series = b"# TYPE requests gauge\\nrequests 2.0\\nprocess_resident_memory_bytes 5.0\\n"
+        page = series if self.path == "/metrics" else b""
         self.answer(200, page)
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"])).decode()
@@ -107,7 +108,10 @@ async def test_a_pipeline_passes_bodies_on_and_ends_with_its_first_lost_containe
         assert (refused.status_code, answered(refused)) == (418, ["first", "second"])
         async with client.stream("POST", "/invocations", content=b"stream last") as streamed:
             assert [part async for part in streamed.aiter_raw()][-1].endswith(b" end")
-        assert "requests 6.0" in (await client.get("/metrics")).text
+        page = (await client.get("/metrics")).text
+        assert "requests 6.0" in page
+        assert "process_resident_memory_bytes 15.0" in page
+        assert 'headrace_container_process_resident_memory_bytes{container="second"} 5.0' in page
         unknown = await client.get("/v1/models")
         assert (unknown.status_code, "Send POST /invocations." in unknown.json()["error"]["message"]) == (404, True)
         assert [event.message for event in WorkerLogs(tmp_path / "workers").read("g+second")][-1] == "second serves"

@@ -7,12 +7,13 @@ Source: developer guide, "Inference pipelines"; the notebooks of aws/amazon-sage
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from time import perf_counter
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from headrace.core.telemetry import get_logger
+from headrace.platform.cloudwatch.metrics.worker_page import CONTAINER_LABEL, CONTAINER_PREFIX
 from headrace.platform.cluster.container_header import HEADER, TARGET_HEADER, write_answered
 from headrace.serving.http.asgi import Receive, Scope, Send, headers_of
 from headrace.serving.http.body import BodyBudget, BodyTooLarge, BudgetSpent, ClientGone
@@ -21,6 +22,9 @@ from headrace.serving.http.client_connection import ClientResponse, NoResponse, 
 from headrace.serving.http.errors import ResponseAborted
 from headrace.serving.http.exchange import Exchange
 from headrace.serving.wire.framing import JSON_CONTENT_TYPE, to_json
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
 
 MAX_BODY_BYTES: Final = 256 * 1024 * 1024
 """Largest request, and largest response that is not streamed: those of an asynchronous invocation."""
@@ -34,6 +38,7 @@ _OF_CONNECTION: Final = frozenset(
     {"connection", "keep-alive", "transfer-encoding", "content-length", "host", "date", "server", "expect", "te"}
     | {HEADER, TARGET_HEADER}
 )
+_USES: Final = frozenset({"process_cpu_seconds", "process_resident_memory_bytes"})
 _PAGES: Final = ("/execution-parameters",)
 """Pages that a pipeline has from its first container."""
 
@@ -144,7 +149,7 @@ class ContainerRelay:
             await exchange.respond(status, [("content-type", JSON_CONTENT_TYPE)], body)
 
     async def _metrics(self) -> bytes:
-        """Return the pages of all containers as one: the sum of each series, as they share one instance."""
+        """Return the pages of all containers as one: the sum of each series, and some of each container."""
         from prometheus_client.parser import text_string_to_metric_families
 
         from headrace.serving.http.prometheus import merge_families, metrics_page
@@ -155,7 +160,20 @@ class ContainerRelay:
             try:
                 async with with_page as response:
                     page = await response.read(MAX_BODY_BYTES) if response.status == 200 else b""
-                families += list(text_string_to_metric_families(page.decode(errors="replace")))
+                own = list(text_string_to_metric_families(page.decode(errors="replace")))
+                families += [*own, *_by_container(name, own)]
             except (NoResponse, ResponseBroken, ResponseTooLarge, ValueError):
                 continue
         return metrics_page(merge_families(families))
+
+
+def _by_container(name: str, families: "Sequence[Metric]") -> "Iterator[Metric]":
+    """Yield what a container uses of the instance, under names and with a label of its own."""
+    from prometheus_client import Metric
+
+    for family in families:
+        if family.name in _USES:
+            labelled = Metric(f"{CONTAINER_PREFIX}{family.name}", f"{family.documentation} By container.", family.type)
+            for sample in family.samples:
+                labelled.add_sample(f"{CONTAINER_PREFIX}{sample.name}", {CONTAINER_LABEL: name}, sample.value)
+            yield labelled

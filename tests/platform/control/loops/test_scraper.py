@@ -53,6 +53,8 @@ vllm:time_to_first_token_seconds_bucket{{model_name="m",le="+Inf"}} {numbers["se
 vllm:time_to_first_token_seconds_sum{{model_name="m"}} {numbers["sum"]}
 broken line without end {{
 nan_value NaN
+headrace_container_process_cpu_seconds_total{{container="pre"}} {numbers["cpu"]}
+headrace_container_process_resident_memory_bytes{{container="pre"}} 1e+08
 """
 
 
@@ -201,6 +203,10 @@ def test_ready_workers_are_scraped_and_a_silent_one_does_not_delay_others() -> N
     assert found["QueueDepth"] == [3, 3]
     assert found["TimeToFirstToken"] == pytest.approx([400_000])
     assert found["OutputTokensPerSecond"] == [10]
+    named = {"EndpointName": "e", "VariantName": "v", "ContainerName": "pre"}
+    for name, wanted in (("CPUUtilization", [150]), ("MemoryUtilization", [10, 10])):
+        metric = Metric(namespace="/aws/sagemaker/Endpoints", name=name, dimensions=tuple(sorted(named.items())))
+        assert [point.total for point in series.read(metric, start_s=0, end_s=200, period_s=10)] == wanted
 
 
 @pytest.mark.parametrize(("memory_bytes", "percent"), [(None, [25, 25]), (5 * 10**9, [5, 5]), (0, [])])

@@ -20,6 +20,13 @@ _CPU = "process_cpu_seconds_total"
 _LOADED = "headrace_loaded_models"
 _MEMORY = "process_resident_memory_bytes"
 
+CONTAINER_PREFIX = "headrace_container_"
+"""Before the names of the series of one container, on the page of a worker that has several."""
+CONTAINER_LABEL = "container"
+MAX_CONTAINERS = 15
+"""Source: botocore 1.44 sagemaker/2017-07-24 CreateModel."""
+_CONTAINER = re.compile(rf'(?:^|,){CONTAINER_LABEL}="([^"]*)"')
+
 _LINE = re.compile(r"(?P<name>[A-Za-z_:][A-Za-z0-9_:]*)(?:\{(?P<labels>.*)\})? (?P<value>\S+)(?: -?\d+)?", re.ASCII)
 _BOUND = re.compile(r'(?:^|,)le="([^"]*)"')
 _SINGLE = frozenset({_OUTPUT, _WAITING, _KV, _CPU, _MEMORY, _LOADED})
@@ -35,6 +42,8 @@ class Page:
     numbers: dict[str, float] = field(default_factory=dict)
     buckets: dict[str, dict[float, float]] = field(default_factory=dict)
     """Histogram → upper bound → cumulative count."""
+    containers: "dict[str, Page]" = field(default_factory=dict)
+    """Container → what it uses of the instance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +77,11 @@ def read_page(text: str, *, at_s: float) -> Page:
         name, value = match["name"], _number(match["value"])
         if value is None:
             continue
-        if name in _SINGLE or name in _SUMS:
+        container = _CONTAINER.search(match["labels"] or "") if name.startswith(CONTAINER_PREFIX) else None
+        if container is not None and (container[1] in page.containers or len(page.containers) < MAX_CONTAINERS):
+            own = page.containers.setdefault(container[1], Page(at_s=at_s)).numbers
+            own[name.removeprefix(CONTAINER_PREFIX)] = value
+        elif name in _SINGLE or name in _SUMS:
             page.numbers[name] = page.numbers.get(name, 0.0) + value
         elif name in _BUCKETS:
             bound = _BOUND.search(match["labels"] or "")

@@ -87,8 +87,16 @@ class Scraper:
         self.readings[record.name] = reading_between(before, page)
         namespace, dimensions = series_of(record.spec)
         memory_bytes = self.memory_bytes if handle.memory_bytes is None else handle.memory_bytes
+        self._put(before, page, namespace, dimensions, memory_bytes=memory_bytes)
+        for name, own in page.containers.items():
+            earlier = before.containers.get(name) if before is not None else None
+            self._put(earlier, own, namespace, (*dimensions, ("ContainerName", name)), memory_bytes=memory_bytes)
+
+    def _put(
+        self, before: Page | None, page: Page, namespace: str, dimensions: Dimensions, *, memory_bytes: int
+    ) -> None:
         for found in metrics_between(before, page, memory_bytes=memory_bytes):
-            metric = Metric(namespace=namespace, name=found.name, dimensions=dimensions)
+            metric = Metric(namespace=namespace, name=found.name, dimensions=tuple(sorted(dimensions)))
             self.sink.put_point(metric, found.point)
 
 
