@@ -33,7 +33,10 @@ MODULES = {
     "mkdocs": "MkDocs",
 }
 """The need behind each heavy module; the dependency group `test-all` installs them."""
-PROGRAMS = {"qemu-user and g++-aarch64-linux-gnu": ("qemu-aarch64", "aarch64-linux-gnu-g++")}
+PROGRAMS = {
+    "qemu-user and g++-aarch64-linux-gnu": ("qemu-aarch64", "aarch64-linux-gnu-g++"),
+    "nodejs and npm": ("node", "npm"),
+}
 """Debian packages that are a need, and their programs."""
 ENVIRONMENTS = {"sdk3": "the SageMaker SDK", "clients": "constrained clients", "deploy": "schemas", "vllm": "vLLM"}
 """The need behind each environment of `scripts/environment`, which the tests create themselves."""
@@ -50,6 +53,7 @@ TESTS = {
     f"{_REFUSED}_is_refused_by_one_error_that_names_each_backend": "torch",
     f"{_BACKENDS}/test_libraries.py::test_marks_of_a_network_are_found_in_its_code": "torch",
     f"{_BACKENDS}/test_loading.py::test_what_transformers_lacks_is_refused_before_anything_is_loaded": "torch",
+    "tests/e2e/test_coding_agents.py": "nodejs and npm",
     "tests/inference/runner/test_arm.py": "qemu-user and g++-aarch64-linux-gnu",
     "tests/platform/state/test_coordination.py::test_the_error_for_an_unreachable_server_has_no_secrets": "PostgreSQL",
     "tests/platform/state/test_store.py::test_a_server_that_cannot_be_reached_may_be_tried_again": "PostgreSQL",

@@ -48,11 +48,12 @@ CLIENTS = (
     _client("openai-agents", "openai_agents_py.py", "dialects/responses.md", "openai-agents"),
     _client("AI SDK (@ai-sdk/openai)", "ai_sdk.mjs", _OPENAI, "@ai-sdk/openai", "ai"),
     _client("anthropic", "anthropic_py.py", "dialects/anthropic.md", "anthropic"),
-    _client("Claude Code", "claude_code.mjs", _AGENTS, "@anthropic-ai/claude-code"),
-    _client("Codex", "codex.mjs", _AGENTS, "@openai/codex"),
-    _client("OpenCode", "opencode.mjs", _AGENTS, "opencode-ai"),
-    _client("Cline", "cline.mjs", _AGENTS, "cline"),
-    _client("Continue", "continue.mjs", _AGENTS, "@continuedev/cli"),
+    # Pinned, because tests/e2e/test_coding_agents.py runs them, too.
+    _client("Claude Code", "claude_code.mjs", _AGENTS, "@anthropic-ai/claude-code@2.1.197"),
+    _client("Codex", "codex.mjs", _AGENTS, "@openai/codex@0.171.0"),
+    _client("OpenCode", "opencode.mjs", _AGENTS, "opencode-ai@1.18.33"),
+    _client("Cline", "cline.mjs", _AGENTS, "cline@3.0.65"),
+    _client("Continue", "continue.mjs", _AGENTS, "@continuedev/cli@1.5.47"),
     _client("ollama (Python)", "ollama_py.py", _OLLAMA, "ollama"),
     _client("ollama (JavaScript)", "ollama_js.mjs", _OLLAMA, "ollama"),
     # PyPI's torch brings CUDA. The build for CPUs: PIP_FIND_LINKS=https://download.pytorch.org/whl/cpu/torch

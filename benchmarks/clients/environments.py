@@ -11,6 +11,8 @@ from pathlib import Path
 from benchmarks.clients.clients import Client
 
 INSTALL_TIMEOUT_S = 900
+_PACKAGE = re.compile(r"^@?[^@\[<=]+")
+"""The name of a package without its version and extras; names of npm may begin with an @."""
 _UV = "uv==0.13.9"
 _AS_UV = {"PIP_CERT": "SSL_CERT_FILE", "PIP_FIND_LINKS": "UV_FIND_LINKS", "PIP_INDEX_URL": "UV_INDEX_URL"}
 _SCRIPTS = Path(__file__).parent / "first_examples"
@@ -19,6 +21,11 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 class NotInstalled(Exception):
     """A client could not be installed; the message is the end of the installer's output."""
+
+
+def environments_folder() -> Path:
+    """Return the folder in which environments are kept."""
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "headrace" / "client-examples"
 
 
 def command_of(client: Client, root: Path) -> list[str]:
@@ -62,7 +69,7 @@ def version_of(client: Client, root: Path) -> str:
     if client.shared:
         return _python_version(Path(_shared_python(client.shared[0])), client.shared[1])
     folder = root / client.script.partition(".")[0]
-    package = re.split(r"[\[<=]", client.packages[0])[0]
+    package = _PACKAGE.findall(client.packages[0])[0]
     if client.is_javascript:
         described = json.loads((folder / "node_modules" / package / "package.json").read_text(encoding="utf-8"))
         return str(described["version"])

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.clients.clients import CLIENTS, Client
-from benchmarks.clients.environments import NotInstalled, command_of, version_of
+from benchmarks.clients.environments import NotInstalled, command_of, environments_folder, version_of
 from benchmarks.clients.report import render
-from benchmarks.clients.scripted import scripted_server
+from benchmarks.clients.scripted import scripted_server, scripted_variables
 from benchmarks.harness.servers import Launch, ServerProcess, pings
 
 from headrace.inference.models.folder_export import export_files
@@ -106,7 +106,7 @@ def main() -> int:
     if not clients:
         print("Every client has a result. Use --all, or name clients, to run them again.")
         return 0
-    root = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "headrace" / "client-examples"
+    root = environments_folder()
     with tempfile.TemporaryDirectory() as folder:
         logs = Path(folder)
         tokenizer = write_tokenizer(logs / "tokenizer")
@@ -114,13 +114,17 @@ def main() -> int:
         with (
             ServerProcess(launch, log=logs / "server.log") as server,
             local_platform(logs) as platform,
-            scripted_server() as (scripted, model),
+            scripted_server() as scripted,
         ):
             server.wait_until(pings, timeout_s=START_TIMEOUT_S)
             platform.deploy(MODEL, name=MODEL)
             addresses = {"CLIENT_SERVER_URL": server.url, "CLIENT_PLATFORM_URL": platform.url}
-            addresses |= {"CLIENT_SCRIPTED_URL": scripted, "CLIENT_SCRIPTED_MODEL": model}
-            variables = {**addresses, "CLIENT_MODEL": MODEL, "CLIENT_TOKENIZER": str(tokenizer)}
+            variables = {
+                **addresses,
+                **scripted_variables(scripted),
+                "CLIENT_MODEL": MODEL,
+                "CLIENT_TOKENIZER": str(tokenizer),
+            }
             with platform.environment():
                 return _run_all(clients, root, variables, results)
 

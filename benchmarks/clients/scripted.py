@@ -1,22 +1,25 @@
 """
-A stand-in for a model that can use tools: it copies a file with the tools that a coding agent offers.
+A stand-in for a model that can use tools: it copies files with the tools that a coding agent offers.
 
 What is tried is the way of the calls and their results between agent and server, not what a small model would answer.
 """
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from headrace.core.answer_format.formats import REASONING_TAGS
 from headrace.core.generation import ChatPrompt, Prompt
+from headrace.testing.answers import Answer
 from headrace.testing.echo import EchoBackend, EchoScript
-from headrace.testing.server import MODEL, echo_server
+from headrace.testing.server import MODEL, EchoServer, echo_server
 
 MAX_MODEL_LEN = 200_000
-ANSWER = "The file is copied."
-_TASK = re.compile(r"Copy (\S+) to (\S+) with your tools")
+ANSWER = "The files are copied."
+THOUGHT = "Both files are read at once."
+_TASK = re.compile(r"Copy (\S+) and (\S+) to (\S+) with your tools")
+_WAIT = "Count without end"
 _CONTENT = re.compile(r"tulip \d+")
 
 _READERS = ("Read", "read", "exec_command", "read_files")
@@ -26,31 +29,40 @@ _PATHS = ("file_path", "filePath", "filepath", "path")
 
 
 @contextmanager
-def scripted_server() -> Iterator[tuple[str, str]]:
-    """Serve the stand-in until the block ends; yield the address and the name of the model."""
-    backend = EchoBackend(max_model_len=MAX_MODEL_LEN, script=EchoScript(answer=answer))
+def scripted_server() -> Iterator[EchoServer]:
+    """Serve the stand-in until the block ends."""
+    script = EchoScript(answer=answer, delay_s=0.001)
+    backend = EchoBackend(max_model_len=MAX_MODEL_LEN, script=script, answer_format=REASONING_TAGS)
     with echo_server(backend) as server:
-        yield server.url, MODEL
+        yield server
 
 
-def answer(prompt: Prompt) -> str:
-    """Return the next text of the model: read the file, write what its reader returned, then say so."""
+def scripted_variables(server: EchoServer) -> dict[str, str]:
+    """Return the environment variables by which the scripts of agents find the stand-in."""
+    return {"CLIENT_SCRIPTED_URL": server.url, "CLIENT_SCRIPTED_MODEL": MODEL}
+
+
+def answer(prompt: Prompt) -> Answer:
+    """Return the next answer of the model: read both files at once, write what they hold, then say so."""
     messages: list[Mapping[str, Any]] = list(prompt.messages) if isinstance(prompt, ChatPrompt) else []
-    found = [match for message in messages for match in _TASK.findall(str(message.get("content")))]
+    texts = [str(message.get("content")) for message in messages]
     tools = {str(tool["function"]["name"]): tool["function"] for tool in _tools(prompt)}
+    if tools and any(_WAIT in text for text in texts):
+        return Answer(text=" ".join(map(str, range(MAX_MODEL_LEN // 2))))
+    found = [match for text in texts for match in _TASK.findall(text)]
     if not found or not tools:
-        return "A title"
-    source, target = found[-1]
+        return Answer(text="A title")
+    *sources, target = found[-1]
     results = [str(message.get("content")) for message in messages if message.get("role") == "tool"]
     if not results:
         name = next(name for name in _READERS if name in tools)
-        return _call(name, _reading(name, tools[name], source))
-    if len(results) == 1:
+        calls = [(name, _reading(name, tools[name], source)) for source in sources]
+        return Answer(reasoning=THOUGHT, text=f"I use {name} twice.", calls=calls)
+    if len(results) == len(sources):
         name = next(name for name in _WRITERS if name in tools)
-        read = _CONTENT.search(results[0])
-        text = read[0] if read else f"not found in: {results[0]}"
-        return _call(name, _writing(name, tools[name], target, text))
-    return ANSWER
+        read = " and ".join(found for result in results for found in _CONTENT.findall(result)[:1])
+        return Answer(text=f"I use {name}.", calls=[(name, _writing(name, tools[name], target, read))])
+    return Answer(text=ANSWER)
 
 
 def _tools(prompt: Prompt) -> list[dict[str, Any]]:
@@ -75,8 +87,3 @@ def _path_of(function: Mapping[str, Any]) -> str:
     """Return what a tool calls the path of its file."""
     properties = function["parameters"]["properties"]
     return next(name for name in _PATHS if name in properties)
-
-
-def _call(name: str, arguments: Mapping[str, Any]) -> str:
-    call = json.dumps({"name": name, "arguments": arguments})
-    return f"I use {name}.\n<tool_call>\n{call}\n</tool_call>"

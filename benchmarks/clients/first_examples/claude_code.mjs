@@ -1,7 +1,7 @@
 // Claude Code in print mode, as in its documentation of gateways.
-import { agentStep, MODEL, SERVER } from "./agents.mjs";
+import { agentSteps, MODEL, SERVER } from "./agents.mjs";
 
-await agentStep("claude", (prompt) => ["-p", prompt, "--allowedTools", "Read,Write"], {
+await agentSteps("claude", (prompt) => ["-p", prompt, "--allowedTools", "Read,Write"], {
   variables: {
     ANTHROPIC_BASE_URL: SERVER,
     ANTHROPIC_AUTH_TOKEN: "-",

@@ -1,6 +1,6 @@
 // Cline's command line, with the provider for servers compatible with OpenAI.
-import { agentStep, MODEL, SERVER } from "./agents.mjs";
+import { agentSteps, MODEL, SERVER } from "./agents.mjs";
 
-await agentStep("cline", (prompt) => [prompt], {
+await agentSteps("cline", (prompt) => [prompt], {
   setup: ["auth", "-p", "openai-compatible", "-k", "-", "-m", MODEL, "-b", `${SERVER}/v1`],
 });

@@ -1,5 +1,5 @@
 // Codex without a terminal, with a provider of its own configuration.
-import { agentStep, MODEL, SERVER } from "./agents.mjs";
+import { agentSteps, MODEL, SERVER } from "./agents.mjs";
 
 const settings = {
   model: MODEL,
@@ -10,4 +10,4 @@ const settings = {
 };
 const flags = Object.entries(settings).flatMap(([name, value]) => ["-c", `${name}=${JSON.stringify(value)}`]);
 const open = ["--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"];
-await agentStep("codex", (prompt) => ["exec", ...open, ...flags, prompt]);
+await agentSteps("codex", (prompt) => ["exec", ...open, ...flags, prompt]);

@@ -1,8 +1,8 @@
 // Continue's command line, with a model of its configuration file.
-import { agentStep, MODEL, SERVER } from "./agents.mjs";
+import { agentSteps, MODEL, SERVER } from "./agents.mjs";
 
 const model = { name: "Headrace", provider: "openai", model: MODEL, apiBase: `${SERVER}/v1`, apiKey: "-", capabilities: ["tool_use"] };
 const config = { name: "Headrace", version: "1.0.0", schema: "v1", models: [model] };
-await agentStep("cn", (prompt) => ["--config", "config.yaml", "--auto", "-p", prompt], {
+await agentSteps("cn", (prompt) => ["--config", "config.yaml", "--auto", "-p", prompt], {
   files: { "config.yaml": JSON.stringify(config) },
 });

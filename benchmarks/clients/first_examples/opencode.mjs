@@ -1,5 +1,5 @@
 // OpenCode with a provider of its configuration file.
-import { agentStep, MODEL, SERVER } from "./agents.mjs";
+import { agentSteps, MODEL, SERVER } from "./agents.mjs";
 
 const provider = {
   npm: "@ai-sdk/openai-compatible",
@@ -9,6 +9,6 @@ const provider = {
 };
 const permission = { edit: "allow", bash: "allow" };
 const config = { provider: { headrace: provider }, permission, autoupdate: false, share: "disabled" };
-await agentStep("opencode", (prompt) => ["run", "-m", `headrace/${MODEL}`, prompt], {
+await agentSteps("opencode", (prompt) => ["run", "-m", `headrace/${MODEL}`, prompt], {
   files: { "opencode.json": JSON.stringify(config) },
 });
