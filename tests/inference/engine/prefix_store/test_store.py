@@ -334,3 +334,24 @@ def test_a_writer_that_is_killed_leaves_whole_files_under_their_names(tmp_path: 
             folder.read(key, row)
             assert (row == int.from_bytes(key.block_hash) % 251).all()
             folder.file(key).unlink()
+
+
+def test_the_blocks_of_another_server_are_found_after_a_miss(tmp_path: Path) -> None:
+    folder, rows = make_folder(tmp_path), FakeRunner(SPEC, runner_limits()).cache_rows()
+    store = FileStore(folder, rows, max_bytes=1 << 30)
+    store.start(on_read=lambda _: None, is_busy=lambda: False)
+    key = StoreKey("kv", bytes(16))
+    folder.write(key, rows["kv"][0], depth=0, is_valid=lambda: True)
+    store._next_scan_s = 0.0  # long ago
+    assert not store.has(key)
+    deadline_s = time.monotonic() + WAIT_S
+    while not store.has(key) and time.monotonic() < deadline_s:
+        os.sched_yield()
+    assert store.has(key)
+    store.close()
+
+
+def test_a_row_that_changes_while_it_is_written_leaves_no_file(tmp_path: Path) -> None:
+    folder, row = make_folder(tmp_path), np.zeros(64, np.uint8)
+    assert not folder.write(StoreKey("kv", bytes(16)), row, depth=0, is_valid=lambda: False)
+    assert files_of(tmp_path) == []
