@@ -52,3 +52,39 @@ def test_an_earlier_call_without_arguments_has_an_empty_object(form, ways):
         (request,) = parse(dialect, **fields).requests
         (call,) = request.prompt.messages[1]["tool_calls"]
         assert call["function"] == {"name": "f", "arguments": {}}, way
+
+
+CALLS = [{"id": name, "type": "function", "function": {"name": "f", "arguments": "{}"}} for name in "ab"]
+IN_CHAT = [HI, {"role": "assistant", "tool_calls": CALLS}] + [
+    {"role": "tool", "tool_call_id": name, "content": f"of {name}"} for name in ("b", "unknown", "a")
+]
+IN_RESPONSES = [
+    HI,
+    *({"type": "function_call", "call_id": name, "name": "f", "arguments": "{}"} for name in "ab"),
+    *({"type": "function_call_output", "call_id": name, "output": f"of {name}"} for name in ("b", "unknown", "a")),
+]
+IN_MESSAGES = [
+    HI,
+    {"role": "assistant", "content": [{"type": "tool_use", "id": name, "name": "f", "input": {}} for name in "ab"]},
+    {
+        "role": "user",
+        "content": [
+            {"type": "tool_result", "tool_use_id": name, "content": f"of {name}"} for name in ("b", "unknown", "a")
+        ],
+    },
+]
+
+
+@pytest.mark.parametrize(
+    ("dialect", "fields"),
+    [
+        (OpenAIChat(), {"messages": IN_CHAT}),
+        (OpenAIResponses(), {"input": IN_RESPONSES}),
+        (AnthropicMessages(), {"model": "m", "max_tokens": 9, "messages": IN_MESSAGES}),
+    ],
+)
+def test_results_of_parallel_calls_are_in_the_order_of_the_calls(dialect, fields):
+    """Templates without ids tell the results apart by their order only; agents send them as their tools end."""
+    (request,) = parse(dialect, **fields).requests
+    results = [message for message in request.prompt.messages if message["role"] == "tool"]
+    assert [result["content"] for result in results] == ["of a", "of b", "of unknown"]

@@ -5,6 +5,8 @@ Templates read `message.content` as a string and `tool_calls[].function.argument
 allowed formats the client sent. Source: OpenAI API reference; Hugging Face chat template guide (tool use).
 """
 
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Literal
 
 import msgspec
@@ -68,7 +70,27 @@ def template_messages(
     if not messages:
         raise invalid("messages", "empty array. Expected at least one message")
     takes_one = answer_format is not None and answer_format.has_channels
-    return tuple(_template_message(message, number, takes_one=takes_one) for number, message in enumerate(messages))
+    written = [_template_message(message, number, takes_one=takes_one) for number, message in enumerate(messages)]
+    return tuple(_with_results_in_order(written))
+
+
+def _with_results_in_order(messages: Sequence[dict[str, object]]) -> Iterator[dict[str, object]]:
+    """
+    Yield the messages with the results of parallel calls in the order of the calls.
+
+    Most templates show no ids, so that the order is all that tells the model which result is of which call. Claude Code
+    sends results in the order in which its tools ended.
+    """
+    calls: list[object] = []
+    for is_result, group in groupby(messages, key=lambda message: message["role"] == "tool"):
+        if is_result:
+            places = {call: place for place, call in enumerate(calls)}
+            yield from sorted(group, key=lambda message: places.get(message.get("tool_call_id"), len(places)))
+            continue
+        for message in group:
+            called = message.get("tool_calls")
+            calls = [call.get("id") for call in called] if isinstance(called, list) else []
+            yield message
 
 
 def _template_message(message: Message, number: int, *, takes_one: bool) -> dict[str, object]:
