@@ -28,6 +28,8 @@ PIECES = {
     "lmi": ("the last ended by", "mean probability of a token: 0."),
     "lmi_boto3": ("streamed: ",),
     "lmi_environment": ("at once:", "streamed:"),
+    "account": ("acts as: arn:aws:sts::", "images:  1.0", "notified: Completed s3://", "'lines': '", "boards:   1"),
+    "stack": ("answer:   ", "changed: Target"),
     "embeddings": ("dimensions: 384", "food and bread: 0.7"),
     "registry": (
         "version:  arn:aws:sagemaker:us-east-1:000000000000:model-package/smollm2-registry-",

@@ -7,6 +7,8 @@ validated by botocore's models, and a response has only the members of its outpu
 document of a record.
 
 A `Part` is a group of named items in such a record, such as the inline policies of a role.
+
+SageMaker's model packages and cards are no such kinds: their lists sort by time, and their calls make versions.
 """
 
 from collections.abc import Callable, Iterable, Mapping
