@@ -5,6 +5,7 @@ from tests.fuzz.targets import (
     account,
     archives,
     aws,
+    batches,
     checkpoints,
     client_data,
     connections,
@@ -33,6 +34,7 @@ TARGETS: dict[str, Target] = {
         text_files,
         client_data,
         transform,
+        batches,
     )
     for target in module.TARGETS
 }
