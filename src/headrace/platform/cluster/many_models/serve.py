@@ -67,6 +67,9 @@ def run_many_models(overrides: Mapping[str, object], env: Mapping[str, str], *, 
         SettingsError: a setting or the file of models is not as expected.
     """
     settings, _ = load_settings(overrides, env)
+    if settings.served_model_name is not None:
+        text = "served_model_name is for one model; expected `aliases` of a model in the file of `models`."
+        raise SettingsError(text, name="served_model_name")
     setup_logging(format=settings.log_format, level=settings.log_level)
     shared = SharedSettings.of(settings, overrides, env)
     source = Path(settings.models or "").expanduser()
