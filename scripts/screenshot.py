@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +32,10 @@ from tests.e2e.conftest import serve  # noqa: E402
 from tests.platform.host.console.played import played_world, show  # noqa: E402
 from tests.platform.host.fake_platform import FakePlatform, serving  # noqa: E402
 from tests.platform.host.running import IMAGE, Running, up  # noqa: E402
+
+from headrace.platform.host.access_keys import AccessKeys  # noqa: E402 -- after the path
+from headrace.platform.state.store import open_store  # noqa: E402
+from headrace.serving.wire.key_limits import KeyLimits  # noqa: E402
 
 WIDE, PHONE = (1440, 900), (390, 844)
 PHONE_SCALE = 1.5
@@ -198,7 +202,6 @@ def console_scenes(url: str) -> list[Scene]:
         Scene("console-failed", f"{base}#/draft", has_failure),
         Scene("console-deploy", base, lambda page: page.all(".choice"), lambda page: page.click("#deploy")),
         Scene("console-model", f"{base}#models/chat", lambda page: page.all("#model-environment table")),
-        Scene("console-keys", f"{base}#keys", lambda page: page.all("#keys-commands pre"), is_on_phone=False),
     ]
 
 
@@ -230,6 +233,23 @@ def scaling_scene(url: str) -> Scene:
         page.find("#scaling-range option[value='3600']").click()
 
     return Scene("console-scaling", f"{url}/console#/chat/scaling", lambda page: page.all(".mark.out"), act)
+
+
+def keys_scene(url: str, secret: str, limited: str) -> Scene:
+    """Return the scene of access keys, and the dialog with the limits of one of them."""
+
+    def act(page: Page) -> None:
+        page.run("sessionStorage.clear()")
+        page.run(f"location.hash = '#key={secret}'")
+        page.until(lambda: page.find("#connection").text, "a page that is signed in")
+        page.run("location.hash = '#keys'")
+        page.until(lambda: page.all(f"[aria-label='Limits of {limited}']"), "the list")
+        page.click(f"[aria-label='Limits of {limited}']")
+
+    is_open = "#key-limit-dialog"
+    return Scene(
+        "console-keys", f"{url}/console", lambda page: page.find(is_open).is_displayed(), act, is_on_phone=False
+    )
 
 
 def deploy_scene_endpoints(platform: Running, folder: Path) -> None:
@@ -345,6 +365,20 @@ def photograph_console(album: Album, folder: Path) -> None:
     album.save_strips("console-phone")
 
 
+def photograph_keys(album: Album) -> None:
+    """Take the picture of a platform's keys, which has no endpoints."""
+    if not album.wants("console-keys"):
+        return
+    shop = KeyLimits(models=("chat-*", "embeddings"), requests_per_minute=600, tokens_per_minute=200_000)
+    with closing(open_store("sqlite://")) as store:
+        keys = AccessKeys(store)
+        own = keys.create(note="this machine")
+        made = keys.create(note="web shop", limits=shop)
+        keys.create(note="dashboards", limits=KeyLimits(actions=("read",)))
+        with serving(FakePlatform(keys=keys, key=own.secret)) as platform:
+            album.take(keys_scene(platform.url, own.secret, made.key_id))
+
+
 def main() -> None:
     """Take the screenshots that the command line asks for."""
     parser = argparse.ArgumentParser(description="Take the screenshots of the docs.")
@@ -357,6 +391,7 @@ def main() -> None:
         album = Album(Camera(driver, options.folder), options.names)
         photograph_chat(album, temporary)
         photograph_console(album, temporary)
+        photograph_keys(album)
 
 
 if __name__ == "__main__":
