@@ -158,7 +158,7 @@ int32_t check_sampling(const SamplingRow* sampling, int32_t num_rows, int32_t vo
   return top_capacity;
 }
 
-// `sampling`: the bytes of an array of SAMPLING_DTYPE. Returns token_ids, logprobs, top_ids, top_logprobs, hidden.
+// `sampling`: the bytes of an array of SAMPLING_DTYPE. Returns the fields of `StepOutput`, without the threads.
 nb::tuple execute(Runtime& runtime, const Ints& token_ids, const Ints& query_starts, const Ints& context_lens,
                   const Table& block_tables, const Ints& rows, const Ints& hidden_rows, const Bytes& sampling,
                   const nb::tuple& histories, const nb::tuple& biases, const nb::tuple& masks,
@@ -188,10 +188,12 @@ nb::tuple execute(Runtime& runtime, const Ints& token_ids, const Ints& query_sta
   extras.add_masks(masks);
   step.extras = extras.rows.data();
   const size_t num_top = num_rows * static_cast<size_t>(step.out.top_capacity);
-  auto chosen = std::make_unique<int32_t[]>(num_rows), top_ids = std::make_unique<int32_t[]>(num_top);
+  auto chosen = std::make_unique<int32_t[]>(num_rows), ranks = std::make_unique<int32_t[]>(num_rows);
+  auto top_ids = std::make_unique<int32_t[]>(num_top);
   auto logprobs = std::make_unique<float[]>(num_rows), top_logprobs = std::make_unique<float[]>(num_top);
   step.out.token_ids = chosen.get();
   step.out.logprobs = logprobs.get();
+  step.out.ranks = ranks.get();
   step.out.top_ids = top_ids.get();
   step.out.top_logprobs = top_logprobs.get();
   {
@@ -200,7 +202,7 @@ nb::tuple execute(Runtime& runtime, const Ints& token_ids, const Ints& query_sta
   }
   const size_t capacity = static_cast<size_t>(step.out.top_capacity);
   return nb::make_tuple(make_array(chosen.release(), {num_rows}), make_array(logprobs.release(), {num_rows}),
-                        make_array(top_ids.release(), {num_rows, capacity}),
+                        make_array(ranks.release(), {num_rows}), make_array(top_ids.release(), {num_rows, capacity}),
                         make_array(top_logprobs.release(), {num_rows, capacity}),
                         make_array(hidden.release(), {num_hidden, hidden_size}));
 }

@@ -57,6 +57,11 @@ class Row {
 
   float logprob(int32_t id) const { return static_cast<float>(static_cast<double>(logits_[id] - best_) - log_total_); }
 
+  int32_t rank(int32_t id) const {
+    const float logit = logits_[id];
+    return 1 + static_cast<int32_t>(std::count_if(logits_, logits_ + vocab_, [logit](float x) { return x > logit; }));
+  }
+
   int32_t choose(const SamplingRow& row) { return row.temperature >= kGreedyTemperature ? draw(row) : argmax(); }
 
  private:
@@ -361,6 +366,7 @@ size_t SampleScratch::bytes(int32_t vocab) {
 void sample_row(const float* logits, int32_t vocab, const SamplingRow& row, const RowExtras& extras, SampleScratch& scratch,
                 SampleResult& result) {
   result.token = -1;
+  result.rank = 0;
   result.logprob = std::numeric_limits<float>::quiet_NaN();
   std::fill_n(result.top_ids, result.top_capacity, -1);
   std::fill_n(result.top_logprobs, result.top_capacity, result.logprob);
@@ -375,7 +381,10 @@ void sample_row(const float* logits, int32_t vocab, const SamplingRow& row, cons
   } else {
     result.token = raw.choose(row);
   }
-  if (row.num_top >= 0 && result.token >= 0) result.logprob = raw.logprob(result.token);
+  if (row.num_top >= 0 && result.token >= 0) {
+    result.logprob = raw.logprob(result.token);
+    result.rank = raw.rank(result.token);
+  }
 }
 
 }  // namespace headrace

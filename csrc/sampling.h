@@ -45,6 +45,7 @@ struct RowExtras {
 struct SampleResult {
   int32_t token = -1;  // -1: no token can be drawn, because a logit is NaN or +inf, or because everything is forbidden
   float logprob = 0;   // NaN if not requested
+  int32_t rank = 0;    // 1: no token has a larger logit; 0 if the logprob was not requested
   int32_t* top_ids = nullptr;
   float* top_logprobs = nullptr;
   int32_t top_capacity = 0;

@@ -64,22 +64,23 @@ nb::tuple sample_rows(Array<float, 2> logits, Array<uint8_t, 2> sampling, std::v
   auto vocab = static_cast<int32_t>(logits.shape(1));
   int32_t num_columns = 0;
   for (const SamplingRow& row : rows) num_columns = std::max(num_columns, row.num_top);
-  std::vector<int32_t> tokens(rows.size()), top_ids(rows.size() * num_columns);
+  std::vector<int32_t> tokens(rows.size()), ranks(rows.size()), top_ids(rows.size() * num_columns);
   std::vector<float> logprobs(rows.size()), top_logprobs(top_ids.size());
   {
     nb::gil_scoped_release released;
     SampleScratch scratch(vocab);
     for (size_t i = 0; i < rows.size(); ++i) {
       size_t first = i * num_columns;
-      SampleResult result{-1, 0, top_ids.data() + first, top_logprobs.data() + first, num_columns};
+      SampleResult result{-1, 0, 0, top_ids.data() + first, top_logprobs.data() + first, num_columns};
       sample_row(logits.data() + i * vocab, vocab, rows[i], extras[i], scratch, result);
       tokens[i] = result.token;
       logprobs[i] = result.logprob;
+      ranks[i] = result.rank;
     }
   }
   auto columns = static_cast<size_t>(num_columns);
   return nb::make_tuple(to_numpy(std::move(tokens), {rows.size()}), to_numpy(std::move(logprobs), {rows.size()}),
-                        to_numpy(std::move(top_ids), {rows.size(), columns}),
+                        to_numpy(std::move(ranks), {rows.size()}), to_numpy(std::move(top_ids), {rows.size(), columns}),
                         to_numpy(std::move(top_logprobs), {rows.size(), columns}));
 }
 

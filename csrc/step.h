@@ -87,6 +87,7 @@ struct Workspace {
 struct StepOutputs {
   int32_t* token_ids;
   float* logprobs;
+  int32_t* ranks;
   int32_t* top_ids;      // [rows][top_capacity]
   float* top_logprobs;
   int32_t top_capacity;

@@ -207,6 +207,7 @@ class LogitRun {
     }
     out.token_ids[row] = result.token;
     out.logprobs[row] = result.logprob;
+    out.ranks[row] = result.rank;
   }
 
   const Model& m;

@@ -82,8 +82,7 @@ class SamplingParams:
     """None: until the context is full, or `default_max_new_tokens`."""
     is_cut_at_context: bool = False
     """`max_new_tokens` may exceed the context: the answer ends where it is full (Anthropic, Ollama)."""
-    default_max_new_tokens: int | None = None
-    """The cap of an answer without `max_new_tokens`; unlike it, it may exceed the context."""
+    default_max_new_tokens: int | None = None  # without `max_new_tokens`; it may exceed the context
     max_total_tokens: int | None = None
     """The cap of prompt and answer without `max_new_tokens`: transformers' `max_length`."""
     min_new_tokens: int = 0  # no end-of-sequence token before
@@ -252,6 +251,8 @@ class Token:
     """The most likely alternatives, most likely first."""
     raw: bytes = b""
     """The bytes of the token, even if they are part of a character."""
+    rank: int | None = None
+    """Of a prompt with logprobs: its place among all tokens, 1 for the most likely."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -387,4 +387,4 @@ def _token(text: str, logprobs: int | None) -> Token:
         for rank in range(1, logprobs)
     )
     top = (TokenLogprob(token_id, text, logprob), *others) if logprobs else ()
-    return Token(token_id, text, logprob=logprob, top=top, raw=raw)
+    return Token(token_id, text, logprob=logprob, top=top, raw=raw, rank=1)

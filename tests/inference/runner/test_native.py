@@ -235,6 +235,7 @@ def test_sampling_matches_the_reference(batch, isa, tmp_path):
     expected, actual = sample_rows(runner.logits(step), step), runner.execute(step)
     np.testing.assert_array_equal(actual.token_ids, expected.token_ids)
     np.testing.assert_array_equal(actual.top_ids, expected.top_ids)
+    np.testing.assert_array_equal(actual.ranks, expected.ranks)
     np.testing.assert_allclose(actual.logprobs, expected.logprobs, rtol=1e-5)
     np.testing.assert_allclose(actual.top_logprobs, expected.top_logprobs, rtol=1e-5)
 

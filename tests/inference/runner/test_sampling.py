@@ -29,14 +29,14 @@ def step_of(fields, **extras) -> StepInput:
 
 
 def native_rows(logits, step: StepInput) -> StepOutput:
-    token_ids, logprobs, top_ids, top_logprobs = _native.sample_rows(
+    token_ids, logprobs, ranks, top_ids, top_logprobs = _native.sample_rows(
         logits,
         step.sampling.view(np.uint8).reshape(len(step.rows), SAMPLING_DTYPE.itemsize),
         [(item.row, item.tokens, item.num_prompt_tokens) for item in step.histories],
         [(item.row, item.ids, item.values) for item in step.biases],
         [(item.row, item.words) for item in step.masks],
     )
-    return StepOutput(token_ids=token_ids, logprobs=logprobs, top_ids=top_ids, top_logprobs=top_logprobs)
+    return StepOutput(token_ids=token_ids, logprobs=logprobs, ranks=ranks, top_ids=top_ids, top_logprobs=top_logprobs)
 
 
 @pytest.fixture(params=[sample_rows, native_rows], ids=["numpy", "native"])
@@ -113,6 +113,7 @@ def test_the_native_sampler_gives_the_very_same_tokens_as_numpy(problem):
     found = native_rows(logits, step)
     np.testing.assert_array_equal(found.token_ids, expected.token_ids)
     np.testing.assert_array_equal(found.top_ids, expected.top_ids)
+    np.testing.assert_array_equal(found.ranks, expected.ranks)
     np.testing.assert_allclose(found.logprobs, expected.logprobs, rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(found.top_logprobs, expected.top_logprobs, rtol=1e-6, atol=1e-6)
 

@@ -76,10 +76,11 @@ class NativeRunner:
             )
         except (TypeError, ValueError, RuntimeError) as exc:
             raise _cannot_run(exc) from exc
-        token_ids, logprobs, top_ids, top_logprobs, hidden = outputs
+        token_ids, logprobs, ranks, top_ids, top_logprobs, hidden = outputs
         return StepOutput(
             token_ids=token_ids,
             logprobs=logprobs,
+            ranks=ranks,
             top_ids=top_ids,
             top_logprobs=top_logprobs,
             hidden=hidden,

@@ -44,6 +44,7 @@ def sample_rows(logits: Float32, step: StepInput) -> StepOutput:
     output = StepOutput(
         token_ids=np.full(num_rows, NO_TOKEN, np.int32),
         logprobs=np.full(num_rows, np.nan, np.float32),
+        ranks=np.zeros(num_rows, np.int32),
         top_ids=np.full((num_rows, num_columns), -1, np.int32),
         top_logprobs=np.full((num_rows, num_columns), np.nan, np.float32),
     )
@@ -112,6 +113,7 @@ def _report(raw: Float32, token: int, num_top: int, index: int, output: StepOutp
     best = _by_logit(raw)[:num_top]
     if token != NO_TOKEN:
         output.logprobs[index] = logprobs[token]
+        output.ranks[index] = 1 + int((raw > raw[token]).sum())
     output.top_ids[index, : len(best)] = best
     output.top_logprobs[index, : len(best)] = logprobs[best]
 

@@ -143,6 +143,8 @@ class StepOutput:
     """(R,) the token drawn, or `target`. -1: a logit is NaN or +inf, or all tokens are forbidden."""
     logprobs: Float32
     """(R,) logprob of that token from the raw logits; NaN where `num_top` is -1."""
+    ranks: Int32
+    """(R,) place of that token by the raw logits, 1 for the best; 0 where `num_top` is -1."""
     top_ids: Int32
     """(R, K) best tokens, best first, -1 after `num_top`; K is the largest `num_top` of the step (at least 0)."""
     top_logprobs: Float32

@@ -153,6 +153,7 @@ async def test_logprobs_are_of_the_chosen_token_and_of_the_most_likely() -> None
         first, second = answer.prompt
         assert (first.text, first.logprob, first.top) == ("x", None, ())
         assert (second.text, second.logprob, [top.text for top in second.top]) == ("y", -3.0, ["a"])
+        assert (first.rank, second.rank) == (None, 3)
 
 
 async def test_every_choice_is_a_request_with_a_seed_of_its_own_if_the_client_gave_one() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -171,7 +172,23 @@ async def test_prompt_logprobs_equal_those_of_generating_the_tokens(budget: int)
     assert scored.prompt[0].logprob is None
     assert [t.logprob for t in scored.prompt[40:]] == [t.logprob for t in start.tokens]
     assert [t.top for t in scored.prompt[40:]] == [t.top for t in start.tokens]
+    assert [t.rank for t in scored.prompt[40:]] == [1] * len(start.tokens)
+    for token in scored.prompt[1:]:
+        ids = [best.id for best in token.top]
+        assert token.rank == (ids.index(token.id) + 1 if token.id in ids else token.rank) > 0
+        assert token.id in ids or token.rank > len(ids)
     assert [answer.prompt is not None for answer in other] == [True, False]
+
+
+@pytest.mark.parametrize("more", [{"n": 2, "temperature": 1.0}, {"best_of": 2, "temperature": 1.0}, {}])
+async def test_each_choice_begins_with_the_ids_of_its_prompt(more: dict[str, Any]) -> None:
+    async with running(make_engine(bias=NO_EOS)) as engine:
+        answers = await ask_all(engine, request("abc", max_new_tokens=4, returns_prompt_ids=True, **more))
+        plain = await ask(engine, request("abc", max_new_tokens=4))
+    for answer in answers:
+        assert [chunk.prompt_ids for chunk in answer.chunks if chunk.prompt_ids is not None] == [tuple(b"abc")]
+        assert answer.chunks[0].prompt_ids is not None
+    assert plain.chunks[0].prompt_ids is None
 
 
 async def test_a_prompt_can_be_scored_without_an_answer() -> None:

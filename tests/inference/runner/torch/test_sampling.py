@@ -15,9 +15,10 @@ from tests.inference.runner.test_sampling import row_problems, step_of
 def assert_same(found, expected):
     np.testing.assert_array_equal(found.token_ids, expected.token_ids)
     np.testing.assert_array_equal(found.top_ids, expected.top_ids)
+    np.testing.assert_array_equal(found.ranks, expected.ranks)
     np.testing.assert_allclose(found.logprobs, expected.logprobs, rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(found.top_logprobs, expected.top_logprobs, rtol=1e-6, atol=1e-6)
-    for field in ("token_ids", "logprobs", "top_ids", "top_logprobs"):
+    for field in ("token_ids", "logprobs", "ranks", "top_ids", "top_logprobs"):
         assert getattr(found, field).dtype == getattr(expected, field).dtype
 
 

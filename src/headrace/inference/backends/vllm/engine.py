@@ -208,7 +208,8 @@ class VllmEngine:
             if entry:
                 token_id = int(sequence.tokens[position])
                 top = self._top(entry, sequence.params.prompt_logprobs)
-                choice.prompt.append(prompt_token(self._table, token_id, entry[token_id].logprob, top))
+                own = entry[token_id]
+                choice.prompt.append(prompt_token(self._table, token_id, own.logprob, own.rank, top))
 
     def _top(self, entry: Any, count: int | None) -> tuple[TokenLogprob, ...]:
         """Return the `count` most likely tokens; vLLM's entry also has the chosen one, whatever its rank."""

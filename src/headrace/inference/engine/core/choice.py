@@ -166,6 +166,12 @@ class Choice:
         )
 
 
-def prompt_token(table: TokenTable, token_id: int, logprob: float | None, top: tuple[TokenLogprob, ...]) -> Token:
+def prompt_token(
+    table: TokenTable,
+    token_id: int,
+    logprob: float | None = None,
+    rank: int | None = None,
+    top: tuple[TokenLogprob, ...] = (),
+) -> Token:
     raw, _ = table.entry(token_id)
-    return Token(token_id, table.text(token_id), logprob, token_id in table.special_ids, top, raw)
+    return Token(token_id, table.text(token_id), logprob, token_id in table.special_ids, top, raw, rank)

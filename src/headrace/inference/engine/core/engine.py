@@ -269,7 +269,8 @@ class Engine:
         for row in range(first_row, first_row + count):
             top = self._top(output, row, num_top) if num_top else ()
             token_id = int(output.token_ids[row])
-            choice.prompt.append(prompt_token(self._table, token_id, float(output.logprobs[row]), top))
+            logprob, rank = float(output.logprobs[row]), int(output.ranks[row])
+            choice.prompt.append(prompt_token(self._table, token_id, logprob, rank, top))
         sequence.num_scored_tokens += count
 
     def _top(self, output: StepOutput, row: int, count: int) -> tuple[TokenLogprob, ...]:

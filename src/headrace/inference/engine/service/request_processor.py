@@ -235,7 +235,7 @@ class RequestProcessor:
                 pooling=pooling,
                 reported_seed=seed if params.temperature > 0 else None,
                 opening=prompt.opening if continues else "",
-                prompt=[prompt_token(self._table, int(tokens[0]), None, ())] if scores_prompt else [],
+                prompt=[prompt_token(self._table, int(tokens[0]))] if scores_prompt else [],
             )
 
     def _shown_ids(self, request: GenerationRequest) -> frozenset[int]:

@@ -45,21 +45,22 @@ def sample(logits: Tensor, step: StepInput) -> StepOutput:
     """
     if logits.device.type != "cpu":
         return sample_on_device(logits, step)
-    token_ids, logprobs, top_ids, top_logprobs = _native.sample_rows(
+    token_ids, logprobs, ranks, top_ids, top_logprobs = _native.sample_rows(
         np.ascontiguousarray(logits.float().numpy()),
         step.sampling.view(np.uint8).reshape(len(step.sampling), SAMPLING_DTYPE.itemsize),
         [(item.row, item.tokens, item.num_prompt_tokens) for item in step.histories],
         [(item.row, item.ids, item.values) for item in step.biases],
         [(item.row, item.words) for item in step.masks],
     )
-    return StepOutput(token_ids=token_ids, logprobs=logprobs, top_ids=top_ids, top_logprobs=top_logprobs)
+    return StepOutput(token_ids=token_ids, logprobs=logprobs, ranks=ranks, top_ids=top_ids, top_logprobs=top_logprobs)
 
 
 class _Sampled(NamedTuple):
-    """Tokens (R,) and logprobs (R,), and the best ids and their logprobs (R, K)."""
+    """Tokens, logprobs and ranks (R,), and the best ids and their logprobs (R, K)."""
 
     tokens: Tensor
     logprobs: Tensor
+    ranks: Tensor
     top_ids: Tensor
     top_logprobs: Tensor
 
@@ -83,11 +84,13 @@ def sample_on_device(logits: Tensor, step: StepInput) -> StepOutput:
 
 
 def _output(packed: npt.NDArray[np.int32], num_rows: int, num_columns: int) -> StepOutput:
-    """Return tokens, logprobs, best ids and their logprobs, which are packed in this order."""
-    tokens, logprobs, top_ids, top_logprobs = np.split(packed, np.cumsum([num_rows, num_rows, num_rows * num_columns]))
+    """Return tokens, logprobs, ranks, best ids and their logprobs, which are packed in this order."""
+    sizes = [num_rows, num_rows, num_rows, num_rows * num_columns]
+    tokens, logprobs, ranks, top_ids, top_logprobs = np.split(packed, np.cumsum(sizes))
     return StepOutput(
         token_ids=tokens,
         logprobs=logprobs.view(np.float32),
+        ranks=ranks,
         top_ids=top_ids.reshape(num_rows, num_columns),
         top_logprobs=top_logprobs.view(np.float32).reshape(num_rows, num_columns),
     )
@@ -103,7 +106,8 @@ def _sample(
     tokens = torch.where(usable, torch.where(target >= 0, target, drawn), NO_TOKEN)
     logprobs = raw.new_full((len(raw),), torch.nan)
     top_ids = torch.full((len(raw), num_columns), -1, dtype=torch.int32, device=raw.device)
-    sampled = _Sampled(tokens, logprobs, top_ids, raw.new_full((len(raw), num_columns), torch.nan))
+    ranks = torch.zeros(len(raw), dtype=torch.int32, device=raw.device)
+    sampled = _Sampled(tokens, logprobs, ranks, top_ids, raw.new_full((len(raw), num_columns), torch.nan))
     if (sampling["num_top"] >= 0).any():
         _report(raw, usable, sampling, sampled)
     return sampled
@@ -225,7 +229,10 @@ def _report(raw: Tensor, usable: Tensor, sampling: Sampling, sampled: _Sampled) 
     log_total = torch.log(masses(relative).sum(-1, keepdim=True).double() / 2.0**MASS_BITS)
     logprobs = (relative.double() - log_total).float()
     own = logprobs.gather(-1, sampled.tokens.long().clamp_min(0)[:, None])[:, 0]
-    sampled.logprobs.copy_(torch.where(reported & (sampled.tokens != NO_TOKEN), own, torch.nan))
+    is_told = reported & (sampled.tokens != NO_TOKEN)
+    sampled.logprobs.copy_(torch.where(is_told, own, torch.nan))
+    logits = raw.gather(-1, sampled.tokens.long().clamp_min(0)[:, None])
+    sampled.ranks.copy_(torch.where(is_told, 1 + (raw > logits).sum(-1), 0))
     num_columns = min(sampled.top_ids.shape[-1], raw.shape[-1])
     if num_columns:
         best = _by_logit(raw)[:, :num_columns]

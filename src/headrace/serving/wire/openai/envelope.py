@@ -131,8 +131,7 @@ def _ranked(token: Token) -> Iterator[tuple[str, object]]:
     for rank, top in enumerate(token.top, start=1):
         if top.id != token.id:
             yield str(top.id), _with_rank(top, rank)
-    best = next((rank for rank, top in enumerate(token.top, start=1) if top.id == token.id), None)
-    yield str(token.id), _with_rank(token, best)
+    yield str(token.id), _with_rank(token, token.rank)
 
 
 def _with_rank(token: Token | TokenLogprob, rank: int | None) -> dict[str, object]:
