@@ -134,7 +134,10 @@ async def test_what_is_wrong_is_refused_without_a_load(made: Router) -> None:
     assert (await made.client.post("/v1/chat/completions", content=b"{")).status_code == 400
     assert (await made.client.post("/api/chat", json={"model": "a", "keep_alive": "soon"})).status_code == 400
     assert (await made.client.get("/v1/chat/completions")).status_code == 405
-    assert (await made.client.get("/favicon.ico")).status_code == 404
+    for path in ("/favicon.ico", "/v1/files", "/v1/batches", "/v1/responses/resp_1", "/adapters"):
+        assert (await made.client.get(path)).status_code == 404
+    assert "is not served" in (await made.client.post("/v1/files", content=b"form")).json()["error"]["message"]
+    assert (await made.client.get("/version")).status_code == 200
     assert (await made.client.get("/info?model=a")).status_code == 503, "a GET loads nothing"
     assert (await made.client.post("/models/unload", json={"model": "a"})).status_code == 400
     assert made.scene.machine.started == []

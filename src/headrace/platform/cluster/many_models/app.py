@@ -19,10 +19,11 @@ from headrace.serving.http.pages import api_page_routes, page_response, page_rou
 from headrace.serving.server.base_service import NOT_READY, ServerPhase
 from headrace.serving.server.middleware import EXCEPTION_HANDLERS, middleware
 from headrace.serving.wire.framing import JSON_CONTENT_TYPE
-from headrace.serving.wire.ollama.models import render_version
+from headrace.serving.wire.ollama import models as ollama
+from headrace.serving.wire.openai.pages import render_version
 from headrace.serving.wire.openapi.document import render_openapi
 from headrace.serving.wire.openapi.operations import MANY_MODELS_OPERATIONS, OPENAPI_PATH
-from headrace.serving.wire.unknown_routes import LOAD_MODEL, MODELS, UNLOAD_MODEL
+from headrace.serving.wire.unknown_routes import LOAD_MODEL, MODELS, UNLOAD_MODEL, VERSION
 
 _PAGES: Final = "headrace.serving.server"
 """The package with the files of the chat page."""
@@ -107,18 +108,20 @@ def _model_routes(service: ManyModels) -> list[BaseRoute]:
 
 
 def _ollama_routes(service: ManyModels) -> list[BaseRoute]:
-    def page(path: str, render: Callable[[], bytes]) -> Route:
-        async def endpoint(_request: Request) -> Response:
-            return Response(render(), media_type=JSON_CONTENT_TYPE)
-
-        return Route(path, endpoint, methods=["GET"])
-
     return [
-        page("/api/tags", lambda: render_tags(service)),
-        page("/api/ps", lambda: render_running(service)),
-        page("/api/version", render_version),
+        json_route("/api/tags", lambda: render_tags(service)),
+        json_route("/api/ps", lambda: render_running(service)),
+        json_route("/api/version", ollama.render_version),
+        json_route(VERSION, lambda: render_version(package_version("headrace"))),
         Route("/api/pull", PullRoute(service), methods=["POST"]),
     ]
+
+
+def json_route(path: str, render: Callable[[], bytes]) -> Route:
+    async def endpoint(_request: Request) -> Response:
+        return Response(render(), media_type=JSON_CONTENT_TYPE)
+
+    return Route(path, endpoint, methods=["GET"])
 
 
 def _page_routes(service: ManyModels) -> list[BaseRoute]:

@@ -7,19 +7,19 @@ import msgspec
 from headrace.core.errors import InvalidRequest
 from headrace.serving.wire.framing import decode_body
 from headrace.serving.wire.ollama.keep_alive import keep_alive_s
-from headrace.serving.wire.openapi.operations import SERVER_OPERATIONS
+from headrace.serving.wire.openapi.operations import MANY_MODELS_OPERATIONS
 from headrace.serving.wire.unknown_routes import OLLAMA_POSTS
 
 OLLAMA_GENERATES: Final = ("/api/chat", "/api/generate")
-_LISTED_HERE: Final = frozenset({"/v1/models", "/v1/models/{name:path}", "/api/tags", "/api/ps", "/api/version"})
-_OF_SERVER: Final = ("Server", "Adapters")
-"""Groups of operations that no request passes on: adapters are settings of their model."""
+_ANSWERED_HERE: Final = frozenset(
+    ("/v1/models", "/v1/models/{name:path}", "/api/tags", "/api/ps", "/api/version", "/version", "/ping")
+)
+_GROUPS_ANSWERED_HERE: Final = ("Server", "Many models")
 _OF_MODEL: Final = frozenset(
     (operation.method, operation.path)
-    for operation in SERVER_OPERATIONS
-    if operation.api.name not in _OF_SERVER and operation.path not in _LISTED_HERE and operation.path != "/ping"
+    for operation in MANY_MODELS_OPERATIONS
+    if operation.api.name not in _GROUPS_ANSWERED_HERE and operation.path not in _ANSWERED_HERE
 )
-_STORED: Final = "/v1/responses/"
 
 
 class NamedModel(msgspec.Struct, kw_only=True):
@@ -38,7 +38,7 @@ _decoder = msgspec.json.Decoder(NamedModel)
 
 def goes_to_model(method: str, path: str) -> bool:
     """Return whether a model's own server answers the requests of a route."""
-    return (method, path) in _OF_MODEL or (path.startswith(_STORED) and method in ("GET", "DELETE", "POST"))
+    return (method, path) in _OF_MODEL
 
 
 def allowed_methods(path: str) -> tuple[str, ...]:

@@ -176,8 +176,16 @@ _OF_PLATFORM = [*_GROUPS.pop("SageMaker runtime"), *_GROUPS.pop("Platform")]
 _MANY_MODELS = _GROUPS.pop("Many models")
 SERVER_OPERATIONS = tuple(itertools.chain.from_iterable(_GROUPS.values()))
 """All routes of a model server but the files of its pages."""
-MANY_MODELS_OPERATIONS = (*(found for found in SERVER_OPERATIONS if found.api.name != "Adapters"), *_MANY_MODELS)
-"""The routes of a server with many models."""
+_OF_ONE_MODEL = ("/v1/files", "/v1/batches", f"{MESSAGES}/batches", _STORED)
+MANY_MODELS_OPERATIONS = (
+    *(
+        operation
+        for operation in SERVER_OPERATIONS
+        if operation.api.name != "Adapters" and not operation.path.startswith(_OF_ONE_MODEL)
+    ),
+    *_MANY_MODELS,
+)
+"""The routes of a server with many models: what a process of one model would keep would end with it."""
 
 
 def with_model(operations: Iterable[Operation], model: str) -> tuple[Operation, ...]:
