@@ -15,6 +15,7 @@ from headrace.platform.cluster.many_models.serve import SharedSettings, hosted_p
 from headrace.platform.cluster.many_models.service import ManyModels
 from headrace.platform.cluster.model_host.entries import HostedModel
 from headrace.platform.cluster.model_host.host import ModelHost
+from headrace.serving.http.asgi import ASGIApp
 from headrace.serving.http.client import ClientRequest, HttpClient
 from headrace.serving.server.base_service import ServerPhase
 from headrace.serving.settings.loading import load_settings
@@ -58,6 +59,7 @@ class Router:
     service: ManyModels
     client: httpx.AsyncClient
     scene: HostScene
+    app: ASGIApp
 
     def state(self, name: str) -> str:
         return self.service.host.status(name).value
@@ -76,7 +78,8 @@ async def router(scene: HostScene, source: Path, **settings: str) -> AsyncIterat
     workers = FakeWorkers(scene.host(is_forgetting=False))
     service = ManyModels(loaded, catalogue, cast("HostedWorkers", workers), make_hosted)
     service.phase = ServerPhase.READY
-    transport = httpx.ASGITransport(app=many_models_app(service), raise_app_exceptions=False)
+    app = many_models_app(service)
+    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
-        yield Router(service, client, scene)
+        yield Router(service, client, scene, app)
     await service.stop()

@@ -5,8 +5,10 @@ import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import httpx
 import pytest
 
+from headrace.serving.http.asgi import Message, Receive, Scope, Send
 from tests.platform.cluster.model_host.hosts import HostScene
 from tests.platform.gateway.workers import Exchange, Worker
 
@@ -211,6 +213,32 @@ async def test_an_answer_that_breaks_ends_with_an_error_and_the_next_request_sta
     await until(made, "a", "unloaded")
     assert (await made.client.post("/v1/completions", json={"model": "a"})).status_code == 201
     assert len(made.scene.machine.started) == 2
+
+
+async def test_comments_keep_a_stream_open_while_its_model_is_loaded(made: Router) -> None:
+    made.service.keep_alive_s = 0.01
+    made.scene.machine.waits_for = "a GPU"
+    is_silent, sent = asyncio.Event(), b""
+
+    async def observed(scope: Scope, receive: Receive, send: Send) -> None:
+        async def take(message: Message) -> None:
+            nonlocal sent
+            sent += message.get("body", b"")
+            if sent:
+                is_silent.set()
+            await send(message)
+
+        await made.app(scope, receive, take)
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=observed), base_url="http://127.0.0.1") as client:
+        body = {"model": "a", "stream": True}
+        asking = asyncio.create_task(client.post("/v1/completions", json=body))
+        await is_silent.wait()
+        made.scene.machine.waits_for = ""
+        answer = await asking
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/event-stream")
+    events = [line for line in answer.text.splitlines() if line not in ("", ":")]
+    assert [json.loads(line.removeprefix("data: ")) for line in events] == [body], "a whole answer is one event"
 
 
 async def test_a_model_that_cannot_be_loaded_says_why(made: Router) -> None:

@@ -15,6 +15,7 @@ from headrace.platform.cluster.many_models.routing import (
     goes_to_model,
     keep_s_of,
     read_named,
+    streams_events,
 )
 from headrace.platform.cluster.many_models.service import ManyModels, error_of
 from headrace.platform.cluster.model_host.forwarding import passed_headers
@@ -26,11 +27,18 @@ from headrace.serving.http.client import ClientRequest
 from headrace.serving.http.client_connection import ResponseBroken, ResponseTooLarge
 from headrace.serving.http.errors import CLIENT_GONE_STATUS, ResponseAborted, errors_answered
 from headrace.serving.http.exchange import Exchange
-from headrace.serving.wire.framing import JSON_CONTENT_TYPE, to_json
+from headrace.serving.wire.framing import (
+    JSON_CONTENT_TYPE,
+    SSE_CONTENT_TYPE,
+    SSE_KEEP_ALIVE,
+    UNBUFFERED_HEADERS,
+    to_json,
+)
 from headrace.serving.wire.ollama.dialect import timestamp
 from headrace.serving.wire.unknown_routes import OLLAMA_POSTS, error_event_for, render_error_for, unknown_route
 
 _JSON = (("content-type", JSON_CONTENT_TYPE),)
+_EVENTS = (("content-type", SSE_CONTENT_TYPE), *UNBUFFERED_HEADERS)
 _BROKEN = "The model's process ended in the middle of its answer; the next request starts it again."
 
 
@@ -41,7 +49,7 @@ class ForwardedRequests:
     service: ManyModels
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = Exchange(scope, receive, send)
+        exchange = Exchange(scope, receive, send, keep_alive_s=self.service.keep_alive_s)
         call = _Call(self.service, scope, receive, exchange)
         started_s = time.perf_counter()
         try:
@@ -120,6 +128,8 @@ class _Call:
             body=body,
         )
         keep_s, exchange = keep_s_of(named, self.path), self._exchange
+        if streams_events(named, self.path):  # comments keep the connection open while the model is loaded
+            exchange.begin_stream(_EVENTS, keep_alive=SSE_KEEP_ALIVE)
         try:
             await self._service.forwarder.forward(preset.name, request, exchange, keep_s=keep_s)
         except ModelUnavailable as error:

@@ -28,6 +28,7 @@ class NamedModel(msgspec.Struct, kw_only=True):
     model: str | None = None
     name: str | None = None
     """Ollama's older name of `model`."""
+    stream: bool | None = None
     keep_alive: float | str | None = None
     prompt: msgspec.Raw = msgspec.Raw()
     messages: msgspec.Raw = msgspec.Raw()
@@ -64,6 +65,11 @@ def read_named(body: bytes, path: str) -> NamedModel:
 def keep_s_of(named: NamedModel, path: str) -> float | None:
     """Return the time to live that a request of Ollama sets; None: none. Raises `InvalidRequest`: no duration."""
     return keep_alive_s(named.keep_alive) if path in OLLAMA_POSTS else None
+
+
+def streams_events(named: NamedModel, path: str) -> bool:
+    """Return whether the answer is a stream of server-sent events, in which clients skip comments."""
+    return named.stream is True and path not in OLLAMA_POSTS
 
 
 def asks_for_unload(named: NamedModel, path: str) -> bool:

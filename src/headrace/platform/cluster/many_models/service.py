@@ -25,6 +25,8 @@ from headrace.serving.settings.server_settings import ServerSettings
 
 _RESCAN_S: Final = 2.0
 """Age at which the folder is read again for a name that is not known."""
+_KEEP_ALIVE_S: Final = 15.0
+"""Longest silence of a stream of events while its model is loaded."""
 _WATCH_S: Final = 1.0
 """Seconds between two looks at the logs of models and at new ones."""
 _MAX_PAGE_BYTES: Final = 1 << 20
@@ -68,6 +70,7 @@ class ManyModels(BaseService):
         self.num_requests: Counter[tuple[str, int]] = Counter()
         """Requests by model and status."""
         self.started_s = time.time()
+        self.keep_alive_s = _KEEP_ALIVE_S
         self._make_hosted = make_hosted
         self._known: dict[str, _Known] = {}
         self._scanned_s = time.monotonic()

@@ -12,6 +12,7 @@ from headrace.serving.http.asgi import Scope
 from headrace.serving.http.client import ClientRequest, HttpClient
 from headrace.serving.http.client_connection import ClientResponse, ConnectFailed, NoResponse, ResponseBroken
 from headrace.serving.http.exchange import Exchange
+from headrace.serving.wire.framing import sse_event
 
 MAX_BODY_BYTES: Final = 256 << 20
 """Longest body of a request or of a whole response; gateways and servers have smaller limits for requests."""
@@ -95,8 +96,14 @@ async def _relay(response: ClientResponse, lease: ModelLease, exchange: Exchange
     if lease.timing is not None:
         headers.append((TIMING_HEADER, render_timing(lease.timing)))
     if "content-length" in response.headers:
-        await exchange.respond(response.status, headers, await response.read(MAX_BODY_BYTES))
+        content = await response.read(MAX_BODY_BYTES)
+        if not exchange.is_started:
+            await exchange.respond(response.status, headers, content)
+            return
+        exchange.put(sse_event(b" ".join(content.split())))  # a stream was begun while the model was loaded
+        await exchange.finish()
         return
-    await exchange.start(response.status, headers)
+    if not exchange.is_started:
+        await exchange.start(response.status, headers)
     await response.relay(exchange.put, exchange.drain)
     await exchange.finish()
