@@ -26,10 +26,13 @@ type FinishReason = "stop" | "length" | "tool_calls"
 /** A model or an adapter. */
 interface ServedModel {
   id: string; object: "model"; created: integer; owned_by: string; root?: string; parent?: string | null
+  type: "model"; display_name: string; created_at: string; lifecycle: "active"
   max_model_len?: integer; has_chat_template?: boolean; tool_support?: "native" | "generic" | null
 }
 /** A list of models and adapters. */
-interface ServedModels { object: "list"; data: ServedModel[] }
+interface ServedModels {
+  object: "list"; data: ServedModel[]; has_more: boolean; first_id: string | null; last_id: string | null
+}
 /** The tokens of the prompt that the prefix cache had. */
 interface CachedTokens { cached_tokens: integer }
 /** The tokens of the reasoning. */
