@@ -204,7 +204,7 @@ class Runtime:
         token_types: Int32 | None,
         states: StateStep | None = None,
         layer_inputs: Float32 | None = None,
-    ) -> tuple[Int32, Float32, Int32, Float32, Float32]: ...
+    ) -> tuple[Int32, Float32, Int32, Int32, Float32, Float32]: ...
     def logits(
         self,
         token_ids: Int32,
@@ -281,4 +281,4 @@ def sample_rows(
     histories: list[tuple[int, Int32, int]],
     biases: list[tuple[int, Int32, Float32]],
     masks: list[tuple[int, npt.NDArray[np.uint32]]],
-) -> tuple[Int32, Float32, Int32, Float32]: ...
+) -> tuple[Int32, Float32, Int32, Int32, Float32]: ...

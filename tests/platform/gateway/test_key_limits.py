@@ -202,7 +202,12 @@ def test_models_that_a_key_may_not_use_do_not_exist_for_it(scene: Scene) -> None
             scene.invoke(name)
         assert denied.value.response["Error"]["Code"] == "AccessDeniedException"
         assert f"endpoint/{name} because the limits" in denied.value.response["Error"]["Message"]
+        denied_chat = scene.gateway.client.post("/api/chat", json={**CHAT, "model": name})
+        assert (denied_chat.status_code, "does not exist" in denied_chat.json()["error"]) == (404, True)
     assert len(texts) == 1
+    listed = scene.gateway.client.get("/api/tags").json()["models"]
+    assert sorted(model["name"] for model in listed) == ["comp:latest", "ep:latest"]
+    assert scene.gateway.client.post("/api/chat", json={**CHAT, "model": "ep:latest"}).status_code == 200
     assert scene.gateway.client.get("/endpoints/other/openai/v1/models").status_code == 404
 
 

@@ -124,14 +124,12 @@ def completion_logprobs(
 
 def prompt_logprobs(prompt: Sequence[Token]) -> list[dict[str, object] | None]:
     """Return vLLM's list of the tokens of a prompt: each with its alternatives by their ids, null for the first."""
-    return [None if token.logprob is None else dict(_ranked(token)) for token in prompt]
+    return [None if token.logprob is None else _ranked(token) for token in prompt]
 
 
-def _ranked(token: Token) -> Iterator[tuple[str, object]]:
-    for rank, top in enumerate(token.top, start=1):
-        if top.id != token.id:
-            yield str(top.id), _with_rank(top, rank)
-    yield str(token.id), _with_rank(token, token.rank)
+def _ranked(token: Token) -> dict[str, object]:
+    best = {str(top.id): _with_rank(top, rank) for rank, top in enumerate(token.top, start=1)}
+    return {**best, str(token.id): _with_rank(token, token.rank)}
 
 
 def _with_rank(token: Token | TokenLogprob, rank: int | None) -> dict[str, object]:
