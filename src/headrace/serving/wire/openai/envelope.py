@@ -5,7 +5,7 @@ Logprobs have two formats: parallel lists (completions) and one object per token
 `{"error": {"message", "type", "param", "code"}}`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
