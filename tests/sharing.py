@@ -19,6 +19,8 @@ FIXTURES = {
     "tests/e2e": ("server",),
     "tests/platform/cluster": ("nodes",),
     "tests/platform/host": ("platform", "endpoint", "shell"),
+    "tests/platform/host/console": ("driver", "platform", "running"),
+    "tests/serving/server": ("driver", "page"),
 }
 """Names of expensive fixtures by the folder whose `conftest.py` defines them."""
 _ASKING = re.compile(

@@ -150,7 +150,7 @@ def echo(shared_echo: Echo) -> Iterator[Echo]:
     shared_echo.until(lambda: not shared_echo.open_calls, "the requests have ended and are in the log")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")  # a page that stays open goes on drawing
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator["webdriver.Chrome"]:
     from tests.browser import chromium
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from selenium import webdriver
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")  # a page that stays open goes on looking and drawing, a tenth of a core
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator["webdriver.Chrome"]:
     from tests.browser import chromium
 
@@ -20,7 +20,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator["webdriver.Chro
         yield browser
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def running() -> Iterator[FakePlatform]:
     with serving(FakePlatform()) as platform:
         yield platform

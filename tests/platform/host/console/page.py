@@ -12,7 +12,8 @@ class Console(Page):
 
     def __init__(self, driver: webdriver.Chrome, platform: FakePlatform, at: str = "") -> None:
         super().__init__(driver)
-        driver.get("about:blank")
+        if driver.current_url != "about:blank":  # an address that differs by its fragment would not load the page again
+            driver.get("about:blank")
         driver.get(f"{platform.url}/console{at}")
         # After the platform's facts, which the page's load does not await.
         self.until_shown("home", "keys", "endpoint", "models", "model-page")
