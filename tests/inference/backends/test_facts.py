@@ -13,7 +13,7 @@ from headrace.inference.backends.libraries import TransformersTables, VllmTables
 from headrace.inference.backends.quantization import NEEDS, Quantization, quantization_of
 from headrace.inference.models.fields import Fields
 
-VLLM = VllmTables(version="0.32.0", architectures=frozenset({"LlamaForCausalLM"}))
+VLLM = VllmTables(architectures=frozenset({"LlamaForCausalLM"}))
 
 
 def tables(folder: Path) -> TransformersTables:
@@ -23,7 +23,6 @@ def tables(folder: Path) -> TransformersTables:
         path.parent.mkdir(parents=True)
         path.write_text(code)
     return TransformersTables(
-        version="5.23.0",
         folder=folder,
         classes={"plain": "PlainForCausalLM", "gated-net": "GatedForCausalLM"},
         modules={"gated-net": "gated"},

@@ -10,7 +10,13 @@ from headrace.core.engine_names import BACKENDS
 from headrace.core.errors import BrokenModel, UnsupportedModel
 from headrace.core.gpus import visible_gpus
 from headrace.inference.backends.choice import HostFacts, ModelFacts
-from headrace.inference.backends.libraries import TransformersTables, VllmTables, transformers_tables, vllm_tables
+from headrace.inference.backends.libraries import (
+    TransformersTables,
+    VllmTables,
+    package_version,
+    transformers_tables,
+    vllm_tables,
+)
 from headrace.inference.backends.quantization import Quantization, quantization_of
 from headrace.inference.models.families.registry import from_config
 from headrace.inference.models.fields import Fields
@@ -32,10 +38,9 @@ _POOLED_TASKS: Final = ("embed", "score", "features")
 def host_facts(environment: Mapping[str, str]) -> HostFacts:
     """Return the facts about this host; no package is imported, which would take seconds."""
     installed = frozenset(name for name in BACKENDS if is_installed(name))
-    tables = {"transformers": transformers_tables(), "vllm": vllm_tables()}
     return HostFacts(
         installed=installed,
-        versions={name: table.version for name, table in tables.items() if table is not None},
+        versions={name: package_version(name) for name in ("transformers", "vllm") if _is_importable(name)},
         num_gpus=len(visible_gpus(environment)),
     )
 

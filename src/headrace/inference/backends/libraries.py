@@ -38,7 +38,6 @@ _ATTENTION_HOOKS: Final = ("_supports_attention_backend = True", "ALL_ATTENTION_
 class TransformersTables:
     """The networks that the installed transformers can load to generate text."""
 
-    version: str
     folder: Path
     classes: Mapping[str, str]
     """Class by `model_type`."""
@@ -64,7 +63,6 @@ class TransformersTables:
 class VllmTables:
     """The networks that the installed vLLM has itself."""
 
-    version: str
     architectures: frozenset[str]
 
 
@@ -79,7 +77,6 @@ def transformers_tables() -> TransformersTables | None:
     if not auto.get(_GENERATING[0]):
         return None
     return TransformersTables(
-        version=package_version("transformers"),
         folder=folder,
         classes=classes,
         modules=_tables(folder / "models/auto/auto_mappings.py").get(_RENAMED_MODULES, {}),
@@ -95,7 +92,7 @@ def vllm_tables() -> VllmTables | None:
         return None
     registry = _tables(folder / _VLLM_REGISTRY)
     architectures = frozenset(name for table in _VLLM_TABLES for name in registry.get(table, {}))
-    return VllmTables(version=package_version("vllm"), architectures=architectures) if architectures else None
+    return VllmTables(architectures=architectures) if architectures else None
 
 
 def package_version(package: str) -> str:
