@@ -65,7 +65,8 @@ def pytest_collection() -> Iterator[None]:
     """
     Keep the garbage collector from what collecting makes: it stays until the end of the session.
 
-    To visit it takes half a second each time, in each test that collects garbage, and while it is made.
+    To visit it takes half a second each time, in each test that collects garbage, and while it is made. What a test
+    makes is collected more seldom than usual, which saves an eighth of the CPU time of those that start no process.
     """
     gc.disable()
     try:
@@ -73,6 +74,7 @@ def pytest_collection() -> Iterator[None]:
     finally:
         gc.enable()
         gc.freeze()
+        gc.set_threshold(20_000)
 
 
 @pytest.hookimpl(optionalhook=True)
