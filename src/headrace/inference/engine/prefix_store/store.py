@@ -24,7 +24,7 @@ _log = structlog.get_logger("headrace.engine")
 
 _MAX_QUEUED: Final = 8192
 """Rows that may wait to be written; a queued row takes no copy, only a few words."""
-_BUSY_SHARE: Final = 0.02
+_BUSY_SHARE: Final = 0.01
 """Share of the time that the writer works while the engine does."""
 _MAX_REST_S: Final = 1.0
 _TOUCHED_S: Final = 60.0
