@@ -57,10 +57,10 @@ CASES = [
     ),
     (
         (
-            'Sure. <tool_call>{"name":"f","arguments":{}}</tool_call>\n'
+            'Sure. \n<tool_call>{"name":"f","arguments":{}}</tool_call>\n'
             '<tool_call>{"arguments":{"q":1},"name":"get"}</tool_call>\n'
         ),
-        "Sure. ",
+        "Sure.",
         [("f", "{}"), ("get", '{"q":1}')],
     ),
     ('{"name": "f", "parameters": {"x": 1}}', "", [("f", '{"x": 1}')]),
@@ -78,6 +78,7 @@ CASES = [
     ("[1, 2]", "[1, 2]", []),
     ("[", "[", []),
     ("  ", "  ", []),
+    ("Sure. \n", "Sure. \n", []),
     ('<tool_call><tool_call>{"name":"f"}</tool_call>', "<tool_call>", [("f", "{}")]),
 ]
 

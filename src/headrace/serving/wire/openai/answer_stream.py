@@ -73,6 +73,8 @@ class ToolStream:
         self._block: CallBlock | MarkedBlock | None = None
         self._is_at_start = True
         self._skips_space = False
+        self._space = ""
+        """White space at the end of the text so far, which is left out if a call follows."""
         self._is_muted = False
         """True if the current call exceeds `max_calls` and is dropped."""
         self._called: str | None = None
@@ -94,7 +96,8 @@ class ToolStream:
         """End the answer, which decides about the text that was held back."""
         if self._plan.mode == "required":
             return merged(self._text(self._forced.rest(has_calls=self.num_calls > 0)))
-        return merged([*self.close_call(), *self._read(is_last=True)])
+        held = [*self.close_call(), *self._read(is_last=True)]
+        return merged([*held, TextDelta(self._space)] if self._space else held)
 
     def open_call(self, name: str) -> list[ChatDelta]:
         """Start a call that the answer's format announces; a call of an unknown function is text."""
@@ -150,12 +153,18 @@ class ToolStream:
                 yield from self._in_block(self._block, is_last=is_last)
 
     def _text(self, text: str) -> Iterator[ChatDelta]:
-        """Yield text for the client, without the white space after a call."""
-        if self._skips_space:
-            text = text.lstrip()
-        if text:
+        """
+        Yield text for the client, without the white space around a call.
+
+        Templates write their own in front of an earlier call: with the model's in addition, the next prompt would
+        differ from what the model wrote, and the prefix cache would end there.
+        """
+        text = text.lstrip() if self._skips_space else self._space + text
+        shown = text.rstrip()
+        self._space = text[len(shown) :]
+        if shown:
             self._skips_space = False
-            yield TextDelta(text)
+            yield TextDelta(shown)
 
     def _take(self, count: int) -> str:
         taken, self._buffer = self._buffer[:count], self._buffer[count:]
@@ -210,7 +219,7 @@ class ToolStream:
 
     def _announce(self, name: str) -> Iterator[ChatDelta]:
         has_room = self._plan.max_calls is None or self.num_calls < self._plan.max_calls
-        self._skips_space = True
+        self._skips_space, self._space = True, ""
         self._is_muted = not has_room
         if has_room:
             self.num_calls += 1
