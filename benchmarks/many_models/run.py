@@ -50,7 +50,7 @@ def parse_arguments() -> Namespace:
     parser.add_argument("--memory", type=parse_size, default="900MiB", help="of Headrace's models together")
     parser.add_argument("--requests", type=int, default=200)
     parser.add_argument("--clients", type=int, default=8)
-    parser.add_argument("--rounds", type=int, default=3, help="of switches through all models")
+    parser.add_argument("--rounds", type=int, default=3, help="of switches through all models; 0: none")
     parser.add_argument("--context", type=int, default=2048, help="tokens of each model's context")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, default=RESULTS / "many-models.json")
@@ -135,7 +135,7 @@ def sampled_memory(pid: int) -> Iterator[list[dict[str, int]]]:
 def measure_switches(servers: dict[str, ServerProcess], models: Sequence[str], rounds: int) -> dict[str, list[Asked]]:
     """Ask all models one after the other, so that each request is a switch. The first round is left out."""
     found: dict[str, list[Asked]] = {name: [] for name in servers}
-    for number, name in in_turns(list(servers), rounds + 1):
+    for number, name in in_turns(list(servers), rounds + 1 if rounds else 0):
         asked = [ask(servers[name].port, model, number) for model in models]
         errors = [request.error for request in asked if request.error]
         tell(f"round {number}, {name}: {[round(request.first_s, 2) for request in asked]} {errors}")
@@ -194,12 +194,13 @@ def measure(options: Namespace, folder: Path) -> dict[str, Any]:
         "switch_s": {
             name: {"median": round(statistics.median(values), 3), "all": [round(value, 3) for value in values]}
             for name, values in times.items()
+            if values
         },
         "lost_switches": {name: sum(bool(request.error) for request in asked) for name, asked in switches.items()},
         "load": load,
         "limit_bytes": options.memory,
     }
-    if "llama-server" in times:
+    if options.rounds and "llama-server" in times:
         result["switch_ratio"] = pair_ratios(times["headrace"], times["llama-server"])
     return result
 

@@ -27,8 +27,9 @@ CHAT = [{"role": "user", "content": "Say hello."}]
 @pytest.fixture(scope="module")
 def many(smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("many")
-    (folder / "gguf").mkdir()
-    (folder / "gguf" / "a.gguf").symlink_to(smollm2_path)
+    (folder / "gguf" / "org" / "c").mkdir(parents=True)
+    for name in ("a.gguf", "org/c/c.gguf"):
+        (folder / "gguf" / name).symlink_to(smollm2_path)
     file = folder / "models.yaml"
     file.write_text(
         f"folder: gguf\ndefaults: {{max_model_len: 512, threads: 1}}\n"
@@ -80,7 +81,7 @@ def test_every_dialect_reaches_the_model_that_it_names(many: Served) -> None:
     statuses = {path: post(many, path, body).status_code for path, body in answers.items()}
     assert statuses == dict.fromkeys(answers, 200)
     assert post(many, "/infill", {"model": "a", "input_prefix": "a", "input_suffix": "b"}).status_code == 400
-    assert states(many) == {"a": "loaded", "b": "unloaded"}
+    assert states(many) == {"a": "loaded", "b": "unloaded", "org/c": "unloaded"}
     assert plain_http.get(f"{many.url}/v1/models", timeout=WAIT_S).status_code == 401
     assert post(many, "/v1/chat/completions", {"model": "../a", "messages": CHAT}).status_code == 404
 
@@ -92,7 +93,7 @@ def test_another_model_takes_the_place_and_a_client_that_leaves_does_not_stop_th
     with socket.create_connection((address.hostname, address.port)) as client:
         client.sendall(head.encode() + b"\r\n\r\n" + body)
         eventually("b begins", True, lambda: states(many)["b"] != "unloaded")
-    eventually("states", {"a": "unloaded", "b": "loaded"}, lambda: states(many))
+    eventually("states", {"a": "unloaded", "b": "loaded", "org/c": "unloaded"}, lambda: states(many))
     running = plain_http.get(f"{many.url}/api/ps", headers={"x-api-key": "k"}, timeout=WAIT_S).json()["models"]
     assert [model["name"] for model in running] == ["b:latest"]
     assert running[0]["size"] > 50 << 20, "its measured memory"
@@ -109,6 +110,7 @@ def test_a_killed_model_ends_its_streams_with_an_error_and_starts_again(many: Se
         os.kill(workers(many)[-1], signal.SIGKILL)
         assert "ended in the middle" in [line for line in lines if line][-1]
     assert post(many, "/v1/completions", {"model": "b", "prompt": "a", "max_tokens": 1}).status_code == 200
+    assert post(many, "/v1/completions", {"model": "org/c", "prompt": "a", "max_tokens": 1}).status_code == 200
 
 
 def test_a_busy_model_is_unloaded_after_its_requests(many: Served) -> None:

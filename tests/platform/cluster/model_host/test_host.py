@@ -1,12 +1,14 @@
 """A model host: loads for requests, unloads for memory."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
 from headrace.platform.cluster.launcher import WorkerPhase
 from headrace.platform.cluster.model_host.host import ModelHost
 from headrace.platform.cluster.model_host.processes import ModelUnavailable
+from headrace.platform.cluster.worker_files import worker_files
 from headrace.testing.fake_launcher import fails_after
 
 from .hosts import LIMIT_BYTES, HostScene, model
@@ -227,6 +229,16 @@ async def test_a_model_whose_only_client_has_gone_expires_once_it_is_loaded(scen
     scene.machine.waits_for = ""
     await settled(host)
     assert (len(scene.machine.started), scene.running()) == (1, [])
+    await host.close()
+
+
+async def test_any_name_of_a_model_is_a_folder_of_its_worker(scene: HostScene) -> None:
+    host = scene.host(is_forgetting=False)
+    for name in ("publisher/repository/a.Q4", "../../etc", "é" * 300, "a:latest"):
+        host.register(model(name))
+        await lease(host, name)
+    for worker in scene.machine.started:
+        assert worker_files(Path("/models"), worker).folder.parent == Path("/models")
     await host.close()
 
 

@@ -1,6 +1,7 @@
 """The processes of a host's models: a worker for each, started until it is ready and stopped until it has ended."""
 
 import asyncio
+import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,6 +16,9 @@ from headrace.platform.cluster.worker_exit import exit_reason
 _FIRST_POLL_S: Final = 0.02
 _LAST_POLL_S: Final = 0.2
 _STOP_GRACE_S: Final = 10.0
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]")
+"""Characters of a model's name that the name of a worker, which is a folder, may not have."""
+_NAME_CHARACTERS: Final = 40
 
 
 class ModelUnavailable(HeadraceError):
@@ -53,7 +57,7 @@ class ModelProcesses:
     def named(self, model: str) -> ModelProcess:
         """Return a new process for a model, not started yet."""
         self._num_started += 1
-        return ModelProcess(f"model-{self._num_started}-{model[:12]}")
+        return ModelProcess(f"model-{self._num_started}-{_UNSAFE.sub('-', model)[:_NAME_CHARACTERS]}")
 
     async def start(self, process: ModelProcess, spec: WorkerSpec) -> None:
         """Start a worker and wait until it is ready. Raises `ModelUnavailable`: it cannot be started, or has ended."""

@@ -105,7 +105,8 @@ export class Server {
       ...(top_k > 0 && { top_k }),
       ...(min_p > 0 && { min_p }),
       ...(repetition_penalty > 0 && repetition_penalty !== 1 && { repetition_penalty }),
-      max_tokens: Number($("max_tokens").value) || undefined,
+      // Before a model was loaded its context is unknown, and the page's usual length may be too long for it.
+      max_tokens: (this.model?.maxTokens && Number($("max_tokens").value)) || undefined,
       ...(seed !== "" && { seed: Number(seed) }),
       ...($("stop_loops").checked && { repetition_detection: LOOPS }),
     };
