@@ -1,5 +1,5 @@
 """
-What surrounds an endpoint in an account: a role, temporary credentials, an image, notifications, logs and a dashboard.
+Use what surrounds an endpoint in an account: a role, temporary credentials, an image, notifications, logs, a dashboard.
 
     headrace up --detach
     eval "$(headrace env)"

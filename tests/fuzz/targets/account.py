@@ -1,4 +1,4 @@
-"""What clients of ECR and SNS send: manifests, paths of the registry, messages and addresses."""
+"""Parsers of what clients of ECR and SNS send: manifests, paths of the registry, messages and addresses."""
 
 import json
 from urllib.parse import urlsplit
