@@ -30,6 +30,7 @@ from headrace_handler.container_folders import explain, provide
 from headrace_handler.contract import AsyncContract, Cancelled, Contract, LoadFailed
 from headrace_handler.frames import Frame, Kind
 from headrace_handler.privileges import give_up_privileges
+from headrace_handler.sandbox import ARGUMENT, Policy, Sandbox, confine
 
 EXIT_FAILED = 1
 """User code could not be loaded, or its contract has failed."""
@@ -41,23 +42,27 @@ _CALLERS = (str(Path(__file__).parent), importlib.__file__, "<frozen importlib")
 _ADVISED = (ModuleNotFoundError, PermissionError)
 
 
-def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run a child, then exit the process, which threads of user code cannot keep alive."""
+def main(sandbox: Sandbox | None = None) -> NoReturn:
+    """Run a child in the sandbox that it has entered, then exit the process: threads of user code cannot keep it."""
     parser = argparse.ArgumentParser(prog="headrace_handler")
     parser.add_argument("--contract", required=True)
     parser.add_argument("--fd", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--folder", action="append", default=[], metavar="PATH=FOLDER")
     parser.add_argument("--private", action="append", default=[], type=Path)
-    options = parser.parse_args(arguments)
+    parser.add_argument(ARGUMENT.rstrip("="))
+    options = parser.parse_args()
     folders = dict(text.split("=", 1) for text in options.folder)
     notice = provide({Path(path): Path(folder) for path, folder in folders.items()}, options.private)
     rights = _without_privileges()
-    _end_with(options.parent)  # a change of namespaces or capabilities may reset it
+    if sandbox is None or not sandbox.namespaces:  # the end of process 1 is the end of its namespace
+        _end_with(options.parent)  # a change of namespaces or capabilities may reset it
+    if sandbox is not None:
+        confine(sandbox)
     _prepare_process(notice, rights)
     code = EXIT_FAILED
     try:
-        Child(options.fd, options.contract, notice).run()
+        Child(options.fd, options.contract, notice, sandbox).run()
         code = 0
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 0 if error.code is None else EXIT_FAILED
@@ -70,11 +75,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 class Child:
     """The loop of a child: load, then one call after the other, or many at once on an event loop."""
 
-    def __init__(self, descriptor: int, contract_name: str, notice: str = "") -> None:
+    def __init__(self, descriptor: int, contract_name: str, notice: str = "", sandbox: Sandbox | None = None) -> None:
         """Prepare the child; `notice` says why code does not find the container's folders, or is empty."""
         self._connection = Connection(descriptor, self._on_frame)
         self._contract_name = contract_name
         self._notice = notice
+        self._sandbox = sandbox
         self._load_frame: Frame | None = None
         self._inbox: deque[RunningCall | None] = deque()
         """Calls for the main thread; None ends it."""
@@ -92,7 +98,8 @@ class Child:
         gc.collect()
         gc.freeze()  # a model's objects live as long as the process: the collector need not visit them in calls
         loop = getattr(contract, "loop", None)
-        self._connection.send([(Kind.READY, {"asynchronous": loop is not None}, b"")])
+        sandbox = None if self._sandbox is None else self._sandbox.describe()
+        self._connection.send([(Kind.READY, {"asynchronous": loop is not None, "sandbox": sandbox}, b"")])
         if loop is None:
             self._run_calls(contract)
         else:
@@ -103,8 +110,7 @@ class Child:
         load = load_of(frame)
         sys.path.append(str(Path(__file__).parent / "standins"))
         try:
-            module = importlib.import_module(f"headrace_handler.contracts.{self._contract_name}")
-            contract: Contract = module.make()
+            contract = self._make_contract()
             os.chdir(load.model_dir)
             contract.load(load)
         except BaseException as error:  # noqa: BLE001 -- reported to the model server, then the process ends
@@ -114,6 +120,13 @@ class Child:
             _flush()  # the model server ends this process as soon as it knows, and quotes what was printed
             self._connection.send([(Kind.FAILED, {"status": failed.status, "message": message}, b"")])
             _exit(EXIT_FAILED)
+        return contract
+
+    def _make_contract(self) -> Contract:
+        if self._sandbox is not None and self._sandbox.failure:
+            raise LoadFailed(500, self._sandbox.failure)
+        module = importlib.import_module(f"headrace_handler.contracts.{self._contract_name}")
+        contract: Contract = module.make()
         return contract
 
     def _run_calls(self, contract: Contract) -> None:
@@ -274,7 +287,9 @@ def arguments_of(
     parent: int,
     container_folders: Mapping[Path, Path] | None = None,
     private_folders: Sequence[Path] = (),
+    sandbox: Policy | None = None,
 ) -> list[str]:
     folders = [f"--folder={path}={folder}" for path, folder in (container_folders or {}).items()]
     folders += [f"--private={folder}" for folder in private_folders]
+    folders += [] if sandbox is None else [ARGUMENT + sandbox.encoded()]
     return ["--contract", contract, "--fd", str(descriptor), "--parent", str(parent), *folders]

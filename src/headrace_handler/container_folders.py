@@ -9,24 +9,31 @@ Source: Linux `mount_namespaces(7)`, `user_namespaces(7)`, `mount(2)`, `capabili
 """
 
 import os
-import signal
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+
+from headrace_handler.namespaces import (
+    MS_BIND,
+    MS_NODEV,
+    MS_NOEXEC,
+    MS_NOSUID,
+    MS_RDONLY,
+    MS_REC,
+    MS_REMOUNT,
+    MS_SLAVE,
+    Kernel,
+    rehearse,
+)
 
 CONTAINER_ROOT = Path("/opt/ml")
 MODEL = CONTAINER_ROOT / "model"
 CODE = CONTAINER_ROOT / "code"
 CHANNELS = CONTAINER_ROOT / "additional-model-data-sources"
 
-_CLONE_NEWNS, _CLONE_NEWUSER = 0x0002_0000, 0x1000_0000
-_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT = 1, 2, 4, 8, 32
-_MS_BIND, _MS_REC, _MS_SLAVE = 1 << 12, 1 << 14, 1 << 19
-_KEPT_FLAGS = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
+_KEPT_FLAGS = MS_NOSUID | MS_NODEV | MS_NOEXEC
 """`statvfs` has them with the same values; a user namespace may not remove them."""
 _TMPFS = b"mode=755"
-_NO_ERRNO = 255
 _SWITCHES = (
     ("kernel.apparmor_restrict_unprivileged_userns", "1", "0"),
     ("kernel.unprivileged_userns_clone", "0", "1"),
@@ -50,7 +57,7 @@ def provide(folders: Mapping[Path, Path], private: Sequence[Path] = ()) -> str:
     missing = {path: folder for path, folder in folders.items() if not folder.resolve().is_relative_to(path.resolve())}
     if not missing and not private:
         return ""
-    error = _rehearse(missing, private)
+    error = rehearse(lambda: _mount(missing, private))
     if error is None:
         _mount(missing, private)
         return ""
@@ -68,35 +75,15 @@ def explain(error: BaseException | None, notice: str) -> str:
     return ""
 
 
-def _rehearse(folders: Mapping[Path, Path], private: Sequence[Path]) -> OSError | None:
-    """Return why the mounts fail, tried in a fork: a partly built namespace is useless to user code."""
-    pid = os.fork()
-    if pid == 0:
-        code = _NO_ERRNO
-        try:
-            _mount(folders, private)
-            code = 0
-        except OSError as error:
-            code = error.errno or code
-        finally:
-            os._exit(code)
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    if code < 0:
-        return OSError(_NO_ERRNO, f"the process was ended by {signal.Signals(-code).name}")
-    if code == _NO_ERRNO:
-        return OSError(code, "this Python cannot make one")
-    return OSError(code, os.strerror(code)) if code else None
-
-
 def _mount(folders: Mapping[Path, Path], private: Sequence[Path]) -> None:
     """
     Enter a mount namespace and mount the folders.
 
     Raises `OSError`: the kernel does not allow it, or there is no place for the mounts.
     """
-    kernel = _Kernel()
-    kernel.enter_namespace()
-    kernel.mount(None, Path("/"), None, _MS_REC | _MS_SLAVE)  # mounts here are not made on the host
+    kernel = Kernel()
+    kernel.enter()
+    kernel.mount(None, Path("/"), None, MS_REC | MS_SLAVE)  # mounts here are not made on the host
     sources = {path: _open(folder) for path, folder in folders.items()}
     base = CONTAINER_ROOT if CONTAINER_ROOT.is_dir() else CONTAINER_ROOT.parent
     if folders:
@@ -112,10 +99,10 @@ def _open(folder: Path) -> int:
     return os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
-def _cover(kernel: "_Kernel", folder: Path, hidden: Collection[str] = ()) -> None:
+def _cover(kernel: Kernel, folder: Path, hidden: Collection[str] = ()) -> None:
     """Mount a private folder of the same content over a folder, without the hidden names."""
     covered = _open(folder)
-    kernel.mount("tmpfs", folder, "tmpfs", _MS_NOSUID | _MS_NODEV, _TMPFS)
+    kernel.mount("tmpfs", folder, "tmpfs", MS_NOSUID | MS_NODEV, _TMPFS)
     for origin in Path(f"/proc/self/fd/{covered}").iterdir():
         place = folder / origin.name
         if origin.name in hidden:
@@ -127,11 +114,11 @@ def _cover(kernel: "_Kernel", folder: Path, hidden: Collection[str] = ()) -> Non
             place.mkdir()
         else:
             place.touch()
-        kernel.mount(str(origin), place, None, _MS_BIND | _MS_REC)
+        kernel.mount(str(origin), place, None, MS_BIND | MS_REC)
     os.close(covered)
 
 
-def _add(kernel: "_Kernel", path: Path, folder: Path, source: int) -> None:
+def _add(kernel: Kernel, path: Path, folder: Path, source: int) -> None:
     """Mount a folder read-only, as SageMaker does; one with links gets a link: they may lead out by relative names."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with os.scandir(f"/proc/self/fd/{source}") as entries:
@@ -139,43 +126,9 @@ def _add(kernel: "_Kernel", path: Path, folder: Path, source: int) -> None:
             path.symlink_to(folder)
             return
     path.mkdir()
-    kernel.mount(f"/proc/self/fd/{source}", path, None, _MS_BIND | _MS_REC)
+    kernel.mount(f"/proc/self/fd/{source}", path, None, MS_BIND | MS_REC)
     flags = os.statvfs(path).f_flag & _KEPT_FLAGS
-    kernel.mount(None, path, None, _MS_REMOUNT | _MS_BIND | _MS_RDONLY | flags)
-
-
-class _Kernel:
-    """The system calls, which Python 3.11 does not have."""
-
-    def __init__(self) -> None:
-        import ctypes
-
-        self._ctypes = ctypes
-        self._libc = ctypes.CDLL(None, use_errno=True)
-
-    def enter_namespace(self) -> None:
-        """Enter a mount namespace, and a user namespace if that is needed."""
-        user, group = os.geteuid(), os.getegid()
-        try:
-            self._call("unshare", _CLONE_NEWNS)
-        except OSError:
-            if user == 0:  # in a user namespace it would lose root's rights to other users' files
-                raise
-        else:
-            return
-        self._call("unshare", _CLONE_NEWUSER | _CLONE_NEWNS)
-        Path("/proc/self/setgroups").write_text("deny")
-        Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
-        Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
-
-    def mount(self, source: str | None, target: Path, kind: str | None, flags: int, data: bytes | None = None) -> None:
-        texts = (None if text is None else os.fsencode(text) for text in (source, target, kind))
-        self._call("mount", *texts, self._ctypes.c_ulong(flags), data)
-
-    def _call(self, name: str, *arguments: Any) -> None:
-        if getattr(self._libc, name)(*arguments) != 0:
-            number = self._ctypes.get_errno()
-            raise OSError(number, os.strerror(number))
+    kernel.mount(None, path, None, MS_REMOUNT | MS_BIND | MS_RDONLY | flags)
 
 
 def _notice(folders: Mapping[Path, Path], error: OSError) -> str:

@@ -1,0 +1,220 @@
+"""
+The sandbox of user code: the files, processes, sockets and system calls that a child and all that it starts may use.
+
+Landlock decides about files, a filter about system calls. Where the kernel allows namespaces, the child also has a root
+folder of its own with nothing else in it, its own processes, IPC objects and `/tmp`. `docs/sandbox.md` has the rows.
+
+The steps need an order: `enter` before threads exist and before capabilities are given up, `confine` after both.
+"""
+
+import json
+import os
+import re
+import resource
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from headrace_handler import landlock, syscall_filter
+from headrace_handler.namespaces import (
+    MS_NODEV,
+    MS_NOEXEC,
+    MS_NOSUID,
+    NEW_IPC,
+    NEW_MOUNTS,
+    NEW_NETWORK,
+    NEW_PROCESSES,
+    Kernel,
+    build_root,
+    continue_inside,
+    raise_loopback,
+    rehearse,
+)
+from headrace_handler.privileges import give_up_privileges
+
+ARGUMENT = "--sandbox="
+"""The argument of a child that has its policy."""
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/sys", "/proc", "/nix/store", "/gnu/store")
+_CONFIGURATION = tuple(
+    f"/etc/{name}"
+    for name in (
+        *("alternatives", "ca-certificates", "ca-certificates.conf", "fonts", "group", "gai.conf", "host.conf"),
+        *("hosts", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "mime.types", "nsswitch.conf", "OpenCL"),
+        *("os-release", "passwd", "pki", "protocols", "resolv.conf", "services", "ssl", "timezone", "vulkan"),
+    )
+)
+"""Files of `/etc` that libraries read; the rest, such as `/etc/shadow`, is out of reach."""
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+_ACCELERATORS = ("nvidia*", "nvidia-caps/*", "dri/*", "kfd", "neuron*", "accel/*", "infiniband/*")
+_TEMPORARY, _SHARED_MEMORY, _CONTAINER = "/tmp", "/dev/shm", "/opt/ml"  # noqa: S108 -- a mount of this process's own
+_OWN_PID_MAX = (6, 14)
+"""The first Linux in which `kernel.pid_max` belongs to a namespace: on an earlier one a write changes the host."""
+_LEAST_PID_MAX = 301
+_ADVICE = (
+    "Run Headrace where user namespaces or CAP_SYS_ADMIN, Landlock and seccomp are allowed (`headrace doctor` says "
+    "which are), or change the setting `sandbox` or `code_network`."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """The rights of user code, as the model server decides them; it travels as JSON in the child's arguments."""
+
+    read: Sequence[str] = ()
+    """Files and folders that it may read and execute, beside those of the system."""
+    write: Sequence[str] = ()
+    """Folders that it may change, beside its own `/tmp`."""
+    scratch: str = ""
+    """An empty folder that stands for `/tmp` where there are no mount namespaces."""
+    network: str = "all"
+    """`all`, `loopback` (its own, on which nothing else listens) or `none`."""
+    is_required: bool = False
+    """Run no code unless every part of the sandbox is in force."""
+    max_processes: int = 4096
+    """Processes and threads."""
+    memory_bytes: int | None = None
+    """Private memory of each process."""
+    temporary_bytes: int | None = None
+    """Size of its `/tmp`. None: half of the machine's memory."""
+
+    def encoded(self) -> str:
+        """Return the policy as JSON."""
+        return json.dumps(asdict(self))
+
+
+@dataclass(slots=True, kw_only=True)
+class Sandbox:
+    """The parts of a sandbox that are in force in this process."""
+
+    policy: Policy
+    namespaces: tuple[str, ...] = ()
+    landlock: int = 0
+    """ABI of Landlock; 0: files are not restricted."""
+    has_filter: bool = False
+    limits: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    """Parts that this kernel or container does not allow."""
+    failure: str = ""
+    """Why no code may run; empty if it may."""
+
+    def describe(self) -> str:
+        """Return one line for the log."""
+        files = f"Landlock {self.landlock}" if self.landlock else "no Landlock"
+        parts = [f"namespaces {' '.join(self.namespaces) or 'none'}", files]
+        parts += ["system-call filter"] * self.has_filter + [f"network {self.policy.network}", *self.limits]
+        return "; ".join([*parts, *self.missing])
+
+
+def decode(text: str) -> Policy:
+    return Policy(**json.loads(text))
+
+
+def enter(policy: Policy) -> Sandbox:
+    """
+    Enter namespaces; call it before threads exist. Where it returns, this is a new process: the first one waits for it.
+
+    `failure` says if the network that the policy wants cannot be had.
+    """
+    sandbox = Sandbox(policy=policy)
+    flags = NEW_MOUNTS | NEW_IPC | NEW_PROCESSES | (NEW_NETWORK if policy.network == "loopback" else 0)
+    temporary = _TEMPORARY
+    error = rehearse(lambda: _isolate(policy, flags))
+    if error is None:
+        if policy.scratch:
+            Path(policy.scratch).rmdir()
+        _isolate(policy, flags)
+        continue_inside(lambda: _prepare_inside(sandbox), give_up_privileges)
+        sandbox.namespaces = ("mount", "ipc", "pid", *(["network"] if flags & NEW_NETWORK else []))
+    elif policy.network == "loopback":
+        sandbox.failure = f"A network of its own cannot be made for the code: {error.strerror}. {_ADVICE}"
+    else:
+        sandbox.missing += (f"no namespaces ({error.strerror})",)
+        temporary = policy.scratch or _TEMPORARY
+    os.environ.update(HOME=temporary, TMPDIR=temporary)
+    return sandbox
+
+
+def confine(sandbox: Sandbox) -> None:
+    """
+    Restrict files, system calls and memory of this thread and of all that it starts, for good.
+
+    Needs `give_up_privileges` before it. `failure` says if a part that the policy requires cannot be had.
+    """
+    policy = sandbox.policy
+    own = (_TEMPORARY, _SHARED_MEMORY) if sandbox.namespaces else filter(None, (policy.scratch, _SHARED_MEMORY))
+    reads = (*_SYSTEM, *_CONFIGURATION, _CONTAINER, *policy.read)
+    listed = ["/"] if sandbox.namespaces else []  # a root of its own has nothing to hide
+    sandbox.landlock = landlock.restrict(reads, (*policy.write, *own), _devices(), listed)
+    if not sandbox.landlock:
+        sandbox.missing += ("no Landlock: it may read and change what its user may",)
+    sandbox.has_filter = syscall_filter.restrict(has_network=policy.network != "none")
+    if not sandbox.has_filter:
+        sandbox.missing += ("no filter of system calls",)
+        if policy.network == "none":
+            sandbox.failure = f"The code cannot be kept from the network without seccomp. {_ADVICE}"
+    if policy.memory_bytes is not None:
+        resource.setrlimit(resource.RLIMIT_DATA, (policy.memory_bytes, policy.memory_bytes))
+        sandbox.limits += (f"{policy.memory_bytes} bytes of memory for a process",)
+    if policy.is_required and sandbox.missing:
+        missing = "; ".join(sandbox.missing)
+        sandbox.failure = f"The sandbox of the code is incomplete, and it is required: {missing}. {_ADVICE}"
+
+
+def _isolate(policy: Policy, flags: int) -> None:
+    kernel = Kernel()
+    kernel.enter(flags)
+    if flags & NEW_NETWORK:
+        raise_loopback()
+    writes = (*policy.write, *_devices())
+    build_root(
+        kernel,
+        (*_SYSTEM, *_CONFIGURATION, *policy.read),
+        writes,
+        {_TEMPORARY: policy.temporary_bytes, _SHARED_MEMORY: None},
+    )
+
+
+def _prepare_inside(sandbox: Sandbox) -> None:
+    """Show only the processes of the namespace in `/proc`, and limit their number."""
+    try:
+        Kernel().mount("proc", Path("/proc"), "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    except OSError as error:  # such as in a container that hides parts of /proc
+        sandbox.missing += (f"no /proc of its own ({error.strerror}): it sees the names of other processes",)
+        return
+    most = max(_LEAST_PID_MAX, sandbox.policy.max_processes)
+    version = tuple(int(number) for number in re.findall(r"\d+", os.uname().release)[:2])
+    if version < _OWN_PID_MAX:
+        sandbox.missing += (f"no limit of processes (Linux {version[0]}.{version[1]}; 6.14 has one)",)
+        return
+    try:
+        Path("/proc/sys/kernel/pid_max").write_text(str(most))
+    except OSError as error:
+        sandbox.missing += (f"no limit of processes ({error.strerror})",)
+        return
+    sandbox.limits += (f"at most {most} processes and threads",)
+
+
+def _devices() -> list[str]:
+    found = (str(path) for pattern in _ACCELERATORS for path in Path("/dev").glob(pattern))
+    return [*_DEVICES, *found]
+
+
+def survey() -> NoReturn:
+    """Print what a sandbox would have in force here."""
+    inside = enter(Policy())
+    give_up_privileges()
+    confine(inside)
+    print(json.dumps({"found": inside.describe(), "missing": inside.missing}))
+    sys.exit()
+
+
+def run_program(policy: str, command: list[str]) -> NoReturn:
+    """Replace this process by a program that runs in a sandbox, such as an installer of packages."""
+    inside = enter(decode(policy))
+    give_up_privileges()
+    confine(inside)
+    if inside.failure:
+        sys.exit(f"ERROR: {inside.failure}")
+    os.execv(command[0], command)  # noqa: S606 -- the program is the caller's

@@ -1,0 +1,162 @@
+"""
+A seccomp filter: the system calls that user code has no use for, and through which kernels are attacked, fail.
+
+Calls that change namespaces, mounts or the machine, that read other processes, and large parts of the kernel with a
+history of faults (bpf, io_uring, userfaultfd, perf, keyrings). Allowed calls cost nothing: the kernel knows from a
+bitmap that they need no filter (Linux 5.11).
+
+Source: Linux `seccomp(2)`, `Documentation/userspace-api/seccomp_filter.rst`; numbers from `asm/unistd_64.h` and
+`asm-generic/unistd.h`.
+"""
+
+import ctypes
+import errno
+import os
+import platform
+import struct
+
+_SECCOMP = {"x86_64": 317, "aarch64": 277}
+_AUDIT_ARCH = {"x86_64": 0xC000_003E, "aarch64": 0xC000_00B7}
+_SET_MODE_FILTER, _SPEC_ALLOW = 1, 4
+_LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_ALLOW, _KILL, _FAIL = 0x7FFF_0000, 0x8000_0000, 0x0005_0000
+_NUMBER_AT, _ARCH_AT, _ARGUMENTS_AT = 0, 4, 16
+_X32 = 0x4000_0000
+"""Numbers of a second ABI of x86-64, through which a filter could be passed by."""
+
+_DENIED = {
+    # other processes
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "kcmp": (312, 272),
+    "pidfd_getfd": (438, 438),
+    "process_madvise": (440, 440),
+    # mounts and namespaces
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "pivot_root": (155, 41),
+    "chroot": (161, 51),
+    "open_tree": (428, 428),
+    "move_mount": (429, 429),
+    "fsopen": (430, 430),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "fspick": (433, 433),
+    "mount_setattr": (442, 442),
+    "open_tree_attr": (467, 467),
+    "setns": (308, 268),
+    "unshare": (272, 97),
+    "open_by_handle_at": (304, 265),
+    # the kernel's programs, rings, faults, counters and keys
+    "bpf": (321, 280),
+    "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    "userfaultfd": (323, 282),
+    "perf_event_open": (298, 241),
+    "fanotify_init": (300, 262),
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "keyctl": (250, 219),
+    # the machine
+    "kexec_load": (246, 104),
+    "kexec_file_load": (320, 294),
+    "init_module": (175, 105),
+    "finit_module": (313, 273),
+    "delete_module": (176, 106),
+    "reboot": (169, 142),
+    "swapon": (167, 224),
+    "swapoff": (168, 225),
+    "acct": (163, 89),
+    "quotactl": (179, 60),
+    "quotactl_fd": (443, 443),
+    "syslog": (103, 116),
+    "settimeofday": (164, 170),
+    "clock_settime": (227, 112),
+    "sethostname": (170, 161),
+    "setdomainname": (171, 162),
+    "vhangup": (153, 58),
+    "personality": (135, 92),
+    "iopl": (172, None),
+    "ioperm": (173, None),
+    "modify_ldt": (154, None),
+    "uselib": (134, None),
+}
+"""Name → numbers on x86-64 and on Arm; None where an architecture has no such call."""
+_CLONE, _CLONE3, _IOCTL, _SOCKET = (56, 220), (435, 435), (16, 29), (41, 198)
+_NEW_NAMESPACES = 0x7E02_0000
+"""The flags of `clone` for new namespaces: mount, cgroup, uts, ipc, user, pid and net."""
+_TERMINAL_INPUT = (0x5412, 0x541C)
+"""TIOCSTI and TIOCLINUX type into the terminal of another process."""
+_LOCAL_FAMILIES = (1, 16)
+"""AF_UNIX and AF_NETLINK, with which the C library lists interfaces."""
+_INTERNET_FAMILIES = (2, 10)
+_Rule = tuple[int, int, int, int]
+
+
+def denied_calls() -> tuple[str, ...]:
+    """Return the names of the system calls that always fail."""
+    return tuple(_DENIED)
+
+
+def is_available() -> bool:
+    """Return whether there is a filter for this architecture and kernel."""
+    return platform.machine() in _SECCOMP and os.path.exists("/proc/sys/kernel/seccomp/actions_avail")  # noqa: PTH110
+
+
+def restrict(*, has_network: bool) -> bool:
+    """
+    Filter the system calls of this thread and of what it starts. Needs `PR_SET_NO_NEW_PRIVS`.
+
+    Returns:
+        Whether the filter is in force: False on other architectures and kernels without seccomp.
+    """
+    if not is_available():
+        return False
+    machine = platform.machine()
+    rules = program(machine, has_network=has_network)
+    content = b"".join(struct.pack("=HBBI", *rule) for rule in rules)
+    instructions = ctypes.create_string_buffer(content, len(content))
+    header = struct.pack("@HP", len(rules), ctypes.addressof(instructions))
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.syscall(_SECCOMP[machine], _SET_MODE_FILTER, _SPEC_ALLOW, header) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"seccomp: {os.strerror(code)}")
+    return True
+
+
+def program(machine: str, *, has_network: bool) -> list[_Rule]:
+    """Return the filter as instructions of classic BPF: code, jump if true, jump if false, operand."""
+    column = 0 if machine == "x86_64" else 1
+    families = (*_LOCAL_FAMILIES, *(_INTERNET_FAMILIES if has_network else ()))
+    rules: list[_Rule] = [
+        (_LOAD, 0, 0, _ARCH_AT),
+        (_JUMP_EQUAL, 1, 0, _AUDIT_ARCH[machine]),
+        (_RETURN, 0, 0, _KILL),
+        (_LOAD, 0, 0, _NUMBER_AT),
+    ]
+    if machine == "x86_64":
+        rules += [(_JUMP_AT_LEAST, 0, 1, _X32), (_RETURN, 0, 0, _FAIL | errno.ENOSYS)]
+    for numbers in _DENIED.values():
+        if (number := numbers[column]) is not None:
+            rules += [(_JUMP_EQUAL, 0, 1, number), (_RETURN, 0, 0, _FAIL | errno.EPERM)]
+    # The C library falls back to `clone`, whose flags a filter can read.
+    rules += [(_JUMP_EQUAL, 0, 1, _CLONE3[column]), (_RETURN, 0, 0, _FAIL | errno.ENOSYS)]
+    rules += _for_argument(_CLONE[column], 0, [(_JUMP_ANY_BIT, 0, 1, _NEW_NAMESPACES), (_RETURN, 0, 0, _FAIL | 1)])
+    typing: list[_Rule] = []
+    for request in _TERMINAL_INPUT:
+        typing += [(_JUMP_EQUAL, 0, 1, request), (_RETURN, 0, 0, _FAIL | errno.EPERM)]
+    rules += _for_argument(_IOCTL[column], 1, typing)
+    known: list[_Rule] = []
+    for family in families:
+        known += [(_JUMP_EQUAL, 0, 1, family), (_RETURN, 0, 0, _ALLOW)]
+    refused = errno.EAFNOSUPPORT if has_network else errno.EACCES
+    rules += _for_argument(_SOCKET[column], 0, [*known, (_RETURN, 0, 0, _FAIL | refused)])
+    return [*rules, (_RETURN, 0, 0, _ALLOW)]
+
+
+def _for_argument(number: int, argument: int, rules: list[_Rule]) -> list[_Rule]:
+    """Return rules on the low half of a call's argument; they see no other call, and what they let pass is allowed."""
+    own = [(_LOAD, 0, 0, _ARGUMENTS_AT + 8 * argument), *rules, (_RETURN, 0, 0, _ALLOW)]
+    return [(_JUMP_EQUAL, 0, len(own), number), *own]
