@@ -17,6 +17,7 @@ from headrace.serving.http.protocol import HttpLimits, StreamingProtocol
 from headrace.serving.server.handlers.relay import body_parts
 from headrace.serving.wire.openai.proxied_responses import ProxiedRequest, ResponseRecorder, read_request
 from headrace.serving.wire.openai.stored_responses import NO_ITEMS, StoredResponse
+from headrace.serving.wire.usage import MAX_TOKENS, has_usage, read_usage, usage_in
 from headrace_handler.frames import BadFrame, FrameParser
 from tests.fuzz.target import Target
 from tests.http_cases import MALFORMED
@@ -204,7 +205,26 @@ def _containers(data: bytes) -> object:
     return found
 
 
+def _usage(data):
+    """The tokens of a request: in a header or a trailer of our servers, in an answer of others."""
+    told = read_usage(data[:64].decode("latin-1"))
+    assert told is None or 0 <= told <= MAX_TOKENS
+    found = usage_in(data)
+    assert found is None or (has_usage(data) and 0 <= found <= MAX_TOKENS)
+
+
 TARGETS = (
+    Target(
+        "usage",
+        _usage,
+        refusals=(),
+        make_seeds=lambda: {
+            "header": b"12 30",
+            "answer": b'{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4,"total_tokens":7}}',
+            "events": b'data: {"response":{"usage":{"input_tokens":1,"output_tokens":2}}}\n\ndata: [DONE]\n\n',
+        },
+        words=(b'"usage":{', b"data: ", b"total_tokens", b"-1", b"1e308", b"99999999999999999999", b"\xb2 1"),
+    ),
     Target(
         "http-request",
         _http_request,

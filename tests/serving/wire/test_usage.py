@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.serving.wire.usage import has_usage, read_usage, usage_headers, usage_in
+from headrace.serving.wire.usage import MAX_TOKENS, has_usage, read_usage, usage_headers, usage_in
 
 
 def test_what_our_servers_tell_is_read() -> None:
@@ -21,6 +21,8 @@ def test_what_our_servers_tell_is_read() -> None:
         (b'data: {"usage": {"total_tokens": 9}}\n\ndata: [DONE]\n\n', 9),
         (b'data: {"usage": {"total_tokens": 1}}\n\ndata: {"usage": {"total_tokens": 2}}\n\n', 2),
         (b'event: response.completed\ndata: {"response": {"usage": {"input_tokens": 1, "output_tokens": 1}}}\n\n', 2),
+        (b'{"usage": {"total_tokens": -5}}', 0),
+        (b'{"usage": {"prompt_tokens": 9000000000000000000000, "completion_tokens": 1}}', MAX_TOKENS),
         (b'{"usage": null}', None),
         (b'{"usage": {"total_tokens": "x"}}', None),
         (b'data: the word "usage" alone\n\n', None),

@@ -13,6 +13,8 @@ USAGE_HEADER: Final = "x-headrace-usage"
 """In a request it asks for the header or trailer of the response: the tokens of the prompt and of the answer."""
 BYTES_PER_TOKEN: Final = 4
 """Of English text, for estimates."""
+MAX_TOKENS: Final = 10**9
+"""The most that is believed: counters have 64 bits."""
 _MARK: Final = b'"usage"'
 
 
@@ -28,7 +30,7 @@ class _Usage(msgspec.Struct):
     @property
     def num_tokens(self) -> int:
         parts = (self.prompt_tokens, self.completion_tokens, self.input_tokens, self.output_tokens)
-        return self.total_tokens or sum(part or 0 for part in parts)
+        return min(max(0, self.total_tokens or sum(part or 0 for part in parts)), MAX_TOKENS)
 
 
 class _Answer(msgspec.Struct):
@@ -49,7 +51,7 @@ def read_usage(value: str | None) -> int | None:
     """Return the tokens that a header or trailer tells; None if there is none, or it is malformed."""
     prompt, _, output = (value or "").partition(" ")
     is_valid = all(part.isascii() and part.isdigit() and len(part) < 12 for part in (prompt, output))
-    return int(prompt) + int(output) if is_valid else None
+    return min(int(prompt) + int(output), MAX_TOKENS) if is_valid else None
 
 
 def has_usage(part: bytes) -> bool:
