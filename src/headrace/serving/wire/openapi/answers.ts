@@ -4,7 +4,6 @@
 // (with `extends`) and `type`, unions, literals, arrays and `Record<string, T>`; `integer` is a whole number.
 
 // Errors.
-
 /** An error of OpenAI's API and of those that follow it. */
 interface OpenAIError { error: OpenAIErrorFields }
 /** The text of an error, its kind and the parameter that it is about. */
@@ -293,7 +292,6 @@ interface MessageBatchPage { data: MessageBatch[]; first_id: string | null; last
 interface DeletedMessageBatch { id: string; type: "message_batch_deleted" }
 
 // Ollama. Source: Ollama `docs/api.md`.
-
 /** The end of an answer; the durations are nanoseconds. */
 interface Timing {
   model: string; created_at: string; done: boolean; done_reason?: "stop" | "length" | "load" | "unload"
@@ -338,7 +336,6 @@ interface VersionAnswer { version: string }
 
 // TGI, TEI, vLLM's tokenizer routes, rerankers, adapters, platform. Sources: `docs/openapi.json` of
 // text-generation-inference and of text-embeddings-inference; Cohere, "Rerank v2".
-
 /** The state of a server. */
 interface Health { status: string; model?: string; reason?: string }
 /** A token with its logprob. */
