@@ -264,6 +264,13 @@ def test_containers_keep_only_the_rights_over_users_and_files() -> None:
     assert "--privileged" not in command
 
 
+def test_containers_run_in_the_runtime_that_the_settings_name() -> None:
+    assert "--runtime" not in command_of(IMAGE)
+    command = " ".join(command_of(replace(IMAGE, engine=replace(IMAGE.engine, runtime="runsc"))))
+    assert "run --rm" in command
+    assert " --runtime runsc --label " in command
+
+
 def test_channels_are_mounted_beside_the_model() -> None:
     command = run_command(
         IMAGE,

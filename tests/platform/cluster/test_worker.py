@@ -271,3 +271,28 @@ async def test_a_model_in_a_bucket_named_by_properties_in_an_archive_is_served(
     assert "generated_text" in answer.json()
     await launcher.stop("w", handle, grace_s=WAIT_S)
     assert (await seen_as(launcher, handle, WorkerPhase.EXITED)).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("platform", "spec", "said"),
+    [
+        (
+            {},
+            WorkerSpec(name="w", command=OWN_COMMAND, environment={"HEADRACE_SANDBOX": "off"}),
+            "The model's Environment sets HEADRACE_SANDBOX. Only the owner of the platform may",
+        ),
+        (
+            {"HEADRACE_SANDBOX": "require"},
+            WorkerSpec(name="w", command=OWN_COMMAND),
+            "The image's command runs as it is, and sandbox is require",
+        ),
+    ],
+)
+async def test_no_model_leaves_the_sandbox_that_the_platform_demands(tmp_path, platform, spec, said) -> None:
+    environment = {**os.environ, **platform}
+    launcher = LocalLauncher(tmp_path / "workers", cache_folder=tmp_path / "cache", environment=environment)
+    handle = await launcher.start(spec)
+    while (await launcher.poll("w", handle)).phase is not WorkerPhase.EXITED:
+        await asyncio.sleep(0.02)
+    assert any(said in line for line in log_of(launcher))
+    await launcher.close()

@@ -9,6 +9,7 @@ from typing import Any
 
 from headrace.serving.handlers.errors import WholeResponse
 from headrace.serving.handlers.exchange import BrokenResponse, HandlerRequest, PendingResponse, request_part
+from headrace.serving.handlers.isolation import Isolation
 from headrace.serving.handlers.pool import HandlerPool
 from headrace.serving.handlers.spec import HandlerSpec
 from headrace_handler.contract import Load
@@ -18,10 +19,13 @@ SITE = Path(__file__).parent / "site"
 
 
 def spec_for(folder: Path, *, entry: str = "", batch_size: int = 1, **fields: Any) -> HandlerSpec:
-    """Return a spec whose children run `user_code.py` behind the contract `sagemaker`."""
+    """Return a spec whose sandboxed children run `user_code.py` behind the contract `sagemaker`."""
     load = Load(model_name="model-a", model_dir=folder, entry=entry, batch_size=batch_size)
     environment = {"PYTHONPATH": str(SITE), "PATH": "/usr/bin:/bin"}
-    return replace(HandlerSpec(contract="sagemaker", load=load, environment=environment), **fields)
+    spec = replace(HandlerSpec(contract="sagemaker", load=load, environment=environment), **fields)
+    isolated = Isolation(is_on=True, folders=(str(SITE.parent),)).isolate(spec, folder)
+    assert isolated.sandbox is not None
+    return replace(isolated, sandbox=replace(isolated.sandbox, write=[str(folder)]))  # where tests find its markers
 
 
 @asynccontextmanager

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -180,10 +181,25 @@ async def test_programs_that_the_code_starts_inherit_no_socket(pool: HandlerPool
 
 
 async def test_what_the_code_has_forked_ends_with_its_process(pool: HandlerPool) -> None:
-    forked = int((await ask(pool, "fork_and_sleep"))[1])
+    session = pid_of(pool)
+    num_before = len(members(session))
+    await ask(pool, "fork_and_sleep")
+    assert len(members(session)) == num_before + 1
     await ask(pool, "kill")
     assert await ask(pool, "echo", b"next") == (200, b"next")
-    await until(lambda: not runs(forked))
+    await until(lambda: not members(session))
+
+
+def members(session: int) -> list[int]:
+    """Return the processes of a session that run, by their ids outside of the sandbox."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            if entry.name.isdigit():
+                state, _, _, its_session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
+                if int(its_session) == session and state not in "ZX":
+                    found.append(int(entry.name))
+    return found
 
 
 def runs(pid: int) -> bool:

@@ -32,6 +32,7 @@ OPERATORS = {
         "allow_anonymous",
         "api_key",
     ),
+    *("sandbox", "code_network", "code_folders", "code_max_processes", "code_memory_bytes", "code_temporary_bytes"),
     *("cors_allow_origins", "allowed_hosts", "handler", "management_address", "metrics_address", "backend"),
     *("prefix_cache_dir", "prefix_cache_disk_bytes"),
     *("strict_backend", "device", "batch_invariant", "trust_remote_code", "threads", "isa", "max_itl_ms", "adapter"),

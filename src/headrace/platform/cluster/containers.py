@@ -73,14 +73,15 @@ def run_engine(engine: ContainerEngine, *arguments: str) -> "subprocess.Complete
     )
 
 
-def find_engine(environment: Mapping[str, str]) -> ContainerEngine:
+def find_engine(environment: Mapping[str, str], runtime: str | None = None) -> ContainerEngine:
     """Return the first engine on the PATH that answers; raises `SettingsError` with the errors of those that do not."""
     said = []
     for name in ENGINES:
         program = shutil.which(name, path=environment.get("PATH"))
         if program is None:
             continue
-        engine = ContainerEngine(name=name, program=program, variables=engine_variables(environment))
+        variables = engine_variables(environment)
+        engine = ContainerEngine(name=name, program=program, variables=variables, runtime=runtime or "")
         try:
             answer = run_engine(engine, "info")
         except (OSError, subprocess.TimeoutExpired) as error:
@@ -178,6 +179,7 @@ def run_command(
     if model is not None:
         mounts[MODEL_MOUNT] = model
     command = [image.engine.program, "run", "--rm", "--name", image.name, "--env-file", str(environment_file)]
+    command += ["--runtime", image.engine.runtime] if image.engine.runtime else []
     command += ["--label", f"{_PLATFORM_LABEL}={image.platform}", "--label", f"{_WORKER_LABEL}={spec.name}"]
     command += ["--publish", f"{assignment.host}:{assignment.port}:{CONTAINER_PORT}", "--shm-size", _SHARED_MEMORY]
     # What code in a container may do is bounded; the root file system stays writable, as on AWS.

@@ -42,6 +42,8 @@ class ContainerEngine:
     """Its path."""
     variables: dict[str, str] = field(default_factory=dict, repr=False)
     """Its environment: where its daemon and its credentials for registries are."""
+    runtime: str = ""
+    """The runtime of its containers; empty: its default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

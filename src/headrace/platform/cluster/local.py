@@ -51,6 +51,7 @@ from headrace.platform.cluster.worker_logs import WorkerLogs
 from headrace.serving.http.client import ClientRequest, send_once
 from headrace.serving.http.client_connection import NoResponse
 from headrace.serving.http.otlp import SECRETS as EXPORT_SECRETS
+from headrace.serving.settings.code_settings import ISOLATION_VARIABLES
 
 WORKER_COMMAND: Final = (sys.executable, "-P", "-m", "headrace", "worker")
 PING_TIMEOUT_S: Final = 2.0
@@ -60,6 +61,7 @@ _PASSED_ON: Final = frozenset(
         *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR"),
         *("LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "OMP_WAIT_POLICY"),
         *("HEADRACE_HOME", "HEADRACE_CACHE_DIR", "HEADRACE_ISA"),
+        *ISOLATION_VARIABLES,
         *("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HUB_OFFLINE", "HF_ENDPOINT"),
         *("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_NO_INDEX", "PIP_CONFIG_FILE"),
         *("PIP_CACHE_DIR", "PIP_CERT", "PIP_TRUSTED_HOST"),

@@ -47,7 +47,11 @@ class WorkerActor:
             self._folder,
             cache_folder=root / "artifacts",
             # Ray names the reserved GPUs in the environment, but hides none if none is reserved.
-            environment={**os.environ, **({} if self._granted.num_gpus else {VISIBLE_VARIABLE: ""})},
+            environment={
+                **os.environ,
+                **self._assignment.isolation,
+                **({} if self._granted.num_gpus else {VISIBLE_VARIABLE: ""}),
+            },
             command=self._assignment.command or WORKER_COMMAND,
             options=ProcessOptions(host=address, token=self._assignment.token, dies_with_parent=True),
         )

@@ -36,6 +36,7 @@ from headrace.platform.cluster.ray_messages import ActorAssignment, Connection, 
 from headrace.platform.cluster.worker_exit import exit_line
 from headrace.platform.cluster.worker_files import WorkerFiles, read_value, worker_files, write_value
 from headrace.platform.cluster.worker_logs import WorkerLogs
+from headrace.serving.settings.code_settings import ISOLATION_VARIABLES
 
 _CALL_MARGIN_S: Final = 3.0
 """Added to an actor's timeout, so that the bridge's own error arrives first."""
@@ -92,6 +93,7 @@ class RayLauncher:
         self._known_s = connection.answer_s + _KNOWN_MARGIN_S
         log = folder.parent / "ray.log"
         self._head = head
+        self._isolation = {name: environment[name] for name in ISOLATION_VARIABLES if name in environment}
         self._link = RayLink(connection, environment=environment, log=log, connect_s=connect_s, head=head)
         self._command = tuple(command)
         self._node_folder = node_folder
@@ -184,6 +186,7 @@ class RayLauncher:
                 log_position=self._logs.end_position(spec.name),
                 version=__version__,
                 command=self._command,
+                isolation=self._isolation,
                 folder=self._node_folder,
             )
             return msgspec.json.encode(assignment).decode()

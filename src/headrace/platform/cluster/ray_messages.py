@@ -25,6 +25,8 @@ class ActorAssignment:
     """Version of Headrace on the platform."""
     command: tuple[str, ...] = ()
     """Command that replaces `headrace worker`."""
+    isolation: dict[str, str] = field(default_factory=dict)
+    """Variables of the platform that decide the sandbox of code."""
     folder: str = ""
     """Folder for workers and artifacts on the node. Empty: in the user's cache folder there."""
 

@@ -38,7 +38,9 @@ from headrace.serving.artifacts.fetch_bounds import Deadline, FetchFailed
 from headrace.serving.artifacts.fetcher import Fetched, Fetcher, source_of
 from headrace.serving.artifacts.object_grants import GrantedObjects
 from headrace.serving.artifacts.sources import ArtifactSource, ObjectGrant
+from headrace.serving.settings.code_settings import ISOLATION_VARIABLES
 from headrace.serving.settings.sources import names_model
+from headrace.serving.settings.values import env_name
 
 EXIT_FAILED: Final = 1
 EXIT_USER_ERROR: Final = 2
@@ -211,6 +213,11 @@ class _Worker:
     def _exec_command(self, fetched: Fetched) -> NoReturn:
         """Replace this process by the command of a custom image."""
         model, host, token = self._link_channels(fetched), self._assignment.host, self._assignment.token
+        if os.environ.get(env_name("sandbox")) == "require":
+            raise SettingsError(
+                "The image's command runs as it is, and sandbox is require: code runs in a sandbox only. Run the image "
+                "as a container, or start `headrace up` with --sandbox auto."
+            )
         if host != LOOPBACK and not any("{host}" in part for part in self._spec.command):
             raise SettingsError(
                 f"The image's command has no {{host}}, so it would not listen on {host}, this node's address. Let it "
@@ -271,6 +278,11 @@ class _Worker:
 
 def _set_environment(spec: WorkerSpec) -> None:
     for name, value in spec.environment.items():
+        if name in ISOLATION_VARIABLES:
+            raise SettingsError(
+                f"The model's Environment sets {name}. Only the owner of the platform may: remove it there, or start "
+                "`headrace up` with the setting."
+            )
         is_choice = name == VISIBLE_VARIABLE and name in os.environ
         try:
             os.environ[name] = chosen_of_given(os.environ[name], value) if is_choice else value

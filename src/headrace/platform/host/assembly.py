@@ -58,6 +58,7 @@ from headrace.platform.storage.public_buckets import PublicBuckets, public_sourc
 from headrace.platform.storage.s3_proxy import S3Proxy
 from headrace.serving.http.otlp import traced_environment
 from headrace.serving.settings.platform_settings import HERE, LOCAL, OVER_CLIENT, PlatformSettings
+from headrace.serving.settings.values import env_name
 from headrace.serving.wire.aws.scope import AwsScope
 
 _NEEDED = (("ray", "Ray", "headrace[ray]"), ("grpc", "Ray's client", "headrace[ray]"))
@@ -95,6 +96,7 @@ def make_cluster(
     `runs_containers`: an image is to be run as a container. Raises `SettingsError` if a required package is not
     installed, or no container engine answers.
     """
+    env = {**env, env_name("sandbox"): settings.sandbox, env_name("code_network"): settings.code_network}
     head = RayHead(folder.cluster, environment=env)
     if settings.cluster != HERE and head.end():
         get_logger().info("cluster.ended", message="It was started here by an earlier platform.")
@@ -110,8 +112,10 @@ def make_cluster(
                 cgroup=delegated_group(),
             ),
         )
-        launcher = ContainerLauncher(local, find_engine(env), folder.workers) if runs_containers else local
-        return Cluster(launcher=launcher, share_of=lambda name: share_of_host(name, host))
+        if not runs_containers:
+            return Cluster(launcher=local, share_of=partial(share_of_host, host=host))
+        launcher = ContainerLauncher(local, find_engine(env, settings.container_runtime), folder.workers)
+        return Cluster(launcher=launcher, share_of=partial(share_of_host, host=host))
     if runs_containers:
         message = f"An image of the file of custom images is a container, and cluster is {settings.cluster!r}."
         raise SettingsError(f"{message} Containers run with cluster local.", name="cluster")
@@ -370,16 +374,12 @@ def _container_environment(site: Site) -> dict[str, str]:
     Return the variables that SageMaker sets in every container, and those by which it exports traces.
 
     With the generated key of the platform, or without keys, also those to call it: on AWS the code has a role. Keys
-    that its operator made are not given away.
+    that its operator made are not given away, and none to code that must be in a sandbox.
     """
     settings, key = site.settings, None if site.settings.open else read_local_key(site.sharing.folder)
-    environment = {
-        **traced_environment(settings.otlp_traces_endpoint, site.env),
-        "AWS_REGION": settings.region,
-        "AWS_DEFAULT_REGION": settings.region,
-        "SAGEMAKER_REGION": settings.region,
-    }
-    if not settings.open and (key is None or not key.is_generated):
+    regions = dict.fromkeys(("AWS_REGION", "AWS_DEFAULT_REGION", "SAGEMAKER_REGION"), settings.region)
+    environment = {**traced_environment(settings.otlp_traces_endpoint, site.env), **regions}
+    if settings.sandbox == "require" or (not settings.open and (key is None or not key.is_generated)):
         return environment
     environment |= {
         "AWS_ENDPOINT_URL": site.address.url,

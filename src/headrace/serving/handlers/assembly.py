@@ -28,6 +28,7 @@ from headrace.serving.handlers.environment import (
     read_requirements,
 )
 from headrace.serving.handlers.found import MANIFEST_FILE, Found
+from headrace.serving.handlers.isolation import NO_ISOLATION, Isolation
 from headrace.serving.handlers.spec import ContractName, HandlerSpec
 from headrace.serving.handlers.torchserve_archive import files_folder, is_archive, unpack_archive
 from headrace.serving.handlers.torchserve_config import visible_environment
@@ -77,6 +78,10 @@ class HandlerPlan:
     """File with the packages that the code asks for."""
     is_offline: bool = False
     """Install packages from the model's files only."""
+    root: Path = Path()
+    """The model's folder."""
+    isolation: Isolation = NO_ISOLATION
+    """The sandbox of the code, and of the installer of its packages."""
 
 
 def plan_handler(found: Found, mode: HandlerMode = "auto", *, choice: HandlerChoice | None = None) -> HandlerPlan:
@@ -112,6 +117,8 @@ def plan_handler(found: Found, mode: HandlerMode = "auto", *, choice: HandlerCho
         spec=spec,
         requirements=file if file is not None and file.is_file() else None,
         is_offline=found.env.get("SERVING_OFFLINE", "").strip().lower() in _TRUE,
+        root=found.root,
+        isolation=found.isolation,
     )
 
 
@@ -150,7 +157,7 @@ def container_folders(found: Found) -> dict[Path, Path]:
 
 def install_packages(plan: HandlerPlan, cache_folder: Path) -> HandlerSpec:
     """
-    Install the packages that the code needs; return the spec with the interpreter that has them.
+    Install the packages that the code needs; return the spec with the interpreter that has them, and its sandbox.
 
     Raises:
         EnvironmentFailed: they cannot be installed, or the interpreter cannot be run.
@@ -158,7 +165,7 @@ def install_packages(plan: HandlerPlan, cache_folder: Path) -> HandlerSpec:
     assert plan.spec is not None, "the plan has code"
     requirements = read_requirements(plan.requirements) if plan.requirements is not None else None
     if requirements is None:
-        return plan.spec
+        return plan.isolation.isolate(plan.spec, plan.root)
     cache = ContentCache(cache_folder)
     maker = EnvironmentMaker(
         cache=cache,
@@ -166,9 +173,12 @@ def install_packages(plan: HandlerPlan, cache_folder: Path) -> HandlerSpec:
         variables=plan.spec.environment,
         is_offline=plan.is_offline,
         model_name=plan.spec.model_name,
+        isolation=plan.isolation,
+        root=plan.root,
     )
-    python = maker.python_for(requirements, inspect_base(str(plan.spec.python)))
-    return replace(plan.spec, python=Path(python), cache_locks=(*plan.spec.cache_locks, cache.close))
+    python = Path(maker.python_for(requirements, inspect_base(str(plan.spec.python))))
+    isolated = plan.isolation.isolate(plan.spec, plan.root, environment=python.parent.parent)
+    return replace(isolated, python=python, cache_locks=(*plan.spec.cache_locks, cache.close))
 
 
 def describe_python(plan: HandlerPlan) -> tuple[str, list[str]]:

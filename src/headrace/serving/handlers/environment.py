@@ -30,7 +30,7 @@ from headrace.core.errors import UserError
 from headrace.core.telemetry import get_logger
 from headrace.serving.artifacts.content_cache import ContentCache, content_key
 from headrace.serving.artifacts.fetch_bounds import Deadline, FetchFailed
-from headrace_handler import privileges
+from headrace.serving.handlers.isolation import NO_ISOLATION, Isolation, python_folders
 from headrace_handler.stray_files import is_stray, listed
 
 WHEEL_FOLDERS: Final = ("requirements", "wheels")
@@ -149,7 +149,6 @@ _LAYOUT: Final = 1
 _UNUSED_S: Final = 30 * 86_400.0
 """Seconds without use after which an environment is removed, when another one is built."""
 _KEPT_LINES: Final = 40
-_SHOWN_LINES: Final = 4
 _MAX_REASON: Final = 700
 """Characters of the installer's output in an error; a FailureReason has at most 1024."""
 _MAX_LINE: Final = 2_000
@@ -163,8 +162,6 @@ import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 os.execv(sys.argv[1], sys.argv[1:])
 """
-_UNPRIVILEGED: Final = (sys.executable, "-I", "-S", privileges.__file__)
-"""Runs the installer without root's capabilities: it runs the code of packages that are built."""
 _FOREIGN_TARGETS: Final = ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_REQUIRE_VIRTUALENV", "PYTHONHOME")
 """Variables that would make pip install elsewhere."""
 _INSTALL: Final = (
@@ -234,8 +231,10 @@ class EnvironmentMaker:
     """Environment variables of the installer."""
     is_offline: bool = False
     """Install only from the folder of packages next to the requirements."""
-    model_name: str = ""
-    """The model's name in the log."""
+    model_name: str = ""  # in the log
+    isolation: Isolation = NO_ISOLATION
+    """The sandbox of the installer, which may read the model's folder `root`."""
+    root: Path = Path()
 
     def python_for(self, requirements: Requirements, base: Base) -> str:
         """
@@ -273,21 +272,21 @@ class _Making:
     def fill(self, folder: Path) -> None:
         """Build the environment in an empty folder."""
         self.maker.cache.clear_unused(unused_for_s=_UNUSED_S)
-        self._run([self.base.python, "-I", "-m", "venv", "--without-pip", str(folder)], "made")
+        self._run(folder, [self.base.python, "-I", "-m", "venv", "--without-pip", str(folder)], "made")
         (site_packages,) = folder.glob("lib/python*/site-packages")
         # NOTE: a line with a path alone would skip the `.pth` files of the base, such as those of editable installs.
         lines = (f"import site; site.addsitedir({base_folder!r})\n" for base_folder in self.base.folders)
         (site_packages / "_base.pth").write_text("".join(lines), encoding="utf-8")
         python = str(folder / _PYTHON)
         if not any(package.startswith("pip-") for package in self.base.packages):
-            self._run([python, "-m", "ensurepip"], "given pip")
+            self._run(folder, [python, "-m", "ensurepip"], "given pip")
         # Try the wheels beside the file alone first: a host without network needs no index then.
         *first, last = self._sources()
         command = [python, *_INSTALL, "-r", str(self._written_file(folder))]
-        if not any(self._try([*command, *source])[0] == 0 for source in first):
-            code, said = self._try([*command, *last])
+        if not any(self._try(folder, [*command, *source])[0] == 0 for source in first):
+            code, said = self._try(folder, [*command, *last])
             if code != 0:
-                raise self._failure("completed", code, [*said, *self._unfit_wheels(python)])
+                raise self._failure("completed", code, [*said, *self._unfit_wheels(folder, python)])
         # Point installed commands to the interpreter's final path: the folder is renamed when it is complete.
         made, final = f"{folder}/".encode(), f"{self.maker.cache.final_folder(folder)}/".encode()
         for path in (folder / "bin").iterdir():
@@ -302,13 +301,13 @@ class _Making:
         copy.write_text("\n".join([*self.requirements.installed_lines(), ""]), encoding="utf-8")
         return copy
 
-    def _unfit_wheels(self, python: str) -> list[str]:
+    def _unfit_wheels(self, folder: Path, python: str) -> list[str]:
         """Return the installer's errors about wheels beside the requirements, such as those for another Python."""
-        folder = self.requirements.wheels
-        wheels = [str(path) for path in listed(folder, ["*.whl"])] if folder is not None else []
+        found = self.requirements.wheels
+        wheels = [str(path) for path in listed(found, ["*.whl"])] if found is not None else []
         if not wheels:
             return []
-        _, lines = self._try([python, *_INSTALL, "--dry-run", "--no-deps", "--no-index", *wheels])
+        _, lines = self._try(folder, [python, *_INSTALL, "--dry-run", "--no-deps", "--no-index", *wheels])
         return [line for line in lines if _is_error(line)]
 
     def _sources(self) -> list[list[str]]:
@@ -320,8 +319,8 @@ class _Making:
             return [alone]
         return [alone, found] if wheels is not None else [[]]
 
-    def _run(self, command: list[str], what: str) -> None:
-        code, lines = self._try(command)
+    def _run(self, folder: Path, command: list[str], what: str) -> None:
+        code, lines = self._try(folder, command)
         if code != 0:
             raise self._failure(what, code, lines)
 
@@ -332,14 +331,17 @@ class _Making:
             f"(exit status {code}): {_reason(lines)}"
         )
 
-    def _try(self, command: list[str]) -> tuple[int, list[str]]:
-        """Run a program, log its output, and return its exit status and last lines."""
+    def _try(self, folder: Path, command: list[str]) -> tuple[int, list[str]]:
+        """Run a program that writes into a folder, log its output, and return its exit status and last lines."""
         variables = {name: value for name, value in self.maker.variables.items() if name not in _FOREIGN_TARGETS}
+        base = [*python_folders(Path(self.base.python)), *map(Path, self.base.folders)]
+        reads = [self.maker.root, self.requirements.file.parent, *base]
+        runner = self.maker.isolation.installer(reads, folder, is_offline=self.maker.is_offline)
         kept: deque[str] = deque(maxlen=_KEPT_LINES)
         self.deadline.check()
         with (
             subprocess.Popen(  # noqa: S603 -- the installer, for the packages that the model's owner asks for
-                [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, *_UNPRIVILEGED, *command],
+                [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, *runner, *command],
                 cwd=self.requirements.file.parent,
                 env=variables,
                 stdin=subprocess.DEVNULL,
@@ -382,7 +384,7 @@ def _killed_after(process: "subprocess.Popen[str]", timeout_s: float) -> Iterato
 def _reason(lines: list[str]) -> str:
     """Return the lines of an installer's output that name its failure, else the last ones."""
     errors = [line for line in lines if _is_error(line)]
-    return " ".join(" ".join((errors or lines)[-_SHOWN_LINES:]).split())[-_MAX_REASON:] or "it wrote nothing."
+    return " ".join(" ".join((errors or lines)[-4:]).split())[-_MAX_REASON:] or "it wrote nothing."
 
 
 def _is_error(line: str) -> bool:

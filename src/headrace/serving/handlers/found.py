@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from headrace.core.client_text import reason_of
 from headrace.core.errors import SettingsError
+from headrace.serving.handlers.isolation import NO_ISOLATION, Isolation
 from headrace.serving.settings.model_folder import (
     MODEL_CONFIG_FILE,
     PROPERTIES_FILE,
@@ -68,6 +69,8 @@ class Found:
     num_gpus: int = 0
     channels: Mapping[str, Path] = field(default_factory=dict)
     """Folders of additional model data sources, by channel."""
+    isolation: Isolation = NO_ISOLATION
+    """The sandbox of its code."""
 
     def option(self, name: str, *variables: str) -> str:
         """Return `option.<name>`, else the first of the variables that is set, else an empty string."""

@@ -2,12 +2,15 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import socket
+import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -75,14 +78,21 @@ class ChildProcess:
         self._start()
 
     def _start(self) -> None:
+        sandbox = self._spec.sandbox
+        self._scratch = None if sandbox is None else tempfile.mkdtemp(prefix="headrace-code-")
+        if sandbox is not None and self._scratch is not None:
+            sandbox = replace(sandbox, scratch=self._scratch)
         arguments = arguments_of(
             contract=self._spec.contract,
             descriptor=_DESCRIPTOR,
             parent=os.getpid(),
             container_folders=self._spec.container_folders,
             private_folders=self._spec.private_folders,
+            sandbox=sandbox,
         )
         with ExitStack() as undo, ExitStack() as given:
+            if self._scratch is not None:
+                undo.callback(os.rmdir, self._scratch)
             ours, theirs = socket.socketpair()
             undo.callback(ours.close)
             given.callback(theirs.close)
@@ -212,6 +222,8 @@ class ChildProcess:
         self._channel.close()
         for output in self._outputs:
             output.close()
+        if self._scratch is not None:  # full only where it stands for /tmp
+            self._loop.run_in_executor(None, partial(shutil.rmtree, self._scratch, ignore_errors=True))
         for call in list(self.calls.values()):
             self._forget(call)
             self._fail(call, Refusal.LOST, exit_code=code)
@@ -239,6 +251,7 @@ class ChildProcess:
     def _on_frame(self, frame: Frame) -> None:
         header = frame.header
         if frame.kind == Kind.READY and not self._loaded.done():
+            self._log.info("handler.isolated", pid=self.pid, sandbox=header.get("sandbox") or "off")
             self._loaded.set_result(bool(header["asynchronous"]))
         elif frame.kind == Kind.FAILED and not self._loaded.done():
             self._loaded.set_exception(LoadRefused(int(header["status"]), str(header["message"])))

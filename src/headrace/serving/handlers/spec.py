@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from headrace_handler.contract import Load
+from headrace_handler.sandbox import Policy
 
 ContractName = Literal["djl", "torchserve", "sagemaker"]
 """A module of `headrace_handler.contracts`; also the wording of errors that the model server answers itself."""
@@ -42,6 +43,8 @@ class HandlerSpec:
     """Folders that the code finds at these paths of a container, such as `/opt/ml/model`."""
     private_folders: Sequence[Path] = ()
     """Folders of the host, such as `/lib`, in which the code may create files that stay invisible to the host."""
+    sandbox: Policy | None = None
+    """The rights of the children; None: those of the server's user."""
     min_workers: int = 1
     """Children that always run, at least 1."""
     max_workers: int = 1

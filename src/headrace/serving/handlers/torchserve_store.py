@@ -24,6 +24,7 @@ from headrace.serving.handlers.assembly import HandlerPlan, install_packages, pl
 from headrace.serving.handlers.choice import HandlerChoice
 from headrace.serving.handlers.environment import EnvironmentFailed
 from headrace.serving.handlers.found import MANIFEST_FILE, Found, find_model
+from headrace.serving.handlers.isolation import NO_ISOLATION, Isolation
 from headrace.serving.handlers.spec import HandlerSpec
 from headrace.serving.handlers.torchserve import model_version
 from headrace.serving.handlers.torchserve_archive import is_archive
@@ -71,7 +72,14 @@ class ModelStore:
     """A folder of models, and the URLs from which others may be registered."""
 
     def __init__(
-        self, folder: Path | None, *, env: Mapping[str, str], cache_folder: Path, family: str = "", num_gpus: int = 0
+        self,
+        folder: Path | None,
+        *,
+        env: Mapping[str, str],
+        cache_folder: Path,
+        family: str = "",
+        num_gpus: int = 0,
+        isolation: Isolation = NO_ISOLATION,
     ) -> None:
         """
         Create a store; without a folder only URLs can be registered.
@@ -86,6 +94,7 @@ class ModelStore:
         self._cache_folder = cache_folder
         self._family = family
         self._num_gpus = num_gpus
+        self._isolation = isolation
         self._allowed = allowed_urls(env)
 
     def startup_models(self) -> list[StartupModel]:
@@ -145,6 +154,7 @@ class ModelStore:
             name = _default_name(registration.url)
             env = {**self.env, **_variables(registration)}
             found = find_model(root, model_name=name, env=env, family=self._family, num_gpus=self._num_gpus)
+            found = replace(found, isolation=self._isolation)
             plan = plan_handler(_registered_as(found, registration), choice=_CHOICE)
             assert plan.spec is not None, "the contract is given"
             undo.pop_all()

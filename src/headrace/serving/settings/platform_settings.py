@@ -126,6 +126,19 @@ class PlatformSettings:
     the image. Images that `images` describes keep their description. Only with `cluster` local.
     """
 
+    container_runtime: str | None = setting(rules.text("the name of a runtime"), None)
+    """Runtime of those containers, such as `runsc` (gVisor), as the engine's `--runtime` takes it."""
+
+    sandbox: str = setting(rules.choice("auto", "require", "off"), "auto")
+    """
+    Sandbox of models' own code, see docs/sandbox.md. `auto`: every part that this kernel allows. `require`: run no code
+    without all of them. Other settings of the sandbox are variables of this process: `HEADRACE_CODE_FOLDERS`,
+    `HEADRACE_CODE_MAX_PROCESSES`, `HEADRACE_CODE_MEMORY_BYTES`, `HEADRACE_CODE_TEMPORARY_BYTES`.
+    """
+
+    code_network: str = setting(rules.choice("all", "loopback", "none"), "all")
+    """Network of models' own code. `loopback`: one of its own, on which only its own processes listen."""
+
     images: Path | None = setting(rules.path("a file"), None)  # noqa: RUF009 -- a field, as all others
     """TOML file with custom images, a command line per image name. Default: `images.toml` in `data_dir`, if present."""
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 from headrace.core.engine_names import BACKENDS, ENGINES, engine_name
 from headrace.serving.settings import rules
-from headrace.serving.settings.many_models_settings import ManyModelsSettings
+from headrace.serving.settings.code_settings import CodeSettings
 from headrace.serving.settings.rules import FileScope, Rule, model_setting, setting
 from headrace.serving.settings.values import masked_repr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerSettings(ManyModelsSettings):
+class ServerSettings(CodeSettings):
     """Settings of one model server. None and `auto` are resolved at the start, from the model and the machine."""
 
     model: str = model_setting(
@@ -225,35 +225,6 @@ class ServerSettings(ManyModelsSettings):
 
     adapter_folders: tuple[str, ...] = setting(rules.names(), ())
     """Folders below which clients may load adapters, separated by commas. Default: `adapters` in the model's folder."""
-
-    handler: str = setting(rules.choice("auto", "native", "handler", "djl", "sagemaker", "torchserve"), "auto")
-    """
-    What serves the model: its own code, or Headrace's engine. `auto` is the model's own code if it has some, see
-    docs/custom-code/README.md, else the engine; `native` is always the engine; with any other value the server starts
-    with the model's own code or not at all. Anything but `native` is your consent: without it, `headrace serve` runs
-    no code of a model.
-    """
-
-    trust_model_files: bool = setting(rules.boolean(), False)
-    """
-    Let files in the model's folder set what flags and the environment may. That is another model, paths outside the
-    folder, origins, code of a checkpoint; otherwise they set formats and limits only. Default: that of `container`.
-    """
-
-    trust_remote_code: bool = setting(rules.boolean(), False)
-    """
-    Run Python code that comes with the checkpoint (`transformers`, `vllm`). Off, because such code can do anything
-    that this process can.
-    """
-
-    management_address: str | None = setting(rules.address(), "http://127.0.0.1:8081")
-    """
-    Address of TorchServe's management API, for models in TorchServe's format; `off` for none. It registers models,
-    which is running code: an address other than loopback needs `api_key`. On the platform it is off.
-    """
-
-    metrics_address: str | None = setting(rules.address(), "http://127.0.0.1:8082")
-    """Address of TorchServe's metrics API, for models in TorchServe's format; `off` for none."""
 
     backend: str = setting(rules.choice("auto", *BACKENDS), "auto")
     """

@@ -1,10 +1,12 @@
 """The checks of `headrace doctor` of this machine: CPU, memory, GPUs, disk and ports."""
 
+import json
 import os
 import platform
 import re
 import shutil
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -52,6 +54,26 @@ def check_native() -> Iterator[Finding]:
     features = ", ".join(report.features) or "none that affect the kernels"
     yield Finding(name="CPU features", status="ok", found=features, is_detail=True)
     yield Finding(name="kernels", status="ok", found=f"available: {', '.join(report.isas)}", is_detail=True)
+
+
+def check_sandbox() -> Iterator[Finding]:
+    """Report the parts of the sandbox of models' own code that this kernel allows."""
+    import headrace_handler
+
+    program = Path(headrace_handler.__file__).with_name("__main__.py")
+    done = subprocess.run(  # noqa: S603 -- this package's own program
+        [sys.executable, "-I", "-S", str(program), "--survey"], capture_output=True, text=True, check=False
+    )
+    try:
+        seen = json.loads(done.stdout)
+    except ValueError:
+        seen = {"found": f"none: {done.stderr.strip()[-200:]}", "missing": ["no part of it works"]}
+    advice = (
+        "Models' own code runs with the rest; docs/sandbox.md says what each part keeps out. --sandbox require "
+        "refuses to run it so."
+    )
+    status: Status = "warning" if seen["missing"] else "ok"
+    yield Finding(name="code sandbox", status=status, found=seen["found"], advice=advice if seen["missing"] else "")
 
 
 def check_memory() -> Iterator[Finding]:
@@ -210,4 +232,5 @@ CHECKS = (
     check_ports,
     check_huge_pages,
     check_worker_limits,
+    check_sandbox,
 )

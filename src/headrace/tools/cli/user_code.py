@@ -196,13 +196,14 @@ class _Search:
         from headrace.serving.handlers.assembly import plan_handler
         from headrace.serving.handlers.choice import choose
         from headrace.serving.handlers.found import find_model
+        from headrace.serving.handlers.isolation import Isolation
         from headrace.serving.handlers.torchserve_config import variable
         from headrace.serving.handlers.torchserve_store import StartupModel
 
         root = _unpack(self._folder, self.settings)
         name = self.settings.served_model_name or root.resolve().name
         found = find_model(root, model_name=name, env=self._env, family=self._family, num_gpus=self._num_gpus)
-        found = replace(found, channels=self._channels)
+        found = replace(found, channels=self._channels, isolation=Isolation.of(self.settings))
         choice = choose(found, cast("HandlerMode", self.settings.handler))
         if choice.contract != "torchserve":
             plan = plan_handler(found, choice=choice)
@@ -225,6 +226,7 @@ class _Search:
         self, config: "ServerConfig", folder: Path, models: "Sequence[StartupModel] | None" = None
     ) -> UserCode:
         """Return models, by default those of the store, with the settings of TorchServe's server."""
+        from headrace.serving.handlers.isolation import Isolation
         from headrace.serving.handlers.torchserve_config import check_config, server_settings
         from headrace.serving.handlers.torchserve_store import ModelStore
 
@@ -240,7 +242,14 @@ class _Search:
         ]
         settings, _ = load_settings({**applied, **own}, self._server_env)
         home = cache_home(settings)
-        store = ModelStore(folder, env=config.env, cache_folder=home, family=self._family, num_gpus=self._num_gpus)
+        store = ModelStore(
+            folder,
+            env=config.env,
+            cache_folder=home,
+            family=self._family,
+            num_gpus=self._num_gpus,
+            isolation=Isolation.of(settings),
+        )
         return UserCode(
             models=store.startup_models() if models is None else models,
             settings=settings,

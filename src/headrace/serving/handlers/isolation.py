@@ -1,0 +1,138 @@
+"""
+The sandbox that user code gets: the policy of its processes, from the server's settings and the model's folders.
+
+`headrace_handler.sandbox` puts it in force. A model's files and its environment variables cannot widen it.
+"""
+
+import re
+import site
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, Self
+
+from headrace.serving.handlers.spec import HandlerSpec
+from headrace.serving.settings.server_settings import ServerSettings
+from headrace_handler import privileges
+from headrace_handler.sandbox import Policy
+
+_HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w-]*(\.[\w-]+)*(/[A-Za-z0-9][\w-]*(\.[\w-]+)*)?")
+_HUB_SNAPSHOTS: Final = "snapshots"
+"""A folder of a model in the Hub's cache, whose links lead to a folder beside it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Isolation:
+    """The isolation of user code, as the owner of the server has set it."""
+
+    is_on: bool = False
+    is_required: bool = False
+    network: str = "all"
+    folders: tuple[str, ...] = ()
+    """Folders of this machine that code may read, beside its model's."""
+    max_processes: int = 4096
+    memory_bytes: int | None = None
+    temporary_bytes: int | None = None
+
+    @classmethod
+    def of(cls, settings: ServerSettings) -> Self:
+        """Return the isolation that a server's settings ask for."""
+        return cls(
+            is_on=settings.sandbox != "off",
+            is_required=settings.sandbox == "require",
+            network=settings.code_network,
+            folders=settings.code_folders,
+            max_processes=settings.code_max_processes,
+            memory_bytes=settings.code_memory_bytes,
+            temporary_bytes=settings.code_temporary_bytes,
+        )
+
+    def isolate(self, spec: HandlerSpec, root: Path, *, environment: Path | None = None) -> HandlerSpec:
+        """Return a spec whose children read the model in `root` and their Python, in `environment` if it has one."""
+        if not self.is_on:
+            return spec
+        model = [root, spec.load.model_dir, *spec.container_folders.values()]
+        entry = Path(spec.load.entry)
+        reads = [*model, *([entry] if entry.is_absolute() else []), *filter(None, [environment])]
+        hub = hub_cache(spec) if self.network == "all" else None
+        policy = self.policy([*reads, *python_folders(spec.python, reads)], hub.folders if hub is not None else ())
+        variables = {"HF_HUB_CACHE": str(hub.cache)} if hub is not None else {}
+        return replace(spec, sandbox=policy, environment={**spec.environment, **variables})
+
+    def installer(self, reads: Iterable[Path], folder: Path, *, is_offline: bool) -> tuple[str, ...]:
+        """Return the command that runs an installer, whose packages run code, with write access to one folder."""
+        python = (sys.executable, "-I", "-S")
+        if not self.is_on:
+            return (*python, privileges.__file__)
+        policy = self.policy(reads, [folder], network="none" if is_offline else "all")
+        return (*python, str(Path(privileges.__file__).with_name("__main__.py")), "--run", policy.encoded())
+
+    def policy(self, reads: Iterable[Path], writes: Iterable[Path] = (), *, network: str | None = None) -> Policy:
+        """Return the policy of processes that read and write these folders."""
+        own = (Path(privileges.__file__).parent, *map(Path, self.folders))
+        found = dict.fromkeys(str(path) for given in (*own, *reads) for path in _with_links(given))
+        return Policy(
+            read=[*found],
+            write=[str(path) for path in writes],
+            network=network or self.network,
+            is_required=self.is_required,
+            max_processes=self.max_processes,
+            memory_bytes=self.memory_bytes,
+            temporary_bytes=self.temporary_bytes,
+        )
+
+
+NO_ISOLATION: Final = Isolation()
+
+
+@dataclass(frozen=True, slots=True)
+class HubCache:
+    """The folders of the Hub's cache that belong to one model, which the code itself downloads."""
+
+    cache: Path
+    folders: tuple[Path, ...]
+
+
+def hub_cache(spec: HandlerSpec) -> HubCache | None:
+    """Make the folders into which code downloads the model that its settings name; None if they name none."""
+    named = (spec.environment.get("HF_MODEL_ID", ""), spec.load.options.get("option.model_id", ""))
+    name = next((name for name in map(str.strip, named) if _HUB_ID.fullmatch(name) and not Path(name).exists()), None)
+    if name is None:
+        return None
+    from huggingface_hub import constants
+
+    cache = Path(constants.HF_HUB_CACHE)
+    own = f"models--{name.replace('/', '--')}"
+    folders = (cache / own, cache / ".locks" / own)
+    for folder in folders:
+        folder.mkdir(parents=True, exist_ok=True)
+    return HubCache(cache, folders)
+
+
+def python_folders(python: Path, granted: Iterable[Path] = ()) -> list[Path]:
+    """
+    Return the folders of an interpreter and its packages.
+
+    An interpreter that is not the server's own may have been chosen by a model: its folder counts if it looks like one
+    of a Python, and not if the model brings it.
+    """
+    if python == Path(sys.executable):
+        given = [sys.prefix, sys.base_prefix, sys.exec_prefix, *site.getsitepackages(), *sys.path]
+        return [path for path in map(Path, dict.fromkeys(given)) if path.is_absolute() and path.exists()]
+    resolved = python.resolve()
+    if any(path.is_relative_to(folder.resolve()) for path in (python, resolved) for folder in granted):
+        candidates = [resolved.parent.parent] if not resolved.is_relative_to(python.parent.parent.resolve()) else []
+    else:
+        candidates = [python.absolute().parent.parent, resolved.parent.parent]
+    return [folder for folder in candidates if (folder / "pyvenv.cfg").is_file() or any(folder.glob("lib/python3*"))]
+
+
+def _with_links(path: Path) -> Iterator[Path]:
+    """Yield a path, its target, and the folder of the Hub's cache to which the links in it lead."""
+    yield path.absolute()
+    resolved = path.resolve()
+    yield resolved
+    for folder in (resolved, *resolved.parents[:1]):
+        if folder.parent.name == _HUB_SNAPSHOTS:
+            yield folder.parents[1]

@@ -1,0 +1,91 @@
+"""The policy of user code: its model and its Python, and nothing that a model chooses."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from headrace.core.errors import SettingsError
+from headrace.serving.handlers.isolation import Isolation, hub_cache, python_folders
+from headrace.serving.handlers.spec import HandlerSpec
+from headrace.serving.settings.loading import load_settings
+from headrace_handler import sandbox
+from headrace_handler.contract import Load
+
+ON = Isolation(is_on=True)
+
+
+def make_spec(folder: Path, *, entry: str = "", **environment: str) -> HandlerSpec:
+    return HandlerSpec(
+        contract="sagemaker", load=Load(model_name="m", model_dir=folder, entry=entry), environment=environment
+    )
+
+
+def reads(spec: HandlerSpec) -> set[str]:
+    assert spec.sandbox is not None
+    return set(spec.sandbox.read)
+
+
+def test_code_reads_its_model_its_python_and_the_package_that_runs_it(tmp_path: Path) -> None:
+    found = reads(ON.isolate(make_spec(tmp_path), tmp_path))
+    own = str(Path(sandbox.__file__).parent)
+    assert {str(tmp_path), sys.prefix, sys.base_prefix, own} <= found
+    assert not any(Path(path) in (Path("/"), Path("/root"), Path.home(), Path("/tmp")) for path in found)
+
+
+def test_without_isolation_the_spec_stays_as_it_is(tmp_path: Path) -> None:
+    spec = make_spec(tmp_path)
+    assert Isolation().isolate(spec, tmp_path) is spec
+
+
+def test_settings_and_the_environment_of_a_model_cannot_add_folders_but_the_owner_can(tmp_path: Path) -> None:
+    spec = make_spec(tmp_path, PYTHONPATH="/root/secret", LD_LIBRARY_PATH="/root/secret", HEADRACE_CODE_FOLDERS="/root")
+    assert not any("/root/secret" in path for path in reads(ON.isolate(spec, tmp_path)))
+    assert "/srv/data" in reads(replace(ON, folders=("/srv/data",)).isolate(spec, tmp_path))
+
+
+def test_a_snapshot_of_the_hub_is_read_with_the_files_that_its_links_lead_to(tmp_path: Path) -> None:
+    blob = tmp_path / "hub" / "models--org--m" / "blobs" / "1"
+    snapshot = tmp_path / "hub" / "models--org--m" / "snapshots" / "main"
+    for folder in (blob.parent, snapshot):
+        folder.mkdir(parents=True)
+    blob.write_bytes(b"weights")
+    (snapshot / "weights").symlink_to(blob)
+    found = reads(ON.isolate(make_spec(snapshot), snapshot))
+    assert str(tmp_path / "hub" / "models--org--m") in found
+    assert str(tmp_path / "hub") not in found
+
+
+def test_the_model_that_code_downloads_has_folders_of_its_own_in_the_cache(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    spec = ON.isolate(make_spec(tmp_path / "m", HF_MODEL_ID="org/name"), tmp_path / "m")
+    assert spec.sandbox is not None
+    folders = [tmp_path / "hub" / "models--org--name", tmp_path / "hub" / ".locks" / "models--org--name"]
+    assert [Path(path) for path in spec.sandbox.write] == folders
+    assert all(folder.is_dir() for folder in folders)
+    assert spec.environment["HF_HUB_CACHE"] == str(tmp_path / "hub")
+
+
+@pytest.mark.parametrize("name", ["../../etc", "/etc", "a/b/c", "..", "a/..", "", "a b", "."])
+def test_no_other_name_is_a_model_of_the_hub(tmp_path: Path, name: str) -> None:
+    assert hub_cache(make_spec(tmp_path, HF_MODEL_ID=name)) is None
+
+
+def test_an_interpreter_that_a_model_brings_adds_no_folder(tmp_path: Path) -> None:
+    model = tmp_path / "cache" / "model"
+    for place in (model / "bin" / "python", model / "python"):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(sys.executable)
+        assert not any(path.is_relative_to(tmp_path) for path in python_folders(place, [model]))
+    outside = tmp_path / "data" / "bin" / "program"
+    outside.parent.mkdir(parents=True)
+    outside.touch()
+    assert python_folders(outside, [model]) == []
+    (tmp_path / "data" / "pyvenv.cfg").touch()
+    assert tmp_path / "data" in python_folders(outside, [model])
+
+
+def test_a_required_sandbox_refuses_code_inside_the_server() -> None:
+    with pytest.raises(SettingsError, match="sandbox is require and trust_remote_code is true"):
+        load_settings({"model": "m", "sandbox": "require", "trust_remote_code": "true"}, {})
