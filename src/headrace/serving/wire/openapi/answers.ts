@@ -279,12 +279,8 @@ interface TokenCount { input_tokens: integer }
 /** A batch of requests and its progress; the counts are zero until it has ended. */
 interface MessageBatch {
   id: string; type: "message_batch"; processing_status: "in_progress" | "canceling" | "ended"
-  request_counts: MessageBatchCounts; created_at: string; expires_at: string; ended_at: string | null
+  request_counts: Record<string, unknown>; created_at: string; expires_at: string; ended_at: string | null
   cancel_initiated_at: string | null; archived_at: null; results_url: string | null
-}
-/** The requests of a batch by their state. */
-interface MessageBatchCounts {
-  processing: integer; succeeded: integer; errored: integer; canceled: integer; expired: integer
 }
 /** A page of batches. */
 interface MessageBatchPage { data: MessageBatch[]; first_id: string | null; last_id: string | null; has_more: boolean }
