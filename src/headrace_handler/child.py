@@ -58,7 +58,7 @@ def main(sandbox: Sandbox | None = None) -> NoReturn:
     if sandbox is None or not sandbox.namespaces:  # the end of process 1 is the end of its namespace
         _end_with(options.parent)  # a change of namespaces or capabilities may reset it
     if sandbox is not None:
-        confine(sandbox)
+        confine(sandbox, options.private)
     _prepare_process(notice, rights)
     code = EXIT_FAILED
     try:

@@ -36,7 +36,10 @@ from headrace_handler.privileges import give_up_privileges
 
 ARGUMENT = "--sandbox="
 """The argument of a child that has its policy."""
-_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/sys", "/proc", "/nix/store", "/gnu/store")
+_SYSTEM = (
+    *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/sys", "/proc", "/nix/store", "/gnu/store"),
+    *("/opt/amazon", "/opt/aws", "/opt/conda", "/opt/intel", "/opt/nvidia", "/opt/rocm"),
+)
 _CONFIGURATION = tuple(
     f"/etc/{name}"
     for name in (
@@ -136,17 +139,18 @@ def enter(policy: Policy) -> Sandbox:
     return sandbox
 
 
-def confine(sandbox: Sandbox) -> None:
+def confine(sandbox: Sandbox, private: Sequence[Path] = ()) -> None:
     """
     Restrict files, system calls and memory of this thread and of all that it starts, for good.
 
-    Needs `give_up_privileges` before it. `failure` says if a part that the policy requires cannot be had.
+    Needs `give_up_privileges` before it. Where there are namespaces, the code may change the `private` folders, which
+    `container_folders.provide` has covered. `failure` says if a part that the policy requires cannot be had.
     """
     policy = sandbox.policy
-    own = (_TEMPORARY, _SHARED_MEMORY) if sandbox.namespaces else filter(None, (policy.scratch, _SHARED_MEMORY))
+    covered = (_TEMPORARY, *map(str, private)) if sandbox.namespaces else (policy.scratch or _SHARED_MEMORY,)
     reads = (*_SYSTEM, *_CONFIGURATION, _CONTAINER, *policy.read)
     listed = ["/"] if sandbox.namespaces else []  # a root of its own has nothing to hide
-    sandbox.landlock = landlock.restrict(reads, (*policy.write, *own), _devices(), listed)
+    sandbox.landlock = landlock.restrict(reads, (*policy.write, *covered, _SHARED_MEMORY), _devices(), listed)
     if not sandbox.landlock:
         sandbox.missing += ("no Landlock: it may read and change what its user may",)
     sandbox.has_filter = syscall_filter.restrict(has_network=policy.network != "none")

@@ -299,7 +299,7 @@ def test_change_sets_show_changes_and_are_executed(stacks: Stacks) -> None:
 
 
 def test_the_template_of_a_cdk_application_is_deployed(stacks: Stacks) -> None:
-    """The template of `examples/infrastructure/app.mjs` by `cdk synth`: rules and a parameter of SSM for the bootstrap."""
+    """The template of `examples/infrastructure/app.mjs` by `cdk synth`: rules, and a parameter for the bootstrap."""
     client = stacks.client
     template = Path(__file__).with_name("cdk_hosting.json").read_text()
     assert stacks.platform.client("ssm").get_parameter(Name="/cdk-bootstrap/hnb659fds/version")["Parameter"]["Value"]

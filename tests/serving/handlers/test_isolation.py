@@ -1,5 +1,6 @@
 """The policy of user code: its model and its Python, and nothing that a model chooses."""
 
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,9 @@ from headrace.serving.handlers.isolation import Isolation, hub_cache, python_fol
 from headrace.serving.handlers.spec import HandlerSpec
 from headrace.serving.settings.loading import load_settings
 from headrace_handler import sandbox
+from headrace_handler.container_folders import MODEL
 from headrace_handler.contract import Load
+from tests.serving.handlers.support import answer, pool_of, submit
 
 ON = Isolation(is_on=True)
 
@@ -89,3 +92,28 @@ def test_an_interpreter_that_a_model_brings_adds_no_folder(tmp_path: Path) -> No
 def test_a_required_sandbox_refuses_code_inside_the_server() -> None:
     with pytest.raises(SettingsError, match="sandbox is require and trust_remote_code is true"):
         load_settings({"model": "m", "sandbox": "require", "trust_remote_code": "true"}, {})
+
+
+CODE = """
+import json, os
+def model_fn(folder):
+    return folder
+def transform_fn(folder, body, content_type, accept):
+    with open("/lib/of-the-model.so", "w") as library:
+        library.write("own")
+    try:
+        open("/lib/os-release", "r+b")
+    except OSError as error:
+        other = type(error).__name__
+    return json.dumps([os.listdir("/opt/ml/model"), os.listdir("/opt/ml"), other]), accept
+"""
+
+
+async def test_code_finds_its_folders_and_adds_libraries_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "inference.py").write_text(CODE)
+    spec = make_spec(tmp_path, entry="inference.py", PATH="/usr/bin:/bin")
+    spec = replace(spec, container_folders={MODEL: tmp_path}, private_folders=[Path("/lib")])
+    async with pool_of(ON.isolate(spec, tmp_path)) as pool:
+        status, body = await answer(await submit(pool, "invocations"))
+    assert (status, json.loads(body)) == (200, [["inference.py"], ["model"], "OSError"])
+    assert not Path("/lib/of-the-model.so").exists()
