@@ -14,10 +14,12 @@ import errno
 import os
 import platform
 import struct
+from collections.abc import Collection
 
 _SECCOMP = {"x86_64": 317, "aarch64": 277}
 _AUDIT_ARCH = {"x86_64": 0xC000_003E, "aarch64": 0xC000_00B7}
-_SET_MODE_FILTER, _SPEC_ALLOW = 1, 4
+_SET_MODE_FILTER, _ALL_THREADS, _SPEC_ALLOW = 1, 1, 4
+_PR_SET_NO_NEW_PRIVS = 38
 _LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _KILL, _FAIL = 0x7FFF_0000, 0x8000_0000, 0x0005_0000
 _NUMBER_AT, _ARCH_AT, _ARGUMENTS_AT = 0, 4, 16
@@ -105,28 +107,35 @@ def is_available() -> bool:
     return platform.machine() in _SECCOMP and os.path.exists("/proc/sys/kernel/seccomp/actions_avail")  # noqa: PTH110
 
 
-def restrict(*, has_network: bool) -> bool:
+def restrict(*, has_network: bool, all_threads: bool = False) -> bool:
     """
-    Filter the system calls of this thread and of what it starts. Needs `PR_SET_NO_NEW_PRIVS`.
+    Filter the system calls of this thread, or of all threads, and of what they start; no rights can be gained then.
+
+    With `all_threads` an io_uring that the process has already, such as that of its event loop, goes on.
 
     Returns:
         Whether the filter is in force: False on other architectures and kernels without seccomp.
+
+    Raises:
+        OSError: the kernel refuses.
     """
     if not is_available():
         return False
     machine = platform.machine()
-    rules = program(machine, has_network=has_network)
+    rules = program(machine, has_network=has_network, allowed=("io_uring_enter",) if all_threads else ())
     content = b"".join(struct.pack("=HBBI", *rule) for rule in rules)
     instructions = ctypes.create_string_buffer(content, len(content))
     header = struct.pack("@HP", len(rules), ctypes.addressof(instructions))
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.syscall(_SECCOMP[machine], _SET_MODE_FILTER, _SPEC_ALLOW, header) != 0:
+    libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    flags = _SPEC_ALLOW | (_ALL_THREADS if all_threads else 0)
+    if libc.syscall(_SECCOMP[machine], _SET_MODE_FILTER, flags, header) != 0:
         code = ctypes.get_errno()
         raise OSError(code, f"seccomp: {os.strerror(code)}")
     return True
 
 
-def program(machine: str, *, has_network: bool) -> list[_Rule]:
+def program(machine: str, *, has_network: bool, allowed: Collection[str] = ()) -> list[_Rule]:
     """Return the filter as instructions of classic BPF: code, jump if true, jump if false, operand."""
     column = 0 if machine == "x86_64" else 1
     families = (*_LOCAL_FAMILIES, *(_INTERNET_FAMILIES if has_network else ()))
@@ -138,8 +147,8 @@ def program(machine: str, *, has_network: bool) -> list[_Rule]:
     ]
     if machine == "x86_64":
         rules += [(_JUMP_AT_LEAST, 0, 1, _X32), (_RETURN, 0, 0, _FAIL | errno.ENOSYS)]
-    for numbers in _DENIED.values():
-        if (number := numbers[column]) is not None:
+    for name, numbers in _DENIED.items():
+        if (number := numbers[column]) is not None and name not in allowed:
             rules += [(_JUMP_EQUAL, 0, 1, number), (_RETURN, 0, 0, _FAIL | errno.EPERM)]
     # The C library falls back to `clone`, whose flags a filter can read.
     rules += [(_JUMP_EQUAL, 0, 1, _CLONE3[column]), (_RETURN, 0, 0, _FAIL | errno.ENOSYS)]

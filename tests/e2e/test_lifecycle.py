@@ -43,6 +43,12 @@ def test_a_client_that_disconnects_frees_its_blocks(server: Served) -> None:
     assert free == total
 
 
+def test_system_calls_of_every_thread_are_filtered(server: Served) -> None:
+    threads = list(Path(f"/proc/{server.process.pid}/task").iterdir())
+    assert len(threads) > 1
+    assert all("Seccomp:\t2\n" in (thread / "status").read_text() for thread in threads)
+
+
 def test_an_idle_server_runs_no_steps_and_uses_hardly_any_cpu(server: Served) -> None:
     eventually("running", 0.0, lambda: metric(server, "headrace_running_sequences"))
 

@@ -24,6 +24,7 @@ from headrace.serving.server.lifecycle import ModelServer, in_daemon_thread, ser
 from headrace.serving.server.service import FetchAdapter, Service
 from headrace.serving.settings.container_names import Notice, notices_for
 from headrace.serving.settings.server_settings import ServerSettings
+from headrace_handler import syscall_filter
 
 if TYPE_CHECKING:
     from headrace.inference.engine.core.choice import Choice
@@ -93,7 +94,20 @@ def run_server(
     log_start(settings, (notice for notice in notices if not notice.backends))
 
     def on_choice(choice: BackendChoice) -> None:
-        get_logger().info("backend.chosen", backend=choice.name, device=choice.device, reason=choice.reason)
+        # No other program is started from here on, which could need more: files of strangers are read next.
+        is_filtered = (
+            choice.name == "native"
+            and formatters is None
+            and settings.sandbox != "off"
+            and syscall_filter.restrict(has_network=True, all_threads=True)
+        )
+        get_logger().info(
+            "backend.chosen",
+            backend=choice.name,
+            device=choice.device,
+            reason=choice.reason,
+            system_call_filter=is_filtered,
+        )
         settled = settled_notices(notices, choice)
         log_notices(settled)
         if on_notices is not None:
