@@ -11,6 +11,7 @@ Imports no part of Headrace: it runs in the environments of the SDKs.
 """
 
 import contextlib
+import gc
 import json
 import os
 import socket
@@ -75,6 +76,8 @@ def serve(listener: socket.socket, modules: list[str]) -> None:
     boto3 = importlib.import_module("boto3")
     for service in SERVICES:
         boto3.Session().client(service)
+    gc.collect()
+    gc.freeze()  # to visit all that the SDK has made, each fork would copy it
     guards = []
     while sys.stdin not in select.select([listener, sys.stdin], [], [])[0]:
         caller, _ = listener.accept()
@@ -141,6 +144,7 @@ if __name__ == "__main__":
     mode, target, *rest = sys.argv[1:]
     if mode == "run":
         sys.exit(call(target, rest))
+    gc.set_threshold(20_000)  # more seldom than usual: nearly all that an import makes stays
     become_impatient()
     remember()
     if mode == "once":
