@@ -139,9 +139,12 @@ def processes_with(*texts: str, in_environment: bool = False, proc: Path = _PROC
 
 
 def children(pid: int) -> list[int]:
-    with suppress(OSError):
-        return sorted(int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
-    return []
+    """Return the processes that any thread of a process has started."""
+    found: set[int] = set()
+    for listed in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # the thread has ended
+            found.update(map(int, listed.read_text().split()))
+    return sorted(found)
 
 
 def is_alive(pid: int) -> bool:

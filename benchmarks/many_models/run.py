@@ -95,7 +95,8 @@ def ask(port: int, model: str, number: int) -> Asked:
             connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
             response = connection.getresponse()
             for line in response:
-                first_s = first_s or time.perf_counter() - started_s
+                if line.startswith(b"data: "):  # no comment
+                    first_s = first_s or time.perf_counter() - started_s
                 content += line
     except (OSError, http.client.HTTPException) as error:
         return Asked(model=model, first_s=time.perf_counter() - started_s, error=repr(error))
