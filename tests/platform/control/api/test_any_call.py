@@ -5,7 +5,7 @@ from typing import Any
 
 from botocore.model import ListShape, Shape, StructureShape
 from botocore.validate import ParamValidator
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from headrace.platform.cluster.launcher import WorkerPhase
@@ -253,8 +253,18 @@ def serving(fleet: tuple[str, int], number: int) -> WorkerView:
     )
 
 
+WITHOUT_TARGET = {
+    "AIBenchmarkJobName": "bench",
+    "BenchmarkTarget": {},  # a union without a member
+    "OutputConfig": {"S3OutputLocation": "s3://jobs/benchmarks/"},
+    "AIWorkloadConfigIdentifier": "load",
+    "RoleArn": "arn:aws:iam::000000000000:role/any",
+}
+
+
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(asked=st.lists(st.one_of(CALLS, MORE_OF_THESE), max_size=10))
+@example(asked=[AwsCall("sagemaker", "CreateAIBenchmarkJob", "json", WITHOUT_TARGET)])
 def test_any_valid_calls_are_answered_and_their_records_can_be_planned(asked: list[AwsCall]) -> None:
     store = open_store("sqlite://")
     try:

@@ -68,7 +68,9 @@ def delete_workload_config(context: CallContext, params: Json) -> Json:
 
 
 def create_benchmark_job(context: CallContext, params: Json) -> Json:
-    target = params["BenchmarkTarget"]["Endpoint"]
+    target = params["BenchmarkTarget"].get("Endpoint")
+    if target is None:
+        raise validation_error("BenchmarkTarget has no member; expected Endpoint.")
     endpoint = context.get(ENDPOINT, context.name_of(ENDPOINT, target["Identifier"]))
     components = target.get("InferenceComponents") or []
     if len(components) > 1:
