@@ -1,6 +1,7 @@
 """The policy of user code: its model and its Python, and nothing that a model chooses."""
 
 import json
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import SettingsError
-from headrace.serving.handlers.isolation import Isolation, hub_cache, python_folders
+from headrace.serving.handlers.isolation import Isolation, hub_cache, is_brought, python_folders
 from headrace.serving.handlers.spec import HandlerSpec
 from headrace.serving.settings.loading import load_settings
 from headrace_handler import sandbox
@@ -75,18 +76,30 @@ def test_no_other_name_is_a_model_of_the_hub(tmp_path: Path, name: str) -> None:
     assert hub_cache(make_spec(tmp_path, HF_MODEL_ID=name)) is None
 
 
-def test_an_interpreter_that_a_model_brings_adds_no_folder(tmp_path: Path) -> None:
+def test_an_interpreter_that_a_model_brings_is_not_believed(tmp_path: Path) -> None:
     model = tmp_path / "cache" / "model"
-    for place in (model / "bin" / "python", model / "python"):
+    for name in ("bin/python", "python"):
+        place = model / name
         place.parent.mkdir(parents=True, exist_ok=True)
         place.symlink_to(sys.executable)
+        assert is_brought(place, [model])
         assert not any(path.is_relative_to(tmp_path) for path in python_folders(place, [model]))
-    outside = tmp_path / "data" / "bin" / "program"
-    outside.parent.mkdir(parents=True)
-    outside.touch()
-    assert python_folders(outside, [model]) == []
-    (tmp_path / "data" / "pyvenv.cfg").touch()
-    assert tmp_path / "data" in python_folders(outside, [model])
+        place.unlink()
+        place.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\necho /root\n")
+        place.chmod(0o755)
+        assert python_folders(place, [model]) == []
+    assert not (tmp_path / "ran").exists()
+
+
+def test_an_interpreter_of_this_host_names_its_folders(tmp_path: Path) -> None:
+    layered = tmp_path / "layered"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", layered], check=True)
+    (site_packages,) = layered.glob("lib/python*/site-packages")
+    (tmp_path / "shared").mkdir()
+    (site_packages / "shared.pth").write_text(str(tmp_path / "shared"))
+    found = python_folders(layered / "bin" / "python", [tmp_path / "model"])
+    assert {layered, tmp_path / "shared", Path(sys.base_prefix)} <= set(found)
+    assert python_folders(tmp_path / "none") == []
 
 
 def test_a_required_sandbox_refuses_code_inside_the_server() -> None:

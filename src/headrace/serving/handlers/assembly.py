@@ -28,7 +28,7 @@ from headrace.serving.handlers.environment import (
     read_requirements,
 )
 from headrace.serving.handlers.found import MANIFEST_FILE, Found
-from headrace.serving.handlers.isolation import NO_ISOLATION, Isolation
+from headrace.serving.handlers.isolation import NO_ISOLATION, Isolation, is_brought
 from headrace.serving.handlers.spec import ContractName, HandlerSpec
 from headrace.serving.handlers.torchserve_archive import files_folder, is_archive, unpack_archive
 from headrace.serving.handlers.torchserve_config import visible_environment
@@ -176,7 +176,9 @@ def install_packages(plan: HandlerPlan, cache_folder: Path) -> HandlerSpec:
         isolation=plan.isolation,
         root=plan.root,
     )
-    python = Path(maker.python_for(requirements, inspect_base(str(plan.spec.python))))
+    base, own = plan.spec.python, [plan.root, requirements.file.parent]
+    runner = plan.isolation.runner(own, base) if is_brought(base, own) else ()
+    python = Path(maker.python_for(requirements, inspect_base(str(base), runner)))
     isolated = plan.isolation.isolate(plan.spec, plan.root, environment=python.parent.parent)
     return replace(isolated, python=python, cache_locks=(*plan.spec.cache_locks, cache.close))
 

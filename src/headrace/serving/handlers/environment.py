@@ -19,7 +19,7 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -30,7 +30,7 @@ from headrace.core.errors import UserError
 from headrace.core.telemetry import get_logger
 from headrace.serving.artifacts.content_cache import ContentCache, content_key
 from headrace.serving.artifacts.fetch_bounds import Deadline, FetchFailed
-from headrace.serving.handlers.isolation import NO_ISOLATION, Isolation, python_folders
+from headrace.serving.handlers.isolation import NO_ISOLATION, Isolation
 from headrace_handler.stray_files import is_stray, listed
 
 WHEEL_FOLDERS: Final = ("requirements", "wheels")
@@ -193,11 +193,11 @@ class Base:
     """Names and versions, as in the names of their metadata folders."""
 
 
-def inspect_base(python: str = sys.executable) -> Base:
-    """Run an interpreter to find its version and packages. Raises `EnvironmentFailed`: it cannot be run."""
+def inspect_base(python: str = sys.executable, runner: Sequence[str] = ()) -> Base:
+    """Run an interpreter, by a `runner`, to find its version and packages. Raises `EnvironmentFailed`: it cannot be."""
     try:
         found = subprocess.run(  # noqa: S603 -- the interpreter that the model's settings name
-            [python, "-I", "-c", _PROBE], capture_output=True, text=True, timeout=_PROBE_S, check=True
+            [*runner, python, "-I", "-c", _PROBE], capture_output=True, text=True, timeout=_PROBE_S, check=True
         )
         facts = json.loads(found.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
@@ -334,9 +334,13 @@ class _Making:
     def _try(self, folder: Path, command: list[str]) -> tuple[int, list[str]]:
         """Run a program that writes into a folder, log its output, and return its exit status and last lines."""
         variables = {name: value for name, value in self.maker.variables.items() if name not in _FOREIGN_TARGETS}
-        base = [*python_folders(Path(self.base.python)), *map(Path, self.base.folders)]
-        reads = [self.maker.root, self.requirements.file.parent, *base]
-        runner = self.maker.isolation.installer(reads, folder, is_offline=self.maker.is_offline)
+        runner = self.maker.isolation.runner(
+            [self.maker.root, self.requirements.file.parent],
+            Path(self.base.python),
+            reads=map(Path, self.base.folders),
+            writes=[folder],
+            has_network=not self.maker.is_offline,
+        )
         kept: deque[str] = deque(maxlen=_KEPT_LINES)
         self.deadline.check()
         with (

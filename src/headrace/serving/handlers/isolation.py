@@ -6,9 +6,12 @@ The sandbox that user code gets: the policy of its processes, from the server's 
 
 import re
 import site
+import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Final, Self
 
@@ -18,6 +21,7 @@ from headrace_handler import privileges
 from headrace_handler.sandbox import Policy
 
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w-]*(\.[\w-]+)*(/[A-Za-z0-9][\w-]*(\.[\w-]+)*)?")
+_PROBE_S: Final = 60.0
 _HUB_SNAPSHOTS: Final = "snapshots"
 """A folder of a model in the Hub's cache, whose links lead to a folder beside it."""
 
@@ -60,13 +64,26 @@ class Isolation:
         variables = {"HF_HUB_CACHE": str(hub.cache)} if hub is not None else {}
         return replace(spec, sandbox=policy, environment={**spec.environment, **variables})
 
-    def installer(self, reads: Iterable[Path], folder: Path, *, is_offline: bool) -> tuple[str, ...]:
-        """Return the command that runs an installer, whose packages run code, with write access to one folder."""
-        python = (sys.executable, "-I", "-S")
+    def runner(
+        self,
+        own: Sequence[Path],
+        python: Path,
+        *,
+        reads: Iterable[Path] = (),
+        writes: Iterable[Path] = (),
+        has_network: bool = False,
+    ) -> tuple[str, ...]:
+        """
+        Return the command that runs a program of a model's, such as the installer of packages, which run code.
+
+        It reads the model's folders `own`, an interpreter with its packages, and `reads`.
+        """
+        command = (sys.executable, "-I", "-S")
         if not self.is_on:
-            return (*python, privileges.__file__)
-        policy = self.policy(reads, [folder], network="none" if is_offline else "all")
-        return (*python, str(Path(privileges.__file__).with_name("__main__.py")), "--run", policy.encoded())
+            return (*command, privileges.__file__)
+        found = [*own, *python_folders(python, own), *reads]
+        policy = self.policy(found, writes, network="all" if has_network else "none")
+        return (*command, str(Path(privileges.__file__).with_name("__main__.py")), "--run", policy.encoded())
 
     def policy(self, reads: Iterable[Path], writes: Iterable[Path] = (), *, network: str | None = None) -> Policy:
         """Return the policy of processes that read and write these folders."""
@@ -110,22 +127,41 @@ def hub_cache(spec: HandlerSpec) -> HubCache | None:
     return HubCache(cache, folders)
 
 
-def python_folders(python: Path, granted: Iterable[Path] = ()) -> list[Path]:
+def python_folders(python: Path, model: Iterable[Path] = ()) -> list[Path]:
     """
-    Return the folders of an interpreter and its packages.
+    Return the folders of an interpreter and its packages; runs it, unless it is the server's own or one of a model.
 
-    An interpreter that is not the server's own may have been chosen by a model: its folder counts if it looks like one
-    of a Python, and not if the model brings it.
+    Args:
+        python: the interpreter.
+        model: folders of the model, whose interpreters are not believed: a link from there names its target's folder.
     """
     if python == Path(sys.executable):
-        given = [sys.prefix, sys.base_prefix, sys.exec_prefix, *site.getsitepackages(), *sys.path]
-        return [path for path in map(Path, dict.fromkeys(given)) if path.is_absolute() and path.exists()]
-    resolved = python.resolve()
-    if any(path.is_relative_to(folder.resolve()) for path in (python, resolved) for folder in granted):
-        candidates = [resolved.parent.parent] if not resolved.is_relative_to(python.parent.parent.resolve()) else []
+        found = [sys.prefix, sys.base_prefix, sys.exec_prefix, *site.getsitepackages(), *sys.path]
+    elif is_brought(python, model):
+        prefix = python.resolve().parent.parent
+        is_python = any(prefix.glob("lib/python3*")) and not is_brought(python.resolve(), model)
+        found = [str(prefix)] if is_python else []
     else:
-        candidates = [python.absolute().parent.parent, resolved.parent.parent]
-    return [folder for folder in candidates if (folder / "pyvenv.cfg").is_file() or any(folder.glob("lib/python3*"))]
+        found = _said_folders(str(python))
+    return [path for path in map(Path, dict.fromkeys(found)) if path.is_absolute() and path.exists()]
+
+
+def is_brought(python: Path, model: Iterable[Path]) -> bool:
+    """Return whether an interpreter lies in a model's folder, whatever it is a link to."""
+    return any(python.absolute().is_relative_to(folder) for each in model for folder in (each, each.resolve()))
+
+
+@cache
+def _said_folders(python: str) -> list[str]:
+    """Return the folders that an interpreter of this host names; none if it cannot be run."""
+    command = [python, "-I", "-c", "import sys; print('\\n'.join([sys.prefix, sys.base_prefix, *sys.path]))"]
+    with tempfile.TemporaryFile("w+") as output:  # no pipe, which a process that it leaves behind would keep open
+        try:
+            subprocess.run(command, stdout=output, stderr=subprocess.DEVNULL, timeout=_PROBE_S, check=True)  # noqa: S603
+        except (OSError, subprocess.SubprocessError):  # the start of the child reports it
+            return []
+        output.seek(0)
+        return output.read().splitlines()
 
 
 def _with_links(path: Path) -> Iterator[Path]:
