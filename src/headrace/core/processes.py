@@ -11,6 +11,7 @@ import asyncio
 import ctypes
 import functools
 import os
+import re
 import resource
 import signal
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Final
 
 _PROC: Final = Path("/proc")
+_PEAK: Final = re.compile(r"^VmHWM:\s*(\d+) kB", re.MULTILINE)
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_DUMPABLE: Final = 4
 _ENDED_STATES: Final = frozenset("ZXx")
@@ -194,17 +196,31 @@ def is_session_running(leader: ProcessId) -> bool:
 
 def memory_bytes(process: ProcessId) -> int:
     """Return the resident memory of a process and all its descendants; 0 if it does not run."""
+    return sum(pages for _, pages in _tree(process)) * resource.getpagesize()
+
+
+def peak_memory_bytes(process: ProcessId) -> int:
+    """Return the most memory that was resident in a process and its descendants, each at its own peak."""
+    total_kib = 0
+    for pid, _ in _tree(process):
+        with suppress(OSError):
+            found = _PEAK.search((_PROC / str(pid) / "status").read_text())
+            total_kib += int(found[1]) if found is not None else 0
+    return total_kib << 10
+
+
+def _tree(process: ProcessId) -> Iterator[tuple[int, int]]:
+    """Yield a process and all its descendants, with their resident pages; nothing if it does not run."""
     if not is_running(process):
-        return 0
+        return
     stats = {
         int(entry.name): stat for entry in _PROC.iterdir() if entry.name.isdigit() and (stat := _stat(int(entry.name)))
     }
-    members, total_pages = {process.pid}, 0
+    members = {process.pid}
     for pid in sorted(stats, key=lambda pid: stats[pid].start_ticks):  # parents come before their children
         if pid in members or stats[pid].parent in members:
             members.add(pid)
-            total_pages += stats[pid].resident_pages
-    return total_pages * resource.getpagesize()
+            yield pid, stats[pid].resident_pages
 
 
 def protect_memory() -> None:

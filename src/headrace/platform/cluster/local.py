@@ -26,7 +26,6 @@ from headrace.core.processes import (
     is_running,
     is_session_running,
     kill_session,
-    memory_bytes,
     process_id,
     reap,
     send_signal,
@@ -362,9 +361,8 @@ def last_error_line(logs: WorkerLogs, name: str, log_position: int) -> str:
     return ""
 
 
-def worker_memory_bytes(handle: Handle) -> int:
-    """Return the resident memory of a worker's processes; libraries that several of them map count for each."""
-    return memory_bytes(_facts(handle).process)
+def worker_process(handle: Handle) -> ProcessId:
+    return _facts(handle).process
 
 
 def _facts(handle: Handle) -> _Facts:

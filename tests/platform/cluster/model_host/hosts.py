@@ -19,6 +19,8 @@ class HostScene:
     machine: FakeMachine = field(default_factory=FakeMachine)
     clock: ManualClock = field(default_factory=ManualClock)
     memory_bytes: dict[str, int] = field(default_factory=dict)
+    peak_bytes: int = 0
+    """Memory of each model while it is being loaded, if that is more."""
     ended: list[str] = field(default_factory=list)
 
     def host(
@@ -27,6 +29,7 @@ class HostScene:
         processes = ModelProcesses(
             launcher=FakeLauncher(self.machine),
             measure=self.measured,
+            measure_peak=lambda handle: max(self.measured(handle), self.peak_bytes),
             load_timeout_s=load_timeout_s,
             on_ended=self.ended.append,
             clock=self.clock,

@@ -11,7 +11,7 @@ from headrace.platform.cluster.model_host.processes import ModelUnavailable
 from headrace.platform.cluster.worker_files import worker_files
 from headrace.testing.fake_launcher import fails_after
 
-from .hosts import LIMIT_BYTES, HostScene, model
+from .hosts import LIMIT_BYTES, MODEL_BYTES, HostScene, model
 
 
 @pytest.fixture
@@ -109,6 +109,21 @@ async def test_measured_memory_decides_not_the_estimate(scene: HostScene) -> Non
     assert refused.value.reason == "no-memory"
     await settled(host)
     assert "huge" not in scene.running()
+    await host.close()
+
+
+async def test_the_peak_of_a_load_is_reserved_for_the_next_one(scene: HostScene) -> None:
+    scene.peak_bytes = 2 * MODEL_BYTES
+    host = scene.host()
+    for name in "ab":
+        await use(host, scene, name)
+    await host.unload("b")
+    await use(host, scene, "c")
+    await settled(host)
+    assert sorted(scene.running()) == ["a", "c"]
+    await use(host, scene, "b")  # its load takes what two models take
+    await settled(host)
+    assert sorted(scene.running()) == ["b", "c"]
     await host.close()
 
 

@@ -18,7 +18,7 @@ from headrace.core.telemetry import get_logger
 from headrace.platform.cluster.model_host.entries import Entry, HostedModel, LoadCounts, ModelLease, ModelStatus
 from headrace.platform.cluster.model_host.processes import ModelProcess, ModelProcesses, ModelUnavailable
 from headrace.platform.cluster.model_host.protocol import ModelTiming
-from headrace.platform.cluster.model_host.room import ModelUse, estimate_bytes, make_room
+from headrace.platform.cluster.model_host.room import ModelUse, estimate_bytes, load_bytes, make_room
 
 _MAX_KNOWN: Final = 10_000
 """Models whose location and last measured memory are remembered."""
@@ -56,6 +56,7 @@ class ModelHost:
         self._models: OrderedDict[str, HostedModel] = OrderedDict()
         self._sizes: OrderedDict[str, int] = OrderedDict()
         """Location of a model → its memory, as measured last."""
+        self._peaks: OrderedDict[str, int] = OrderedDict()  # during its last load
         self._errors: OrderedDict[str, str] = OrderedDict()
         """Model → why its last load failed."""
         self.counts: OrderedDict[str, LoadCounts] = OrderedDict()
@@ -187,11 +188,14 @@ class ModelHost:
         if model is None:
             raise ModelUnavailable("The model is not registered with this host.", reason="unknown")
         sizes, pinned_bytes = self._sizes.values(), self._pinned_bytes()
+        known = load_bytes(
+            self._sizes.get(model.url, 0), self._peaks.get(model.url, 0), self._limit_bytes - pinned_bytes
+        )
         estimate = estimate_bytes(model.num_bytes, sizes, limit_bytes=self._limit_bytes, pinned_bytes=pinned_bytes)
         entry = self._entries[name] = Entry(
             model=model,
             process=self._processes.named(name),
-            memory_bytes=self._sizes.get(model.url) or estimate,
+            memory_bytes=known or estimate,
             ready=asyncio.get_running_loop().create_future(),
             last_used_s=self._clock(),
             ttl_s=None if model.is_pinned else model.ttl_s,
@@ -231,6 +235,7 @@ class ModelHost:
             spec = replace(entry.model.spec, name=entry.process.name)
             await self._processes.start(entry.process, spec)
             await self._measure(entry)
+            _remember(self._peaks, entry.model.url, await self._processes.peak_bytes(entry.process))
             self._check_size(entry)
         except BaseException as error:
             self._give_up(entry, error)
@@ -340,8 +345,8 @@ class ModelHost:
             self._end(entry)
 
     def _forget(self, entry: Entry) -> None:
-        if self._is_forgetting:
-            self._models.pop(entry.model.name, None)  # the next load gets what is in the object storage then
+        if self._is_forgetting:  # the next load gets what is in the object storage then
+            self._models.pop(entry.model.name, None)
 
     def _end(self, entry: Entry) -> None:
         if not entry.is_ending:
@@ -362,14 +367,12 @@ class ModelHost:
             self._changed.set()
 
     def _counts(self, entry: Entry) -> LoadCounts:
-        name = entry.model.name
-        if name not in self.counts:
-            _remember(self.counts, name, LoadCounts())
-        return self.counts[name]
+        if entry.model.name not in self.counts:
+            _remember(self.counts, entry.model.name, LoadCounts())
+        return self.counts[entry.model.name]
 
     def _take_timing(self, entry: Entry, wait: int) -> ModelTiming | None:
-        loaded, entry.timing = entry.timing, None
-        unloads, self._unloads = tuple(self._unloads), []
+        (loaded, entry.timing), (unloads, self._unloads) = (entry.timing, None), (tuple(self._unloads), [])
         if not wait and not unloads:
             return None
         return replace(loaded or ModelTiming(wait=0), wait=wait, unload=unloads)

@@ -47,6 +47,8 @@ class ModelProcesses:
     launcher: Launcher
     measure: Callable[[Handle], int]
     """Returns the memory of a running worker; blocks."""
+    measure_peak: Callable[[Handle], int]
+    """Returns the most memory that it has had; blocks."""
     load_timeout_s: float
     """Longest time from the start of a worker until it is ready."""
     on_ended: Callable[[str], None] = lambda _worker: None
@@ -75,6 +77,10 @@ class ModelProcesses:
     async def memory_bytes(self, process: ModelProcess) -> int:
         assert process.handle is not None, "it was started"
         return await asyncio.to_thread(self.measure, process.handle)
+
+    async def peak_bytes(self, process: ModelProcess) -> int:
+        assert process.handle is not None, "it was started"
+        return await asyncio.to_thread(self.measure_peak, process.handle)
 
     async def why_ended(self, process: ModelProcess) -> str | None:
         """Return why a worker has ended; None: it runs."""

@@ -71,6 +71,11 @@ def make_room(models: Sequence[ModelUse], need_bytes: int, limit_bytes: int, *, 
     return Room(is_free=False, unload=tuple(unload), is_possible=not pinned or fits_beside(pinned))
 
 
+def load_bytes(size_bytes: int, peak_bytes: int, most_bytes: int) -> int:
+    """Return the memory to reserve for a model that was measured, or 0: its peak during a load, if there is so much."""
+    return size_bytes and max(size_bytes, min(peak_bytes, most_bytes))
+
+
 def estimate_bytes(file_bytes: int, measured: Collection[int], *, limit_bytes: int, pinned_bytes: int) -> int:
     """
     Return the memory to reserve for a model that was never measured: as the others take, or by the size of its files.

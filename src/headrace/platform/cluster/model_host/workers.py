@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from headrace.platform.cluster.local import LocalLauncher, ProcessOptions, worker_memory_bytes
+from headrace.core.processes import memory_bytes, peak_memory_bytes
+from headrace.platform.cluster.local import LocalLauncher, ProcessOptions, worker_process
 from headrace.platform.cluster.model_host.host import ModelHost
 from headrace.platform.cluster.model_host.processes import ModelProcesses
 from headrace.platform.cluster.worker_logs import WorkerLogs
@@ -56,7 +57,8 @@ class HostedWorkers:
         self._launcher = LocalLauncher(folder, cache_folder=cache_folder, environment=environment, options=options)
         processes = ModelProcesses(
             launcher=self._launcher,
-            measure=worker_memory_bytes,
+            measure=lambda handle: memory_bytes(worker_process(handle)),  # shared libraries count for each process
+            measure_peak=lambda handle: peak_memory_bytes(worker_process(handle)),
             load_timeout_s=load_timeout_s,
             on_ended=self._ended,
         )
