@@ -42,7 +42,7 @@ headrace serve smollm2                        on http://127.0.0.1:8080
 headrace serve Qwen/Qwen3-0.6B --dtype w8a8   a model from the Hub in 8 bits
 headrace serve ./model.gguf --port 0          a file, on any free port
 headrace serve ./my-model --handler auto      run the code that the model has
-headrace serve --models ./models              many models, which requests choose by name
+headrace serve --models ./models              many models, chosen by requests
 headrace serve smollm2 --host 0.0.0.0 --api-key K   let others in, with a key
 HF_MODEL_ID=smollm2 headrace serve            configured like a container
 headrace fit smollm2                          memory needs, without loading it

@@ -39,7 +39,7 @@ headrace keys limit HRAK... --max-in-flight 4  change what a key may use
 headrace keys rm HRAK...                       delete a key
 """
 LIMIT_EXAMPLES = """
-headrace keys limit HRAK0123456789ABCDEF --model 'team-a-*' --tokens-per-minute 100000
+headrace keys limit HRAK0123456789ABCDEF --model 'team-a-*' --max-in-flight 4
 headrace keys limit HRAK0123456789ABCDEF --action invoke --action read
 headrace keys limit HRAK0123456789ABCDEF --none
 """
@@ -113,7 +113,7 @@ def limits_of(options: "Mapping[str, Any]") -> "KeyLimits":
 
 @keys.command(
     cls=HelpfulCommand,
-    examples='headrace keys create\nheadrace keys create --note "the web shop" --model chat --requests-per-minute 60',
+    examples="headrace keys create\nheadrace keys create --note shop --model chat --requests-per-minute 60",
 )
 @click.option("--note", default="", help="Note on the purpose of the key.")
 @limit_options
