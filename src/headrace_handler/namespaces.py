@@ -83,6 +83,14 @@ class Kernel:
             raise OSError(number, os.strerror(number))
 
 
+def try_to_isolate(flags: int) -> None:
+    """Enter namespaces and mount in them: what a kernel or a container may forbid."""
+    kernel = Kernel()
+    kernel.enter(flags)
+    kernel.mount(None, Path("/"), None, MS_REC | MS_SLAVE)
+    kernel.mount("tmpfs", Path("/tmp"), "tmpfs", MS_NOSUID | MS_NODEV)  # noqa: S108 -- of this process alone
+
+
 def rehearse(action: Callable[[], None]) -> OSError | None:
     """Return why an action fails, tried in a fork: a partly built namespace is useless to user code."""
     pid = os.fork()
@@ -114,7 +122,8 @@ def build_root(kernel: Kernel, reads: Sequence[str], writes: Sequence[str], fold
         folders: private folders of memory by their path, with their limits in bytes (None: half of the memory).
     """
     kernel.mount(None, Path("/"), None, MS_REC | MS_SLAVE)  # mounts here are not made on the host
-    opened = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in _outermost([*reads, *writes])}
+    found = _outermost([*reads, *writes])
+    opened = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in found}
     base = Path("/tmp")  # noqa: S108 -- covered by a mount of this process's own
     kernel.mount("tmpfs", base, "tmpfs", MS_NOSUID | MS_NODEV, b"mode=755")
     root = base / "root"
@@ -126,7 +135,7 @@ def build_root(kernel: Kernel, reads: Sequence[str], writes: Sequence[str], fold
         size = b"" if limit_bytes is None else b",size=%d" % limit_bytes
         kernel.mount("tmpfs", place, "tmpfs", MS_NOSUID | MS_NODEV, b"mode=1777" + size)
     for path, descriptor in opened.items():
-        _bind(kernel, root, Path(path), descriptor)
+        _bind(kernel, root, Path(path), found[path], descriptor)
         if path not in writes:
             kernel.protect(root / path.lstrip("/"))
         os.close(descriptor)  # it leads out of the new root
@@ -137,23 +146,24 @@ def build_root(kernel: Kernel, reads: Sequence[str], writes: Sequence[str], fold
     kernel.change_root(root)
 
 
-def _outermost(paths: Sequence[str]) -> list[str]:
-    """Return the paths that exist and lie below no other one; a path with links is followed by its target."""
-    found = dict.fromkeys(path for given in paths if Path(given).exists() for path in (given, os.path.realpath(given)))
-    kept: list[str] = []
-    for path in sorted(found, key=lambda path: (os.path.realpath(path) != path, path)):
-        if not any(Path(path).is_relative_to(other) for other in kept):
-            kept.append(path)
+def _outermost(paths: Sequence[str]) -> dict[str, str]:
+    """Return the paths that exist and lie below no other one, with their targets; a link comes after its target."""
+    targets = {path: os.path.realpath(path) for path in dict.fromkeys(paths)}
+    found = {place: target for path, target in targets.items() for place in (path, target) if os.path.exists(target)}  # noqa: PTH110
+    kept: dict[str, str] = {}
+    for place, target in sorted(found.items(), key=lambda item: (item[0] != item[1], item[0])):
+        parts = place.split("/")
+        if not any("/".join(parts[:count]) in kept for count in range(2, len(parts))):
+            kept[place] = target
     return kept
 
 
-def _bind(kernel: Kernel, root: Path, path: Path, descriptor: int) -> None:
+def _bind(kernel: Kernel, root: Path, path: Path, target: str, descriptor: int) -> None:
     """Show a path of the host in the new root; a link becomes a link, for its target has a place of its own."""
     place = root / str(path).lstrip("/")
     place.parent.mkdir(parents=True, exist_ok=True)
     if os.path.lexists(place):  # through a link that is there already
         return
-    target = os.path.realpath(path)
     if target != str(path) and not str(path).startswith("/etc/"):
         place.symlink_to(target)
     else:

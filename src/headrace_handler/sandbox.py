@@ -31,6 +31,7 @@ from headrace_handler.namespaces import (
     continue_inside,
     raise_loopback,
     rehearse,
+    try_to_isolate,
 )
 from headrace_handler.privileges import give_up_privileges
 
@@ -123,7 +124,7 @@ def enter(policy: Policy) -> Sandbox:
     sandbox = Sandbox(policy=policy)
     flags = NEW_MOUNTS | NEW_IPC | NEW_PROCESSES | (NEW_NETWORK if policy.network == "loopback" else 0)
     temporary = _TEMPORARY
-    error = rehearse(lambda: _isolate(policy, flags))
+    error = rehearse(lambda: try_to_isolate(flags))
     if error is None:
         if policy.scratch:
             Path(policy.scratch).rmdir()
