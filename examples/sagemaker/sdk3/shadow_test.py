@@ -10,6 +10,7 @@ Only the model's name is specific to Headrace. `InferenceExperiment.stop` of the
 """
 
 import json
+import time
 
 import boto3
 from sagemaker.core.common_utils import name_from_base
@@ -83,8 +84,12 @@ experiment.wait_for_status("Completed", poll=1, timeout=120)
 answer = endpoint.invoke(body=body, content_type="application/json")
 print("then by:    ", answer.invoked_production_variant)
 
-found = boto3.client("s3").list_objects_v2(Bucket=bucket, Prefix=f"{NAME}/{NAME}/")["Contents"]
-print("captured:   ", sorted({item["Key"].split("/")[2] for item in found}))
+s3, captured = boto3.client("s3"), set()
+while len(captured) < 2:  # what both variants were asked is written a little later
+    time.sleep(1)
+    found = s3.list_objects_v2(Bucket=bucket, Prefix=f"{NAME}/{NAME}/").get("Contents", [])
+    captured = {item["Key"].split("/")[2] for item in found}
+print("captured:   ", sorted(captured))
 
 experiment.delete()
 endpoint.refresh()
