@@ -195,9 +195,13 @@ def continue_inside(prepare: Callable[[], None], resign: Callable[[], None]) -> 
     """
     status_read, status_write = os.pipe()
     alive_read, alive_write = os.pipe()
+    parent = os.getppid()
     pid = os.fork()
     if pid != 0:
         resign()
+        Kernel().end_with_parent()  # a change of capabilities may reset it
+        if os.getppid() != parent:
+            os._exit(1)
         _relay(pid, status_read, keep=alive_write)
     os.close(status_read)
     os.close(alive_write)

@@ -135,7 +135,7 @@ def enter(policy: Policy) -> Sandbox:
         sandbox.failure = f"A network of its own cannot be made for the code: {error.strerror}. {_ADVICE}"
     else:
         sandbox.missing += (f"no namespaces ({error.strerror})",)
-        temporary = policy.scratch or _TEMPORARY
+        temporary = _without_mounts(policy)
     os.environ.update(HOME=temporary, TMPDIR=temporary)
     return sandbox
 
@@ -148,7 +148,7 @@ def confine(sandbox: Sandbox, private: Sequence[Path] = ()) -> None:
     `container_folders.provide` has covered. `failure` says if a part that the policy requires cannot be had.
     """
     policy = sandbox.policy
-    covered = (_TEMPORARY, *map(str, private)) if sandbox.namespaces else (policy.scratch or _SHARED_MEMORY,)
+    covered = (_TEMPORARY, *map(str, private)) if sandbox.namespaces else (_without_mounts(policy),)
     reads = (*_SYSTEM, *_CONFIGURATION, _CONTAINER, *policy.read)
     listed = ["/"] if sandbox.namespaces else []  # a root of its own has nothing to hide
     sandbox.landlock = landlock.restrict(reads, (*policy.write, *covered, _SHARED_MEMORY), _devices(), listed)
@@ -165,6 +165,11 @@ def confine(sandbox: Sandbox, private: Sequence[Path] = ()) -> None:
     if policy.is_required and sandbox.missing:
         missing = "; ".join(sandbox.missing)
         sandbox.failure = f"The sandbox of the code is incomplete, and it is required: {missing}. {_ADVICE}"
+
+
+def _without_mounts(policy: Policy) -> str:
+    """Return the folder that stands for `/tmp` without a mount namespace: an installer has that which it fills."""
+    return policy.scratch or next(iter(policy.write), _SHARED_MEMORY)
 
 
 def _isolate(policy: Policy, flags: int) -> None:
@@ -217,6 +222,7 @@ def survey() -> NoReturn:
 
 def run_program(policy: str, command: list[str]) -> NoReturn:
     """Replace this process by a program that runs in a sandbox, such as an installer of packages."""
+    os.environ["PIP_NO_CACHE_DIR"] = "1"  # its home is temporary
     inside = enter(decode(policy))
     give_up_privileges()
     confine(inside)

@@ -215,6 +215,18 @@ def test_what_is_demanded_and_cannot_be_had_runs_no_code(site: Site, demand: dic
     assert "headrace doctor" in done.stderr
 
 
+def test_an_installer_without_namespaces_has_a_temporary_folder(site: Site) -> None:
+    if site.user:
+        pytest.skip("namespaces of users are allowed here")
+    filled = Path(site.facts["secret"]).parent / "filled"
+    filled.mkdir()
+    policy = site.policy(write=[str(filled)]).encoded()
+    command = [*WITHOUT_NAMESPACES, site.python, "-I", "-S", str(site.program / "__main__.py"), "--run", policy]
+    code = "import tempfile; print(tempfile.mkdtemp())"
+    done = subprocess.run([*command, site.python, "-I", "-c", code], capture_output=True, text=True, check=True)
+    assert Path(done.stdout.strip()).parent == filled
+
+
 def test_the_survey_names_what_can_be_had(site: Site) -> None:
     command = [*site.user, site.python, "-I", "-S", str(site.program / "__main__.py"), "--survey"]
     seen = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
