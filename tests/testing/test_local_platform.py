@@ -61,6 +61,6 @@ def test_a_client_that_names_an_address_of_aws_gets_the_platforms(monkeypatch: p
 
 def test_a_start_that_fails_shows_the_log(tmp_path: Path) -> None:
     expected = r"ended with exit code 2. Its log:\n(?s:.*)account is 'one'; expected 12 digits"
-    with pytest.raises(LocalPlatformFailed, match=expected), local_platform(tmp_path, "--account", "one"):
+    with pytest.raises(LocalPlatformFailed, match=expected), local_platform(tmp_path / "new", "--account", "one"):
         raise AssertionError
-    assert [path.name for path in tmp_path.iterdir()] == ["platform.log"]
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["platform.log"]

@@ -152,13 +152,14 @@ def local_platform(folder: Path, *options: str, timeout_s: float = DEFAULT_TIMEO
     block on a thread that lives as long as the platform.
 
     Args:
-        folder: where the log is kept, and the platform's data until its end.
+        folder: where the log is kept, and the platform's data until its end; created if it does not exist.
         options: options of `headrace up`.
         timeout_s: longest wait for the platform, for a deployment and for a response.
 
     Raises:
         LocalPlatformFailed: it did not start; the message has the end of its log.
     """
+    folder.mkdir(parents=True, exist_ok=True)
     data, log_path = DataFolder(folder / "data"), folder / "platform.log"
     tied = [sys.executable, "-P", "-m", "headrace.testing.tied_process", str(os.getpid())]
     with log_path.open("wb") as log:
