@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 from benchmarks.chaos.echo_server import answer_of
 from benchmarks.chaos.history import BROKEN, CLEAR_ERRORS, DEADLINE_S, RIGHT, UNREADABLE, WRONG, Attempt, Request
-from benchmarks.harness.platforms import aws_client
+from benchmarks.harness.platforms import Target
 from botocore.eventstream import ParserError
 from botocore.exceptions import BotoCoreError, ClientError, EventStreamError
 from urllib3.exceptions import HTTPError
@@ -27,12 +27,18 @@ _CONNECTION_ERRORS = (BotoCoreError, HTTPError, httpx.TransportError, OSError, V
 
 
 class Requester:
-    """Sends requests by several APIs through the ports of all platforms, and judges their answers."""
+    """Sends requests by several APIs through all platforms, and judges their answers."""
 
-    def __init__(self, ports: Sequence[int], started_s: float) -> None:
-        self._clients = [aws_client("sagemaker-runtime", port) for port in ports]
+    def __init__(self, targets: Sequence[Target], started_s: float) -> None:
+        self._clients = [target.client("sagemaker-runtime") for target in targets]
         self._https = [
-            httpx.Client(base_url=f"http://127.0.0.1:{p}", timeout=_TIMEOUT_S, trust_env=False) for p in ports
+            httpx.Client(
+                base_url=target.url,
+                timeout=_TIMEOUT_S,
+                trust_env=False,
+                headers={"Authorization": f"Bearer {target.key[1]}"},
+            )
+            for target in targets
         ]
         self._started_s = started_s
 
@@ -51,10 +57,18 @@ class Requester:
         prompt = f"prompt {number}"
         body = json.dumps({"id": id_, "prompt": prompt, "stream": api != "invoke", "model": endpoint})
         began_s = time.monotonic() - self._started_s
-        outcome, detail = self._send(api, (number + index) % len(self._clients), endpoint, body, answer_of(prompt))
+        through = (number + index) % len(self._clients)
+        outcome, detail = self._send(api, through, endpoint, body, answer_of(prompt))
         ended_s = time.monotonic() - self._started_s
         return Attempt(
-            id=id_, api=api, endpoint=endpoint, began_s=began_s, ended_s=ended_s, outcome=outcome, detail=detail
+            id=id_,
+            api=api,
+            endpoint=endpoint,
+            began_s=began_s,
+            ended_s=ended_s,
+            outcome=outcome,
+            detail=detail,
+            through=through,
         )
 
     def _send(self, api: str, platform: int, endpoint: str, body: str, expected: str) -> tuple[str, str]:
@@ -113,13 +127,21 @@ class Load:
     """Threads that send requests until it is closed."""
 
     def __init__(
-        self, ports: Sequence[int], endpoints: Sequence[str], *, seed: int, num_threads: int, pause_s: float
+        self,
+        targets: Sequence[Target],
+        endpoints: Sequence[str],
+        *,
+        seed: int,
+        num_threads: int,
+        pause_s: float,
+        apis: Sequence[str] = APIS,
     ) -> None:
         self.started_s = time.monotonic()
         self.requests: list[Request] = []
-        self._ports = ports
+        self._targets = targets
         self._endpoints = endpoints
         self._pause_s = pause_s
+        self._apis = apis
         self._failures: list[str] = []
         self._is_over = threading.Event()
         self._num_threads = num_threads
@@ -151,10 +173,10 @@ class Load:
             self._failures.append(f"Client {index} failed: {error!r}.")
 
     def _send_all(self, index: int, chooser: random.Random) -> None:
-        requester = Requester(self._ports, self.started_s)
+        requester = Requester(self._targets, self.started_s)
         number = index
         while not self._is_over.is_set():
-            endpoint, api = chooser.choice(self._endpoints), chooser.choice(APIS)
+            endpoint, api = chooser.choice(self._endpoints), chooser.choice(self._apis)
             self.requests.append(requester.request(number, endpoint, api))
             number += self._num_threads
             self._is_over.wait(chooser.uniform(0, 2 * self._pause_s))
@@ -172,8 +194,8 @@ class Refused(Exception):
 class Caller:
     """Repeats AWS calls through all platforms until one acknowledges them."""
 
-    def __init__(self, service: str, ports: Sequence[int]) -> None:
-        self._clients = [aws_client(service, port) for port in ports]
+    def __init__(self, service: str, targets: Sequence[Target]) -> None:
+        self._clients = [target.client(service) for target in targets]
         self._turn = 0
         self.unclear: list[str] = []
         """Errors that tell a client nothing."""

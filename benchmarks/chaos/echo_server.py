@@ -1,20 +1,20 @@
 """
-The worker of a chaos run: answers with the hash of a prompt, and notes each answer that it has written in full.
+The worker of a chaos run: answers with the hash of a prompt, and notes each request and each whole answer.
 
-`python echo_server.py PORT FOLDER`. A body `{"id": …, "prompt": …, "stream": false}`; a stream has a line for each
-character. Notes are lines of a file in FOLDER that no other process writes.
+`python echo_server.py PORT FOLDER [HOST] [STEP_S]`. A body `{"id": …, "prompt": …, "stream": false}`; a stream has a
+line for each character, one each STEP_S. Notes are lines of files in FOLDER that no other process writes, named by its
+host: `*.begun` has the requests, `*.done` those that were answered in full.
 """
 
 import hashlib
 import json
 import os
+import socket
 import sys
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 NUM_CHARACTERS = 8
-_STEP_S = 0.004
 
 
 def answer_of(prompt: str) -> str:
@@ -29,15 +29,17 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        note = f"{asked['id']}\n".encode()
+        os.write(BEGUN, note)
         text = answer_of(asked["prompt"])
         if not asked.get("stream"):
-            time.sleep(_STEP_S)
+            time.sleep(STEP_S)
             self._answer("application/json", json.dumps({"text": text}).encode())
         elif "/v1/" in self.path:
             self._stream("text/event-stream", [*(b"data: %s\n\n" % c.encode() for c in text), b"data: [DONE]\n\n"])
         else:
             self._stream("application/jsonlines", [c.encode() for c in text])
-        os.write(NOTES, f"{asked['id']}\n".encode())
+        os.write(DONE, note)
 
     def _answer(self, content_type: str, body: bytes) -> None:
         self.send_response(200)
@@ -52,7 +54,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         for part in parts:
-            time.sleep(_STEP_S)
+            time.sleep(STEP_S)
             self.wfile.write(b"%x\r\n%s\r\n" % (len(part), part))
         self.wfile.write(b"0\r\n\r\n")
 
@@ -60,6 +62,14 @@ class Handler(BaseHTTPRequestHandler):
         """Log nothing."""
 
 
+class Server(ThreadingHTTPServer):
+    request_queue_size = 128
+
+
 if __name__ == "__main__":
-    NOTES = os.open(Path(sys.argv[2]) / f"{os.getpid()}-{time.time_ns()}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+    port, folder, host, step_s = [*sys.argv[1:], *("127.0.0.1", "0.004")[len(sys.argv) - 3 :]]
+    STEP_S = float(step_s)
+    notes = f"{folder}/{socket.gethostname()}-{os.getpid()}-{time.time_ns()}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    BEGUN, DONE = (os.open(notes + suffix, flags) for suffix in (".begun", ".done"))
+    Server((host, int(port)), Handler).serve_forever()

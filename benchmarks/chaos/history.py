@@ -37,8 +37,8 @@ UNREADABLE: Final = "unreadable"
 """The answer has not the form of the API."""
 BROKEN: Final = "broken"
 """The connection ended: the client knows no more."""
-_CUTS: Final = ("platform-", "process-", "client-")
-_LOSES_METRICS: Final = ("platform-kill", "process-kill", "disk-", "database-")
+_CUTS: Final = ("platform-", "process-", "client-", "machine-")
+_LOSES_METRICS: Final = ("platform-kill", "process-kill", "disk-", "database-", "machine-")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +53,8 @@ class Attempt:
     outcome: str
     """`right`, `wrong`, `broken`, or the code of an error."""
     detail: str = ""
+    through: int = 0
+    """Index of the platform that it was sent to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +108,8 @@ class History:
     faults: list[Applied] = field(default_factory=list)
     answers: Mapping[str, int] = field(default_factory=dict)
     """Id of an attempt → how often a worker wrote its whole answer."""
+    begun: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Id of an attempt → the hosts whose workers it reached; only if there are several hosts."""
     asynchronous: dict[str, str] = field(default_factory=dict)
     """Accepted asynchronous invocation → its outcome, `right`, `wrong`, `failed: …` or `missing`."""
     acknowledged: dict[str, str] = field(default_factory=dict)

@@ -1,5 +1,6 @@
 """The operators of a run: they change endpoints, store objects and invoke asynchronously."""
 
+import itertools
 import json
 import random
 import threading
@@ -11,7 +12,7 @@ from benchmarks.chaos.clients import Caller, Refused, read_body
 from benchmarks.chaos.echo_server import answer_of
 from benchmarks.chaos.history import RIGHT, WRONG, Activity, EndpointState, History
 from benchmarks.chaos.world import IMAGE
-from benchmarks.harness.platforms import ROLE, VARIANT
+from benchmarks.harness.platforms import ROLE, VARIANT, Target
 from botocore.exceptions import BotoCoreError, ClientError
 
 BUCKET = "chaos"
@@ -32,11 +33,22 @@ _SETTLE_S = 180.0
 class Operator:
     """Changes endpoints, and keeps what was asked for and acknowledged in the history."""
 
-    def __init__(self, ports: Sequence[int], history: History, seed: int) -> None:
-        self._sagemaker = Caller("sagemaker", ports)
-        self._s3 = Caller("s3", ports)
-        self._runtime = Caller("sagemaker-runtime", ports)
-        self._scaling = Caller("application-autoscaling", ports)
+    def __init__(
+        self,
+        targets: Sequence[Target],
+        history: History,
+        seed: int,
+        *,
+        steady_count: int = 2,
+        is_steady_changed: bool = True,
+    ) -> None:
+        """The endpoints under load have `steady_count` instances, until they are changed."""
+        self._steady_count = steady_count
+        self._changed = STEADY if is_steady_changed else ()
+        self._sagemaker = Caller("sagemaker", targets)
+        self._s3 = Caller("s3", targets)
+        self._runtime = Caller("sagemaker-runtime", targets)
+        self._scaling = Caller("application-autoscaling", targets)
         self._callers = (self._sagemaker, self._s3, self._runtime, self._scaling)
         self._history = history
         self._history.scaled = SCALED
@@ -50,7 +62,7 @@ class Operator:
         """Create what the load needs, and wait until it serves."""
         self._s3.call("create_bucket", Bucket=BUCKET, done="BucketAlready")
         for name in STEADY:
-            self._create(name, count=2)
+            self._create(name, count=self._steady_count)
         where = {"OutputConfig": {"S3OutputPath": f"s3://{BUCKET}/out", "S3FailurePath": f"s3://{BUCKET}/failed"}}
         self._create(ASYNCHRONOUS, count=1, asynchronous=where)
         self._create(SCALED, count=1)
@@ -66,20 +78,21 @@ class Operator:
             )
             action(own)
 
-    def store_objects(self) -> None:
+    def store_objects(self, writer: str = "", *, pause_s: float = 0.4) -> None:
         """Store objects and invoke asynchronously until it is over."""
-        number = 0
-        while not self.is_over.wait(0.4):
-            number += 1
-            prompt, id_ = f"asynchronous {number}", f"a-{number}"
+        for number in itertools.count(1):
+            if self.is_over.wait(pause_s):
+                return
+            name = f"{writer}{number}"
+            prompt, id_ = f"asynchronous {name}", f"a-{name}"
             body = json.dumps({"id": id_, "prompt": prompt})
-            self._s3.call("put_object", Bucket=BUCKET, Key=f"in/{number}", Body=body)
-            self._history.acknowledged[f"object in/{number}"] = body
+            self._s3.call("put_object", Bucket=BUCKET, Key=f"in/{name}", Body=body)
+            self._history.acknowledged[f"object in/{name}"] = body
             answer = self._runtime.call(
                 "invoke_endpoint_async",
                 EndpointName=ASYNCHRONOUS,
                 ContentType="application/json",
-                InputLocation=f"s3://{BUCKET}/in/{number}",
+                InputLocation=f"s3://{BUCKET}/in/{name}",
             )
             self._asynchronous.append((id_, prompt, answer["OutputLocation"], answer["FailureLocation"]))
 
@@ -89,7 +102,7 @@ class Operator:
             self._create(f"own-{self._num_made}", count=self._random.randint(1, 2))
 
     def _update_any(self, own: list[str]) -> None:
-        if name := self._chosen([*own, STEADY[0]]):
+        if name := self._chosen([*own, *self._changed[:1]]):
             config = self._define(count := self._random.randint(1, 2))
             self._history.previous[name] = self._history.asked[name].config
             self._change(
@@ -100,7 +113,7 @@ class Operator:
             )
 
     def _scale_any(self, own: list[str]) -> None:
-        if name := self._chosen([*own, STEADY[1]]):
+        if name := self._chosen([*own, *self._changed[1:]]):
             asked = EndpointState(config=self._history.asked[name].config, count=self._random.randint(1, 3))
             wanted = [{"VariantName": VARIANT, "DesiredInstanceCount": asked.count}]
             self._change(
@@ -152,6 +165,8 @@ class Operator:
 
     def _chosen(self, names: list[str]) -> str | None:
         """Return an endpoint that serves: others cannot be changed."""
+        if not names:
+            return None
         name = self._random.choice(names)
         found = self._sagemaker.call("describe_endpoint", EndpointName=name)
         asked = self._history.asked[name]
@@ -266,9 +281,9 @@ class Operator:
     def _object(self, key: str) -> bytes:
         return read_body(self._s3.call("get_object", Bucket=BUCKET, Key=key))
 
-    def invocations(self, ports: Sequence[int]) -> float | None:
+    def invocations(self, targets: Sequence[Target]) -> float | None:
         """Return CloudWatch's number of invocations of the endpoints under load."""
-        caller = Caller("cloudwatch", ports)
+        caller = Caller("cloudwatch", targets)
         total = 0.0
         try:
             for name in STEADY:

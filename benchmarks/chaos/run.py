@@ -23,20 +23,21 @@ import sys
 import tempfile
 import time
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 from benchmarks.chaos.breakable import can_compile, can_mount
 from benchmarks.chaos.clients import Load, NeverAcknowledged, Refused, in_thread
 from benchmarks.chaos.history import Applied, History, summary, violations
 from benchmarks.chaos.operator import STEADY, Operator
-from benchmarks.chaos.schedule import KILLS, Schedule, Setup, from_json, make_schedule, shrink, to_json
+from benchmarks.chaos.schedule import KILLS, Fault, Schedule, Setup, from_json, make_schedule, shrink, to_json
 from benchmarks.chaos.watch import Watch
-from benchmarks.chaos.world import World
-from benchmarks.harness.platforms import until
+from benchmarks.chaos.world import Undo, World
+from benchmarks.harness.platforms import Platform, Target, until
 from benchmarks.harness.results import exit_on_sigterm, make_parser, tell, write_result
 
 from headrace.tools.bench.environment import describe_environment
@@ -90,6 +91,22 @@ def chosen_schedule(options: Namespace) -> Schedule:
     return make_schedule(options.seed, options.faults, setup, kinds=kinds, gap_s=options.gap_s)
 
 
+class Stage(Protocol):
+    """The platforms of a run and all that they stand on."""
+
+    platforms: list[Platform]
+    load_targets: Sequence[Target]
+    operator_targets: Sequence[Target]
+
+    def start(self) -> None: ...
+    def apply(self, fault: Fault) -> tuple[str, Undo] | None: ...
+    def worker_processes(self) -> dict[int, str]: ...
+    def answers(self) -> Mapping[str, int]: ...
+    def begun(self) -> Mapping[str, Sequence[str]]: ...
+    def stop(self, platform: Platform) -> int: ...
+    def leftovers(self) -> list[str]: ...
+
+
 class Run:
     """One run of a schedule."""
 
@@ -103,10 +120,10 @@ class Run:
 
     def run(self, note: Callable[[str], None]) -> list[str]:
         with ExitStack() as stack:
-            world = World(self._schedule.setup, self._folder, stack)
+            world = self.make_world(stack)
             note("starting the platform")
             world.start()
-            operator = Operator([proxy.port for proxy in world.operator_proxies], self.history, self._schedule.seed)
+            operator = self.make_operator(world)
             stack.callback(operator.close)
             watch = Watch(world.platforms, self.history.incidents)
             stack.callback(watch.close)
@@ -119,20 +136,29 @@ class Run:
                 return [*self.history.incidents, f"The run could not be finished: {error}"]
         return violations(self.history)
 
-    def _under_load(self, world: World, operator: Operator, watch: Watch, note: Callable[[str], None]) -> None:
-        load = Load(
-            [proxy.port for proxy in world.load_proxies],
-            STEADY,
-            seed=self._schedule.seed,
-            num_threads=self._num_threads,
-            pause_s=self._pause_s,
+    def make_world(self, stack: ExitStack) -> Stage:
+        return World(self._schedule.setup, self._folder, stack)
+
+    def make_operator(self, world: Stage) -> Operator:
+        return Operator(world.operator_targets, self.history, self._schedule.seed)
+
+    def make_load(self, world: Stage) -> Load:
+        return Load(
+            world.load_targets, STEADY, seed=self._schedule.seed, num_threads=self._num_threads, pause_s=self._pause_s
         )
+
+    def writers(self, operator: Operator) -> Sequence[Callable[[], None]]:
+        """Return what stores objects and invokes asynchronously, each in a thread of its own."""
+        return [operator.store_objects]
+
+    def _under_load(self, world: Stage, operator: Operator, watch: Watch, note: Callable[[str], None]) -> None:
+        load = self.make_load(world)
         incidents = self.history.incidents
         self.history.requests = load.requests
         load.start()
         threads = [
             in_thread("changes", operator.change_endpoints, incidents),
-            in_thread("objects", operator.store_objects, incidents),
+            *(in_thread("objects", writer, incidents) for writer in self.writers(operator)),
         ]
         try:
             self._apply_all(world, watch, load.started_s, note)
@@ -147,7 +173,7 @@ class Run:
             load.end()
         incidents += load.close()
 
-    def _apply_all(self, world: World, watch: Watch, started_s: float, note: Callable[[str], None]) -> None:
+    def _apply_all(self, world: Stage, watch: Watch, started_s: float, note: Callable[[str], None]) -> None:
         """Apply and undo the faults in their order; they end when all platforms are healthy again."""
         ends: list[tuple[float, int, Callable[[], None]]] = []
         late_s = 0.0
@@ -191,7 +217,7 @@ class Run:
 
         watch.when_healthy(recovered)
 
-    def _examine(self, world: World, operator: Operator, watch: Watch, note: Callable[[str], None]) -> None:
+    def _examine(self, world: Stage, operator: Operator, watch: Watch, note: Callable[[str], None]) -> None:
         note("reading back")
         operator.read_back()
         operator.settle()
@@ -203,14 +229,14 @@ class Run:
             if history.num_workers == expected or time.monotonic() > deadline_s:
                 break
             time.sleep(0.2)
-        history.invocations = operator.invocations([proxy.port for proxy in world.operator_proxies])
-        history.answers = world.answers()
+        history.invocations = operator.invocations(world.operator_targets)
+        history.answers, history.begun = world.answers(), world.begun()
         history.activities = operator.activities()
         history.incidents += operator.unclear
         note("stopping the platform")
         watch.close()
         for platform in world.platforms:
-            if code := platform.stop():
+            if code := world.stop(platform):
                 history.incidents.append(f"{platform.name} ended with exit code {code} after SIGTERM.")
         history.leftovers = world.leftovers()
 
@@ -251,6 +277,14 @@ def shrink_file(schedule: Schedule, options: Namespace) -> None:
     print(f"{len(shortest.faults)} of {len(schedule.faults)} faults are left: {path}")
 
 
+def show(found: Sequence[str]) -> None:
+    """Print what did not hold."""
+    for sentence in found[:_NUM_SHOWN]:
+        tell(f"VIOLATED: {sentence}")
+    if len(found) > _NUM_SHOWN:
+        tell(f"... and {len(found) - _NUM_SHOWN} more.")
+
+
 def main() -> None:
     """Run, print what did not hold, and the counts as one line of JSON."""
     options = parse_arguments()
@@ -266,10 +300,7 @@ def main() -> None:
     else:
         history, found = run_once(schedule, options)
     duration_s = round(time.monotonic() - began_s, 1)
-    for sentence in found[:_NUM_SHOWN]:
-        tell(f"VIOLATED: {sentence}")
-    if len(found) > _NUM_SHOWN:
-        tell(f"... and {len(found) - _NUM_SHOWN} more.")
+    show(found)
     result = {"seed": schedule.seed, "violations": len(found), "duration_s": duration_s, **summary(history)}
     if options.output:
         made_by = {"environment": describe_environment(), "arguments": sys.argv[1:]}

@@ -14,7 +14,7 @@ from benchmarks.chaos import echo_server
 from benchmarks.chaos.breakable import FakeClock, SmallDisk, small_disk
 from benchmarks.chaos.proxy import Proxy
 from benchmarks.chaos.schedule import Fault, Setup
-from benchmarks.harness.platforms import Platform, PostgreSQL, signal_process, until
+from benchmarks.harness.platforms import Platform, PostgreSQL, Target, signal_process, until
 from benchmarks.harness.proc import children, is_alive, processes_with
 from tests.platform.cluster.ray_nodes import Nodes, ray_nodes
 
@@ -57,8 +57,8 @@ class World:
             self._nodes = [self._ray.add(**_NODE) for _ in range(setup.nodes)]
         stack.callback(self._kill_all)
         self.platforms = [self._new_platform(index, next(ports)) for index in range(setup.platforms)]
-        self.load_proxies = [Proxy(platform.port, seed=index) for index, platform in enumerate(self.platforms)]
-        self.operator_proxies = [Proxy(platform.port) for platform in self.platforms]
+        self._load_proxies = [Proxy(platform.port, seed=index) for index, platform in enumerate(self.platforms)]
+        self._operator_proxies = [Proxy(platform.port) for platform in self.platforms]
         for proxy in self._client_proxies:
             stack.callback(proxy.close)
 
@@ -68,7 +68,15 @@ class World:
 
     @property
     def _client_proxies(self) -> Sequence[Proxy]:
-        return (*self.load_proxies, *self.operator_proxies)
+        return (*self._load_proxies, *self._operator_proxies)
+
+    @property
+    def load_targets(self) -> list[Target]:
+        return [Target(port=proxy.port) for proxy in self._load_proxies]
+
+    @property
+    def operator_targets(self) -> list[Target]:
+        return [Target(port=proxy.port) for proxy in self._operator_proxies]
 
     def _new_platform(self, index: int, port: int) -> Platform:
         data = self.folder / "disk" / f"data-{index}"
@@ -122,11 +130,16 @@ class World:
 
     def answers(self) -> dict[str, int]:
         """Return how often each request was answered in full by a worker."""
-        counts: dict[str, int] = {}
-        for path in self.notes.iterdir():
-            for line in path.read_text().splitlines():
-                counts[line] = counts.get(line, 0) + 1
-        return counts
+        return count_answers(self.notes)
+
+    @staticmethod
+    def begun() -> dict[str, list[str]]:
+        """Return nothing: there is one host."""
+        return {}
+
+    @staticmethod
+    def stop(platform: Platform) -> int:
+        return platform.stop()
 
     def apply(self, fault: Fault) -> tuple[str, Undo] | None:
         """Apply a fault; return what it hit and how to undo it, or None if there is nothing to hit now."""
@@ -211,7 +224,7 @@ class World:
         return self._hit_proxies([proxy], action)
 
     def _hit_clients(self, action: str, _: Fault) -> tuple[str, Undo]:
-        return self._hit_proxies(self.load_proxies if action == "corrupt" else self._client_proxies, action)
+        return self._hit_proxies(self._load_proxies if action == "corrupt" else self._client_proxies, action)
 
     def _hit_proxies(self, proxies: Sequence[Proxy], action: str) -> tuple[str, Undo]:
         def set_all(*, is_on: bool) -> None:
@@ -251,6 +264,14 @@ class World:
             for line in left:
                 signal_process(int(line.partition(":")[0]), signal.SIGKILL)
             time.sleep(0.05)
+
+
+def count_answers(notes: Path) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for path in notes.glob("*.done"):
+        for line in path.read_text().splitlines():
+            counts[line] = counts.get(line, 0) + 1
+    return counts
 
 
 def _nothing() -> None:

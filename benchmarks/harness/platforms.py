@@ -49,10 +49,27 @@ def signal_process(pid: int, number: signal.Signals) -> None:
 # ---- AWS ----
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The address of a platform, and an access key for it."""
+
+    port: int
+    host: str = HOST
+    key: tuple[str, str] = ("any", "thing")
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+    def client(self, service: str) -> Any:
+        return aws_client(service, self.port, host=self.host, key=self.key)
+
+
 def aws_client(
     service: str,
     port: int,
     *,
+    host: str = HOST,
     key: tuple[str, str] = ("any", "thing"),
     connect_timeout_s: float = 5.0,
     read_timeout_s: float = 70.0,
@@ -67,7 +84,7 @@ def aws_client(
     )
     return boto3.client(
         service,
-        endpoint_url=f"http://{HOST}:{port}",
+        endpoint_url=f"http://{host}:{port}",
         region_name="us-east-1",
         aws_access_key_id=key[0],
         aws_secret_access_key=key[1],
@@ -104,7 +121,7 @@ def is_in_service(sagemaker: Any, name: str, *, instances: int | None = None) ->
 
 @dataclass
 class Platform:
-    """A `headrace up` on a port of its own, started again after a kill; its clients need no key."""
+    """A `headrace up` on a port of its own, started again after a kill."""
 
     name: str
     folder: Path
@@ -114,6 +131,9 @@ class Platform:
     environment: Mapping[str, str] = field(default_factory=dict)
     inside: Sequence[str] = ()
     """What runs the command, such as `nsenter`."""
+    host: str = HOST
+    is_open: bool = True
+    """False if its clients need a key."""
     process: "subprocess.Popen[bytes] | None" = None
     _lock: threading.RLock = field(default_factory=threading.RLock)
     """Between the thread that kills it and the one that watches it."""
@@ -125,11 +145,12 @@ class Platform:
                 self._start()
 
     def _start(self) -> None:
-        place = ("--data-dir", str(self.folder), "--port", str(self.port))
+        place = ("--data-dir", str(self.folder), "--port", str(self.port), "--host", self.host)
+        access = ("--open",) if self.is_open else ()
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "HEADRACE_UP_"))}
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [*self.inside, headrace_command(), "up", "--open", *place, *self.flags],
+                [*self.inside, headrace_command(), "up", *access, *place, *self.flags],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**kept, "PYTHONFAULTHANDLER": "1", **self.environment},
@@ -144,7 +165,7 @@ class Platform:
 
     def answers(self, *, timeout_s: float = 5.0) -> bool:
         """Return whether it is healthy."""
-        url = f"http://{HOST}:{self.port}/health"
+        url = f"http://{self.host}:{self.port}/health"
         with suppress(OSError), urllib.request.urlopen(url, timeout=timeout_s) as answer:
             return bool(answer.status == 200)
         return False
@@ -187,19 +208,24 @@ class Platform:
 
 
 class PostgreSQL:
-    """A server of our own on a TCP port."""
+    """A server of our own on a TCP port, run by another user than root, or by the command `inside` as it is."""
 
-    def __init__(self, folder: Path, port: int) -> None:
+    def __init__(self, folder: Path, port: int, *, host: str = HOST, inside: Sequence[str] = ()) -> None:
         self.port = port
+        self.host = host
+        self._inside = inside
         self._folder = folder
         self._programs = _postgresql_folder()
-        self._user = _unprivileged_user() if os.geteuid() == 0 else {}
+        self._user = _unprivileged_user() if os.geteuid() == 0 and not inside else {}
         folder.mkdir()
         folder.chmod(0o755)
         if self._user:
             folder.parent.chmod(0o711)  # that user must reach its folder
             os.chown(folder, self._user["user"], self._user["group"])
         self._run("initdb", "-U", "headrace", "-A", "trust", "-N", "-E", "UTF8", "--locale=C")
+        if host != HOST:
+            with (folder / "data" / "pg_hba.conf").open("a") as rules:
+                rules.write("host all all samenet trust\n")
         self.start()
 
     @property
@@ -214,15 +240,15 @@ class PostgreSQL:
         """Start it if it does not run, and wait until it accepts connections; recovery after a kill takes a moment."""
         if self.pid is not None:
             return
-        options = f"-c listen_addresses={HOST} -p {self.port} -k {self._folder} -c max_connections=100"
+        options = f"-c listen_addresses={self.host} -p {self.port} -k {self._folder} -c max_connections=100"
         self._run("pg_ctl", "-l", str(self._folder / "log"), "-w", "-o", options, "start")
 
     def create(self, name: str) -> str:
         """Create a database; return its URL."""
         client = shutil.which("psql") or str(self._programs / "psql")
-        address = ("-h", HOST, "-p", str(self.port), "-U", "headrace", "-d", "postgres")
+        address = ("-h", self.host, "-p", str(self.port), "-U", "headrace", "-d", "postgres")
         subprocess.run([client, *address, "-q", "-c", f"CREATE DATABASE {name}"], check=True)
-        return f"postgresql://headrace@{HOST}:{self.port}/{name}"
+        return f"postgresql://headrace@{self.host}:{self.port}/{name}"
 
     def kill(self) -> None:
         """SIGKILL to all its processes."""
@@ -253,7 +279,7 @@ class PostgreSQL:
         output = self._folder / f"{program}.out"  # no pipe: the server keeps its end open
         with output.open("wb") as file:
             done = subprocess.run(
-                [self._programs / program, "-D", self._folder / "data", *arguments],
+                [*self._inside, self._programs / program, "-D", self._folder / "data", *arguments],
                 check=False,
                 cwd=self._folder,
                 stdout=file,
