@@ -25,10 +25,10 @@ async def test_a_response_is_found_at_the_process_that_has_it_and_deleted_there(
     async with AsyncExitStack() as stack:
         for name, own in owned.items():
             siblings = Siblings(folder=tmp_path / "sockets", own_id=name)
-            share_responses(own, siblings)
+            share_responses(own, siblings.ask, siblings.answers)
             await siblings.start()
             stack.push_async_callback(siblings.close)
-            siblings.set_standing(standing(*owned))
+            siblings.set_members(standing(*owned).members)
         find = owned["a"].find_elsewhere
         assert await find(KEY, is_deleted=False) is None
         owned["c"].store.add(KEY, ENTRY)

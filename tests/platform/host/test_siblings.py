@@ -32,7 +32,7 @@ async def processes(folder: Path, *names: str) -> AsyncIterator[list[Siblings]]:
     ]
     for process in made:
         await process.start()
-        process.set_standing(standing(*names))
+        process.set_members(standing(*names).members)
     try:
         yield made
     finally:
@@ -50,7 +50,7 @@ async def test_all_others_are_asked_however_long_the_folders_name_is(tmp_path: P
 
 async def test_a_process_that_is_gone_or_does_not_know_the_question_is_left_out(tmp_path: Path) -> None:
     async with processes(tmp_path / "sockets", "a", "b") as (a, _):
-        a.set_standing(standing("a", "b", "gone"))
+        a.set_members(standing("a", "b", "gone").members)
         assert await a.ask("echo") == [["b", None]]
         assert await a.ask("unknown") == []
 

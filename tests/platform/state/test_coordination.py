@@ -159,6 +159,25 @@ def test_members_of_one_host_share_the_home_of_the_first(lasting_place: str) -> 
         assert home_of("c", "other") == first, "the caller refuses to join"
 
 
+def test_members_of_a_spread_platform_join_on_any_host_and_agree_on_what_the_first_made(lasting_place: str) -> None:
+    with contextlib.ExitStack() as stack:
+
+        def opened(name: str, host: str, *, is_spread: bool = True) -> tuple[Coordination, Home]:
+            made = Coordination(lasting_place, member(name, host), agreed=str(is_spread), is_spread=is_spread)
+            stack.callback(made.close)
+            return made, made.open(term=0)
+
+        (a, _), (b, home) = opened("a", "host"), opened("b", "other")
+        assert home == Home(host="", data_dir="", agreed="True")
+        assert [found.machine for found in a.heartbeat().members] == ["a", "b"]
+        assert (a.agree("x", lambda: "first"), b.agree("x", lambda: "second")) == ("first", "first")
+        _, home = opened("alone", "host", is_spread=False)
+        assert home.agreed == "True", "the caller refuses to join"
+        assert [found.id for found in a.leave()] == ["b"]
+        assert [found.id for found in b.heartbeat().members] == ["b"]
+        assert b.others() == ()
+
+
 def test_a_new_host_is_the_home_when_no_member_is_left(join: Join, lasting_place: str) -> None:
     join("a").leave()
     with contextlib.closing(Coordination(lasting_place, member("b", "other"))) as other:

@@ -43,6 +43,39 @@ def test_a_bad_value_is_one_sentence(env: dict[str, str], said: str) -> None:
     assert said in caught.value.message
 
 
+SHARED = {"database": "postgresql://db/x", "s3_endpoint": "http://s3:9000"}
+
+
+@pytest.mark.parametrize(
+    ("advertise", "host"),
+    [("10.0.0.1", "10.0.0.1"), ("Node-1.example.com:8000", "node-1.example.com"), ("[fd00::1]:80", "fd00::1")],
+)
+def test_a_platform_listens_on_the_address_that_it_advertises(advertise: str, host: str) -> None:
+    settings = load_platform_settings({"advertise": advertise, **SHARED}, {})
+    assert (settings.host, settings.is_spread, settings.is_local) == (host, True, False)
+    assert load_platform_settings({"advertise": advertise, "host": "0.0.0.0", **SHARED}, {}).host == "0.0.0.0"
+    assert not load_platform_settings({}, {}).is_spread
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        *(
+            ({"advertise": text}, "expected HOST or HOST:PORT")
+            for text in ("0.0.0.0", "fd00::1", "a b", "a/b", "a:0", "a:")
+        ),
+        ({"database": None}, "database is not a URL of PostgreSQL"),
+        ({"database": "sqlite:///x"}, "database is not a URL of PostgreSQL"),
+        ({"s3_endpoint": None}, "s3_endpoint is not the URL of an S3 server"),
+        ({"host": "127.0.0.1"}, "host is 127.0.0.1, which other machines cannot reach"),
+        ({"cluster": "ray"}, "a Ray cluster of this machine only"),
+    ],
+)
+def test_a_platform_on_several_machines_needs_what_all_of_them_reach(change: dict[str, str | None], said: str) -> None:
+    with pytest.raises(SettingsError, match=said):
+        load_platform_settings({"advertise": "10.0.0.1", **SHARED, **change}, {})
+
+
 def test_the_model_server_ignores_settings_of_the_platform() -> None:
     settings, _ = load_settings({"model": "echo"}, {"HEADRACE_UP_PORT": "1"})
     assert settings.port == 8080

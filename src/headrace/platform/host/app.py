@@ -41,6 +41,7 @@ from headrace.platform.host.access import (
     bucket_call,
     console_call,
 )
+from headrace.platform.host.channel import is_channel
 from headrace.platform.host.confirmations import confirmation_app, is_confirmation
 from headrace.platform.host.console import CONSOLE_PATH, is_console, needs_key
 from headrace.platform.host.key_actions import Actions, check_actions, console_actions, metrics_actions, s3_actions
@@ -119,6 +120,8 @@ class Apps:
     health: Callable[[], Json]
     registry: ASGIApp | None = None
     """The registry of images, which checks its credentials itself."""
+    channel: ASGIApp | None = None
+    """The questions of other machines of this platform, which checks its credentials itself."""
     outdated: Callable[[], bool] = lambda: False
     """Returns whether a newer Headrace has joined the platform."""
 
@@ -174,6 +177,7 @@ class PlatformApp:
             await send_response(scope, send, 303, (("location", CONSOLE_PATH),), b"")
 
         return (
+            *([Mount(lambda _, path: is_channel(path), None, apps.channel)] if apps.channel is not None else []),
             Mount(lambda request, _: is_signed_for_s3(request), FOR_S3, s3, s3_actions),
             Mount(lambda request, _: is_signed_for_control(request), FOR_CONTROL, apps.control),
             Mount(lambda _, path: is_console(path) and needs_key(path), FOR_PAGES, console, console_actions),

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
+from urllib.parse import urlsplit
 
 from headrace.core.errors import SettingsError
 from headrace.core.installing import pip_install
@@ -349,7 +350,9 @@ def _make_app(
         own, others = render(gateway.metrics), await members.ask(METRICS, None)
         return merge([own, *(other.encode() for other in others)]) if others else own
 
-    ring, hosts = invocations.keys, settings.allowed_hosts
+    # The other machines use the advertised name, whatever clients may use.
+    advertised = (urlsplit(f"//{settings.advertise}").hostname or "",) if settings.advertise is not None else ()
+    ring, hosts = invocations.keys, (*settings.allowed_hosts, *(advertised if settings.allowed_hosts else ()))
     authenticator = Authenticator(ring, is_open=settings.open, is_local=settings.is_local, allowed_hosts=hosts)
     apps = Apps(
         gateway=invocations.batches,
@@ -364,6 +367,7 @@ def _make_app(
         registry=RegistryApp(
             control.images, store, authenticator.check_password, authenticator.allows, shortage=lambda: disk.shortage
         ),
+        channel=members.channel,
         outdated=lambda: members.membership.is_outdated,
     )
     return PlatformApp(apps, authenticator, gateway.budget)

@@ -132,6 +132,8 @@ class PlatformLifecycle:
         if members.siblings is not None:
             await members.siblings.start()
             stack.push_async_callback(members.siblings.close)
+        if members.channel is not None:
+            stack.push_async_callback(members.channel.close)
         if members.peers is not None:
             tasks.append(_begin(stack, members.peers.run(), "reports between members"))
         stack.push_async_callback(self._leave, parts)

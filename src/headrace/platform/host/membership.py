@@ -72,7 +72,7 @@ class Membership:
         """Let another member lead from now on, if there is one: this process is shutting down."""
 
     async def leave(self) -> bool:
-        """Give the lease up; return whether other members go on with the platform."""
+        """Give the lease up; return whether other members go on with the workers."""
         return False
 
 
@@ -84,6 +84,8 @@ class Shared(Membership):
     """It is open."""
     on_standing: Callable[[Standing], None] = lambda _: None
     """Called after each heartbeat."""
+    is_heir: Callable[[Member], bool] = lambda _: True
+    """Returns whether another member goes on with the workers of this one."""
     heartbeat_s: float = HEARTBEAT_S
     clock: Callable[[], float] = time.monotonic
     _threads: ThreadPoolExecutor = field(
@@ -116,18 +118,19 @@ class Shared(Membership):
         self._has_resigned = True
 
     async def leave(self) -> bool:
-        """Give the lease up; return whether other members are left. True if the database cannot tell."""
+        """Give the lease up; return whether others go on with the workers. True if the database cannot tell."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + LEASE_S + _LEAVE_POLL_S
         try:
-            has_others = await loop.run_in_executor(self._threads, self.coordination.leave)
-            while has_others and loop.time() < deadline_s:  # they may have been killed, or be leaving as well
+            others = await loop.run_in_executor(self._threads, self.coordination.leave)
+            # They may have been killed, or be leaving as well.
+            while any(map(self.is_heir, others)) and loop.time() < deadline_s:
                 await asyncio.sleep(_LEAVE_POLL_S)
-                has_others = await loop.run_in_executor(self._threads, self.coordination.has_others)
+                others = await loop.run_in_executor(self._threads, self.coordination.others)
         except Unavailable:
             return True
         else:
-            return has_others
+            return any(map(self.is_heir, others))
         finally:
             self._threads.shutdown(wait=False)
 

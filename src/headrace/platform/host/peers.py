@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from inspect import isawaitable
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +22,7 @@ from headrace.core.telemetry import get_logger
 from headrace.platform.cloudwatch.metrics.worker_page import WorkerReading
 from headrace.platform.gateway.stored_responses import StoredResponses
 from headrace.platform.host.folders import short_path
-from headrace.platform.state.coordination import Coordination, Standing
+from headrace.platform.state.coordination import Coordination, Member, Standing
 from headrace.serving.wire.openai.stored_responses import ResponseKey, StoredResponse
 
 REPORT_S: Final = 0.2
@@ -133,7 +134,16 @@ _LARGE_BYTES: Final = 1 << 20
 """Longer answers are decoded on another thread."""
 
 Answer = Callable[[Any], object]
-"""Answers a question with a JSON value; called with its argument, on the event loop."""
+"""Answers a question with a JSON value, or with an awaitable of one; called with its argument, on the event loop."""
+
+Ask = Callable[[str, object], Awaitable[Sequence[Any]]]
+"""Returns the answers of the platform's other processes to a question with its argument."""
+
+
+async def answer(answers: Mapping[str, Answer], question: str, argument: object) -> Any:
+    """Return the answer of this process. Raises `KeyError`: it does not know the question."""
+    found = answers[question](argument)
+    return await found if isawaitable(found) else found
 
 
 @dataclass(slots=True, kw_only=True)
@@ -164,8 +174,9 @@ class Siblings:
             self._server.close()
             (self.folder / self.own_id).unlink(missing_ok=True)
 
-    def set_standing(self, standing: Standing) -> None:
-        self._ids = [member.id for member in standing.members if member.id != self.own_id]
+    def set_members(self, members: Sequence[Member]) -> None:
+        """Ask these members from now on, without this one."""
+        self._ids = [member.id for member in members if member.id != self.own_id]
 
     async def ask(self, question: str, argument: object = None) -> list[Any]:
         asked = msgspec.json.encode([question, argument]) + b"\n"
@@ -196,7 +207,7 @@ class Siblings:
             async with asyncio.timeout(TIMEOUT_S):
                 question, argument = msgspec.json.decode(await reader.readuntil(b"\n"))
                 if question in self.answers:
-                    writer.write(msgspec.json.encode(self.answers[question](argument)))
+                    writer.write(msgspec.json.encode(await answer(self.answers, question, argument)))
                     await writer.drain()
         writer.close()
 
@@ -207,7 +218,7 @@ _MAX_ID_CHARACTERS: Final = 256
 """Longest id to ask for: longer ones are not ours, and a question is a short line."""
 
 
-def share_responses(responses: StoredResponses, siblings: Siblings) -> None:
+def share_responses(responses: StoredResponses, ask: Ask, answers: dict[str, Answer]) -> None:
     """
     Give a gateway access to the stored responses of the other processes, and these to its own.
 
@@ -218,14 +229,14 @@ def share_responses(responses: StoredResponses, siblings: Siblings) -> None:
     async def find(key: ResponseKey, *, is_deleted: bool) -> StoredResponse | None:
         if len(key.response_id) > _MAX_ID_CHARACTERS:
             return None
-        for found in await siblings.ask(QUESTION, [key.owner, key.response_id, is_deleted]):
+        for found in await ask(QUESTION, [key.owner, key.response_id, is_deleted]):
             try:
                 return msgspec.convert(found, StoredResponse)
             except msgspec.ValidationError as error:  # a process of another version
                 get_logger().warning("sibling.unreadable_response", reason=str(error))
         return None
 
-    def answer(argument: list[Any]) -> StoredResponse | None:
+    def look_up(argument: list[Any]) -> StoredResponse | None:
         owner, response_id, is_deleted = argument
         key, now_s = ResponseKey(owner, response_id), time.time()
         found = responses.store.get(key, now_s=now_s)
@@ -234,4 +245,4 @@ def share_responses(responses: StoredResponses, siblings: Siblings) -> None:
         return found
 
     responses.find_elsewhere = find
-    siblings.answers[QUESTION] = answer
+    answers[QUESTION] = look_up

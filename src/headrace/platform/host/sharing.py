@@ -4,13 +4,15 @@ import hashlib
 import json
 import os
 import secrets
+import ssl
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from headrace import __version__
 from headrace.core.errors import SettingsError
@@ -19,6 +21,7 @@ from headrace.platform.gateway.app import Gateway
 from headrace.platform.gateway.batches import BatchGateway
 from headrace.platform.gateway.key_usage import KeyUsages
 from headrace.platform.gateway.metrics import render
+from headrace.platform.host.channel import Channel
 from headrace.platform.host.console import TRAFFIC
 from headrace.platform.host.folders import Address, DataFolder
 from headrace.platform.host.membership import Leading, Membership, Shared
@@ -26,13 +29,15 @@ from headrace.platform.host.operations import KINDS
 from headrace.platform.host.peers import ASYNC, QUARANTINE, Peers, Report, Siblings, share_responses
 from headrace.platform.host.supervisor import Child
 from headrace.platform.state.changes import followed
-from headrace.platform.state.coordination import Coordination, Member, Standing
+from headrace.platform.state.coordination import Coordination, Home, Member, Standing
 from headrace.platform.state.database import is_sqlite, url_of
 from headrace.platform.state.store import Store
+from headrace.serving.http.tls import client_context
 from headrace.serving.settings.platform_settings import PlatformSettings
 
 _AGREED: Final = ("account", "cluster", "region", "require_keys", "s3_endpoint", "strict")
 """Settings that must be the same for all platforms on a database."""
+_SPREAD: Final = "is_spread"
 
 METRICS: Final = "metrics"
 """The question for a process's page of metrics."""
@@ -45,9 +50,17 @@ class Sharing:
     folder: DataFolder
     """The folder that this process was started with."""
     home: DataFolder
-    """The folder of the workers, the embedded S3 server and the metrics: that of the first platform on a database."""
+    """
+    The folder of the workers, the embedded S3 server and the metrics: that of the first platform on a database.
+
+    In a spread platform, the folder of the platform on this machine.
+    """
     coordination: Coordination | None = None
     """None: this platform has its database for itself."""
+    secret: str = field(default="", repr=False)
+    """The secret of the members of a spread platform; empty: it is on one machine."""
+    tls: ssl.SSLContext | None = None
+    """Whom to trust at other machines; None: they do not speak TLS."""
 
 
 @contextmanager
@@ -72,57 +85,84 @@ def join(
         return
     member = Member(
         id=child.member_id if child is not None else secrets.token_hex(8),
-        url=address.url,
+        url=address.url if settings.advertise is None else advertised_url(settings.advertise, address.url),
         host=host_id(),
         data_dir=str(folder.root),
         version=__version__,
         forms={name: kind.version for name, kind in KINDS.items()},
     )
     agreed = agreed_settings(settings)
-    coordination = Coordination(str(folder.members if is_own else where), member, agreed=agreed)
+    coordination = Coordination(
+        str(folder.members if is_own else where), member, agreed=agreed, is_spread=settings.is_spread
+    )
     try:
         home = coordination.open(term=store.term())
         if child is not None and child.predecessor:
             coordination.bury(child.predecessor)
-        if home.host != member.host:
-            raise SettingsError(
-                f"database is used by a platform on another machine or in another container (its folder there is "
-                f"{home.data_dir}). Platforms share a database on one machine only: start this one there, stop the "
-                "other one, or choose another database.",
-                name="database",
-            )
-        if home.newer is not None:
-            newer = home.newer
-            raise SettingsError(
-                f"The platform at {newer.url} uses these records, and it is a newer Headrace ({newer.version}; this "
-                f"one is {__version__}), which writes records that this one cannot read. Start version "
-                f"{newer.version}, or stop the newer one and restore a backup that is older.",
-                name="database",
-            )
-        if home.agreed != agreed:
-            theirs, ours = json.loads(home.agreed), json.loads(agreed)
-            name = next(name for name in _AGREED if theirs.get(name) != ours[name])
-            raise SettingsError(
-                f"{name} is {ours[name]!r}, and another platform on this database has {theirs.get(name)!r}. Platforms "
-                "that share a database need the same settings: start this one with that value, or with another "
-                "database."
-            )
-        shared = DataFolder(Path(home.data_dir))
+        _check_home(home, member, agreed=agreed, is_spread=settings.is_spread)
+        shared = folder if settings.is_spread else DataFolder(Path(home.data_dir))
         if not os.access(shared.root, os.W_OK | os.X_OK):
             raise SettingsError(
                 f"database is used by a platform with the folder {shared.root}, which this user cannot write. Start "
                 "this platform as the same user, or choose another database.",
                 name="database",
             )
+        secret = coordination.agree("secret of members", secrets.token_urlsafe) if settings.is_spread else ""
+        tls = client_context(address.ca_bundle) if member.url.startswith("https") else None
         with followed(where, store.listeners):
-            yield Sharing(folder=folder, home=shared, coordination=coordination)
+            yield Sharing(folder=folder, home=shared, coordination=coordination, secret=secret, tls=tls)
     finally:
         coordination.close()
 
 
+def _check_home(home: Home, member: Member, *, agreed: str, is_spread: bool) -> None:
+    """Raise `SettingsError` if a member may not join the platform that it found."""
+    theirs, ours = json.loads(home.agreed), json.loads(agreed)
+    if theirs.get(_SPREAD, False) != is_spread:
+        others = "without it" if is_spread else "with it, on several machines"
+        raise SettingsError(
+            f"advertise is {'set' if is_spread else 'not set'}, and another platform on this database runs {others}. "
+            f"Start this one {'without' if is_spread else 'with'} --advertise, or stop the other one first.",
+            name="advertise",
+        )
+    if not is_spread and home.host != member.host:
+        raise SettingsError(
+            f"database is used by a platform on another machine or in another container (its folder there is "
+            f"{home.data_dir}). Start all of them with --advertise to share a database between machines; or start "
+            "this one there, stop the other one, or choose another database.",
+            name="database",
+        )
+    if home.newer is not None:
+        newer = home.newer
+        raise SettingsError(
+            f"The platform at {newer.url} uses these records, and it is a newer Headrace ({newer.version}; this "
+            f"one is {__version__}), which writes records that this one cannot read. Start version "
+            f"{newer.version}, or stop the newer one and restore a backup that is older.",
+            name="database",
+        )
+    if home.agreed != agreed:
+        name = next(name for name in _AGREED if theirs.get(name) != ours[name])
+        raise SettingsError(
+            f"{name} is {ours[name]!r}, and another platform on this database has {theirs.get(name)!r}. Platforms "
+            "that share a database need the same settings: start this one with that value, or with another "
+            "database."
+        )
+
+
+def advertised_url(advertise: str, own_url: str) -> str:
+    """Return the URL of a platform at an advertised address, whose port is its own by default."""
+    own, netloc = urlsplit(own_url), advertise
+    if urlsplit(f"//{advertise}").port is None:
+        netloc = f"{advertise}:{own.port}"
+    return f"{own.scheme}://{netloc}"
+
+
 def agreed_settings(settings: PlatformSettings) -> str:
     """Return the settings in which all platforms on a database agree, in JSON."""
-    return json.dumps({name: getattr(settings, name) for name in _AGREED})
+    # Earlier versions, which may run during an upgrade, do not know that a platform may be spread.
+    return json.dumps(
+        {name: getattr(settings, name) for name in _AGREED} | ({_SPREAD: True} if settings.is_spread else {})
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,10 +172,13 @@ class Members:
     membership: Membership
     peers: Peers | None = None
     siblings: Siblings | None = None
+    channel: Channel | None = None
+    """The channel to other machines, if the platform is spread."""
 
     async def ask(self, question: str, argument: object) -> Sequence[Any]:
-        """Return the answers of the other processes to a question."""
-        return () if self.siblings is None else await self.siblings.ask(question, argument)
+        """Return the answers of the other processes, also on other machines, to a question."""
+        asked = self.channel or self.siblings
+        return () if asked is None else await asked.ask(question, argument)
 
 
 def usages_of(sharing: Sharing) -> KeyUsages:
@@ -148,6 +191,14 @@ def usages_of(sharing: Sharing) -> KeyUsages:
 def _owner_of(member_id: str) -> int:
     """Return the number of a member among the counters; not 0."""
     return int.from_bytes(hashlib.blake2b(member_id.encode(), digest_size=7).digest(), "big") + 1
+
+
+def make_channel(sharing: Sharing, siblings: Siblings) -> Channel | None:
+    """Return the channel to other machines; None if the platform is on one machine."""
+    if sharing.coordination is None or not sharing.secret:
+        return None
+    own = sharing.coordination.member
+    return Channel(siblings=siblings, own=own, secret=sharing.secret, tls=sharing.tls)
 
 
 def make_members(sharing: Sharing, store: Store, gateway: Gateway, batches: BatchGateway, leading: Leading) -> Members:
@@ -168,7 +219,10 @@ def make_members(sharing: Sharing, store: Store, gateway: Gateway, batches: Batc
     def on_standing(standing: Standing) -> None:
         store.listeners.has_others = len(standing.members) > 1
         peers.set_standing(standing)
-        siblings.set_standing(standing)
+        if channel is not None:
+            channel.set_standing(standing)
+        else:
+            siblings.set_members(standing.members)
         gateway.key_usages.live = frozenset(_owner_of(member.id) for member in standing.members)
 
     async def look_for_accepted() -> None:
@@ -187,9 +241,11 @@ def make_members(sharing: Sharing, store: Store, gateway: Gateway, batches: Batc
         own_id=coordination.member.id,
         answers={TRAFFIC: traffic, METRICS: lambda _: render(gateway.metrics).decode()},
     )
+    channel = make_channel(sharing, siblings)
     gateway.on_quarantine(on_quarantine)
     gateway.on_accepted_for_others(partial(peers.tell, ASYNC))
     batches.on_change(partial(peers.tell, ASYNC))
     if gateway.responses is not None:
-        share_responses(gateway.responses, siblings)
-    return Members(membership=Shared(coordination, on_standing=on_standing), peers=peers, siblings=siblings)
+        share_responses(gateway.responses, (channel or siblings).ask, siblings.answers)
+    membership = Shared(coordination, on_standing=on_standing)
+    return Members(membership=membership, peers=peers, siblings=siblings, channel=channel)

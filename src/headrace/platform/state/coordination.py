@@ -17,11 +17,12 @@ All methods block on SQL; each is one transaction.
 import json
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 import sqlalchemy as sa
 
@@ -70,6 +71,12 @@ _BULLETINS: Final = sa.Table(
     sa.Column("body", sa.LargeBinary, nullable=False),
     sa.Column("posted_s", sa.Double, nullable=False),
 )
+_AGREEMENTS: Final = sa.Table(
+    "headrace_agreements",
+    TABLES,
+    sa.Column("name", sa.String, primary_key=True),
+    sa.Column("value", sa.String, nullable=False),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +85,7 @@ class Member:
 
     id: str
     url: str
-    """The member's address for clients on its machine."""
+    """The member's address for clients on its machine; for those on all machines if the platform is spread."""
     host: str
     """Identifies its machine and PID namespace: members of one host can signal each other's processes."""
     data_dir: str
@@ -90,10 +97,19 @@ class Member:
         """Return whether the other member writes records that this one cannot read."""
         return any(version > self.forms.get(kind, 0) for kind, version in other.forms.items())
 
+    @property
+    def machine(self) -> str:
+        """The name of its machine in a spread platform: the address that it advertises."""
+        return urlsplit(self.url).netloc
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Home:
-    """The folder of the workers, the embedded S3 server and the metrics, which all members of a host share."""
+    """
+    The folder of the workers, the embedded S3 server and the metrics, which all members of a host share.
+
+    A spread platform has none: each of its machines has a folder of its own.
+    """
 
     host: str
     data_dir: str
@@ -127,11 +143,18 @@ class Bulletin:
 class Coordination:
     """The coordination tables, as one member uses them."""
 
-    def __init__(self, where: str, member: Member, *, agreed: str = "") -> None:
-        """Create the engine without connecting; `open` compares `agreed`, the settings in which all members agree."""
+    def __init__(self, where: str, member: Member, *, agreed: str = "", is_spread: bool = False) -> None:
+        """
+        Create the engine without connecting.
+
+        `open` compares `agreed`, the settings in which all members agree. A platform that `is_spread` has members on
+        several machines, and no home.
+        """
         url = url_of(where)
         self.member = member
+        self.is_spread = is_spread
         self._agreed = agreed
+        self._own_home = ("", "") if is_spread else (member.host, member.data_dir)
         self._engine = engine_of(url, wait_s=_WAIT_S, is_durable=False)
         self._shown = shown_url(url)
         self._is_sqlite = is_sqlite(url)
@@ -163,18 +186,29 @@ class Coordination:
             # The home of live members stays; else that of the last one, if it was this machine's and still exists.
             live = self._live(connection, now_s=now_s)
             newer = next(filter(self.member.is_outdated_by, live), None)
-            home = Home(host=self.member.host, data_dir=self.member.data_dir, agreed=self._agreed)
+            own_host, own_dir = self._own_home
+            home = Home(host=own_host, data_dir=own_dir, agreed=self._agreed)
             if row is not None and live:
                 home = Home(host=row.home_host, data_dir=row.home_dir, agreed=row.agreed)
             elif row is not None and row.home_host == home.host and Path(row.home_dir).is_dir():
                 home = Home(host=row.home_host, data_dir=row.home_dir, agreed=self._agreed)
             home = replace(home, newer=newer)
-            if home.host == self.member.host and home.agreed == self._agreed and newer is None:
+            if home.host == own_host and home.agreed == self._agreed and newer is None:
                 values = {"home_host": home.host, "home_dir": home.data_dir, "agreed": home.agreed}
                 connection.execute(sa.update(_LEADER).values(**values))
                 self._announce(connection, expires_s=now_s + LEASE_S)
                 self._home = (home.host, home.data_dir)
             return home
+
+    def agree(self, name: str, make: Callable[[], str]) -> str:
+        """Return a value that all members share: the one that the first member made. It is in no backup."""
+        with self._translated(), creating(self._engine, TABLES) as connection:
+            known = sa.select(_AGREEMENTS.c.value).where(_AGREEMENTS.c.name == name)
+            value = connection.execute(known).scalar_one_or_none()
+            if value is None:
+                value = make()
+                connection.execute(sa.insert(_AGREEMENTS).values(name=name, value=value))
+            return value
 
     def close(self) -> None:
         self._engine.dispose()
@@ -194,13 +228,13 @@ class Coordination:
             self._campaign(connection, now_s=now_s, is_candidate=is_candidate)
             return self._standing(connection, now_s=now_s)
 
-    def leave(self) -> bool:
-        """Give up the lease and remove this member; return whether other members are left."""
+    def leave(self) -> tuple[Member, ...]:
+        """Give up the lease and remove this member; return the other members."""
         with self._writing() as connection:
             now_s = self._now_s(connection)
             self._campaign(connection, now_s=now_s, is_candidate=False)
             connection.execute(sa.delete(_MEMBERS).where(_MEMBERS.c.id == self.member.id))
-            return bool(self._standing(connection, now_s=now_s).members)
+            return self._live(connection, now_s=now_s)
 
     def bury(self, member_id: str) -> None:
         """
@@ -212,11 +246,11 @@ class Coordination:
             connection.execute(sa.update(_LEADER).where(_LEADER.c.member == member_id).values(expires_s=0.0))
             connection.execute(sa.delete(_MEMBERS).where(_MEMBERS.c.id == member_id))
 
-    def has_others(self) -> bool:
-        """Return whether there are other live members; one that was killed counts until its heartbeat expires."""
+    def others(self) -> tuple[Member, ...]:
+        """Return the other live members; one that was killed counts until its heartbeat expires."""
         with self._translated(), self._engine.connect() as connection:
-            members = self._standing(connection, now_s=self._now_s(connection)).members
-            return any(member.id != self.member.id for member in members)
+            members = self._live(connection, now_s=self._now_s(connection))
+        return tuple(member for member in members if member.id != self.member.id)
 
     def post(self, bulletins: Mapping[str, bytes]) -> None:
         """Post a bulletin for each topic, and remove old ones."""

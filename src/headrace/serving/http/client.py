@@ -7,6 +7,7 @@ closes the connection, which aborts the request in the server.
 """
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -41,7 +42,9 @@ class ClientRequest:
 class HttpClient:
     """Sends requests to servers by their URL (`http://host:port`), over connections that it keeps."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        """Create a client; `tls` decides whom it trusts at URLs with `https://`."""
+        self._tls = tls
         self._pools: dict[str, _Pool] = {}
 
     async def send(self, url: str, request: ClientRequest) -> ClientResponse:
@@ -56,7 +59,7 @@ class HttpClient:
         """
         pool = self._pools.get(url)
         if pool is None:
-            pool = self._pools[url] = _Pool(url)
+            pool = self._pools[url] = _Pool(url, self._tls)
         fields = "".join(f"{name}: {value}\r\n" for name, value in request.headers)
         head = (
             f"{request.method} {request.path} HTTP/1.1\r\nHost: {pool.netloc}\r\n{fields}"
@@ -104,10 +107,11 @@ async def send_once(url: str, request: ClientRequest) -> AsyncIterator[ClientRes
 
 
 class _Pool:
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, tls: ssl.SSLContext | None) -> None:
         parts = urlsplit(url)
         self.netloc = parts.netloc
-        self._host, self._port = parts.hostname or "", parts.port or 80
+        self._tls = tls if parts.scheme == "https" else None
+        self._host, self._port = parts.hostname or "", parts.port or (443 if self._tls else 80)
         self._idle: list[ClientConnection] = []
         self._open: set[ClientConnection] = set()
         self._is_closed = False
@@ -137,7 +141,10 @@ class _Pool:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 _, connection = await loop.create_connection(
-                    lambda: ClientConnection(on_release=self._release, on_lost=self._lost), self._host, self._port
+                    lambda: ClientConnection(on_release=self._release, on_lost=self._lost),
+                    self._host,
+                    self._port,
+                    ssl=self._tls,
                 )
         except TimeoutError:
             raise ConnectFailed(f"{self.netloc} does not accept connections") from None

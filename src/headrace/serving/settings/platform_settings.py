@@ -48,6 +48,13 @@ class PlatformSettings:
     port: int = setting(rules.integer(0, 65535), DEFAULT_PORT)
     """Port to listen on, for all services; 0 takes a free one."""
 
+    advertise: str | None = setting(rules.host_and_port(), None)
+    """
+    Address of this machine for the others of a platform on several machines, see
+    [high availability](high-availability.md#several-machines); the default port is `port`. The platform and its workers
+    then listen there. Needs `database` and `s3_endpoint`, which all machines share.
+    """
+
     open: bool = setting(rules.boolean(), False)
     """
     Accept requests without a key, on a loopback address only. Every program on the machine, also of another user, can
@@ -262,6 +269,11 @@ class PlatformSettings:
         """True if the platform is for programs of this machine: it generates its first key, and has no public name."""
         return is_loopback(self.host) and not self.require_keys
 
+    @property
+    def is_spread(self) -> bool:
+        """True if the platform may have members on several machines."""
+        return self.advertise is not None
+
 
 def load_platform_settings(overrides: Mapping[str, object], env: Mapping[str, str]) -> PlatformSettings:
     """
@@ -275,6 +287,8 @@ def load_platform_settings(overrides: Mapping[str, object], env: Mapping[str, st
     for name, value in overrides.items():
         if value is not None:
             values[name] = read_value(field_rules[name], text_of(value), name=name, source=flag_name(name))
+    if values.get("advertise") is not None:
+        values.setdefault("host", urlsplit(f"//{values['advertise']}").hostname)
     settings = PlatformSettings(**values)
     _check(settings)
     return settings
@@ -320,6 +334,8 @@ def _check(settings: PlatformSettings) -> None:
     if settings.containers and settings.cluster != LOCAL:
         message = f"containers is on, and cluster is {settings.cluster!r}; expected cluster local: Ray runs processes."
         raise SettingsError(message, name="containers")
+    if settings.advertise is not None:
+        _check_spread(settings, settings.advertise)
     if settings.s3_endpoint is None:
         return
     try:
@@ -332,3 +348,30 @@ def _check(settings: PlatformSettings) -> None:
             f"s3_endpoint is {settings.s3_endpoint!r}; expected an http:// or https:// URL such as http://minio:9000."
         )
         raise SettingsError(message, name="s3_endpoint")
+
+
+def _check_spread(settings: PlatformSettings, advertise: str) -> None:
+    """Check the settings of a platform on several machines."""
+    shared = {
+        "database": ("a URL of PostgreSQL", (settings.database or "").startswith("postgresql")),
+        "s3_endpoint": ("the URL of an S3 server", settings.s3_endpoint is not None),
+    }
+    for name, (expected, is_shared) in shared.items():
+        if not is_shared:
+            message = (
+                f"advertise is {advertise!r} and {name} is not {expected}; expected one that all machines of the "
+                f"platform can reach. Set {flag_name(name)}."
+            )
+            raise SettingsError(message, name=name)
+    if is_loopback(settings.host) and not is_loopback(urlsplit(f"//{advertise}").hostname or ""):
+        message = (
+            f"host is {settings.host}, which other machines cannot reach at {advertise!r} (advertise); expected that "
+            "address. Leave --host out."
+        )
+        raise SettingsError(message, name="host")
+    if settings.cluster == HERE:
+        message = (
+            f"cluster is {HERE!r}, which is a Ray cluster of this machine only, and advertise is {advertise!r}; "
+            "expected local, or the address of a cluster that all machines of the platform use."
+        )
+        raise SettingsError(message, name="cluster")

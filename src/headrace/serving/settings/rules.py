@@ -204,6 +204,22 @@ def address() -> Rule:
     return Rule(expected="off, or an address such as http://127.0.0.1:8081", read=read)
 
 
+def host_and_port() -> Rule:
+    """Accept the address of a machine as in a URL, `host` or `host:port`; an IPv6 address is in brackets."""
+
+    def read(raw: str) -> str:
+        value = raw.strip().lower()
+        parts = urlsplit(f"//{value}")
+        host = parts.hostname or ""
+        is_host = ":" in host or (_HOST_PATTERN.fullmatch(host) and "*" not in host)
+        is_whole = value == parts.netloc and "@" not in value
+        if not is_host or not is_whole or parts.port == 0 or value.endswith(":") or host in ("0.0.0.0", "::"):  # noqa: S104
+            raise ValueError(raw)
+        return value
+
+    return Rule(expected="HOST or HOST:PORT, such as 10.0.0.1", read=read, placeholder="HOST")
+
+
 def is_loopback(host: str) -> bool:
     """Return whether only this machine can reach a server on `host`; names other than localhost count as reachable."""
     try:
