@@ -1,12 +1,14 @@
 """The HTTP client: connections are kept, replaced when the server has closed them, and aborted with their response."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import cast
 
 import pytest
 
-from headrace.serving.http.client import ClientRequest, HttpClient, send_once
+from headrace.serving.http.client import SILENCE_S, ClientRequest, HttpClient, break_when_silent, send_once
 from headrace.serving.http.client_connection import ConnectFailed, NoResponse, ResponseHeadBroken
 from tests.waiting import WAIT_S
 
@@ -118,3 +120,26 @@ async def test_a_single_request_without_a_response_fails() -> None:
         with pytest.raises(NoResponse):
             async with send_once(server.url, GET):
                 pass
+
+
+class Options:
+    """The options that a socket with a given peer was asked for."""
+
+    def __init__(self, peer: str) -> None:
+        self.peer = peer
+        self.set: dict[tuple[int, int], int] = {}
+
+    def getpeername(self) -> tuple[str, int]:
+        return self.peer, 80
+
+    def setsockopt(self, level: int, option: int, value: int) -> None:
+        self.set[level, option] = value
+
+
+@pytest.mark.parametrize("peer", ["127.0.0.1", "::1", "10.77.0.1", "fe80::1%eth0"])
+def test_only_a_connection_to_another_machine_breaks_when_it_is_silent(peer: str) -> None:
+    options = Options(peer)
+    break_when_silent(cast("socket.socket", options))
+    is_watched = peer not in {"127.0.0.1", "::1"}
+    assert options.set.get((socket.SOL_SOCKET, socket.SO_KEEPALIVE), 0) == is_watched
+    assert options.set.get((socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT), 0) == is_watched * SILENCE_S * 1000

@@ -15,7 +15,7 @@ WAIT_S: Final = 30
 _IDLE_TRANSACTION_S: Final = 5
 """
 Seconds until PostgreSQL ends an idle transaction, whose process was stopped or whose machine is gone: it would block
-all other writers.
+all other writers. At most the timeout of a statement: a machine that is cut off in a heartbeat must not keep the lease.
 """
 _KEEPALIVE_S: Final = 5
 """
@@ -88,7 +88,7 @@ def engine_of(
                 "keepalives_idle": min(_KEEPALIVE_S, wait_s),
                 "keepalives_interval": min(_KEEPALIVE_S, wait_s),
                 "options": f"-c lock_timeout={wait_s}s -c statement_timeout={wait_s}s "
-                f"-c idle_in_transaction_session_timeout={_IDLE_TRANSACTION_S}s",
+                f"-c idle_in_transaction_session_timeout={min(_IDLE_TRANSACTION_S, wait_s)}s",
             },
         )
     except ModuleNotFoundError as error:

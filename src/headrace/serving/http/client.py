@@ -7,6 +7,8 @@ closes the connection, which aborts the request in the server.
 """
 
 import asyncio
+import ipaddress
+import socket
 import ssl
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -24,6 +26,15 @@ from headrace.serving.http.client_connection import (
 
 CONNECT_TIMEOUT_S = 5.0
 """A server on this machine or in this network accepts in well under a second. Source: SageMaker asks for 250 ms."""
+
+SILENCE_S = 5
+"""
+Seconds without an acknowledgement after which a connection to another machine is broken. A machine that has lost its
+power or its network sends no reset, so that a response would be awaited until the timeout of its invocation. A process
+that is busy or stopped is not meant: its kernel acknowledges.
+"""
+_PROBE_S = 1
+"""Seconds between the kernel's probes of a silent connection."""
 
 MAX_IDLE_CONNECTIONS = 64
 """Idle connections kept for one server."""
@@ -106,6 +117,19 @@ async def send_once(url: str, request: ClientRequest) -> AsyncIterator[ClientRes
         await client.close()
 
 
+def break_when_silent(connection: socket.socket) -> None:
+    """Let the kernel break a connection whose peer, on another machine, has acknowledged nothing for `SILENCE_S`."""
+    if ipaddress.ip_address(connection.getpeername()[0].partition("%")[0]).is_loopback:
+        return
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        (socket.TCP_KEEPIDLE, _PROBE_S),
+        (socket.TCP_KEEPINTVL, _PROBE_S),
+        (socket.TCP_USER_TIMEOUT, SILENCE_S * 1000),
+    ):
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
 class _Pool:
     def __init__(self, url: str, tls: ssl.SSLContext | None) -> None:
         parts = urlsplit(url)
@@ -140,12 +164,13 @@ class _Pool:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                _, connection = await loop.create_connection(
+                transport, connection = await loop.create_connection(
                     lambda: ClientConnection(on_release=self._release, on_lost=self._lost),
                     self._host,
                     self._port,
                     ssl=self._tls,
                 )
+            break_when_silent(transport.get_extra_info("socket"))
         except TimeoutError:
             raise ConnectFailed(f"{self.netloc} does not accept connections") from None
         except OSError as error:
