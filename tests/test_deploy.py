@@ -179,6 +179,22 @@ def test_the_chart_is_of_this_version_and_names_the_ports_of_its_pods() -> None:
     assert values["shutdown"]["graceSeconds"] > values["shutdown"]["delaySeconds"]
 
 
+def test_the_chart_refuses_several_platforms_without_what_they_share() -> None:
+    validator = jsonschema.Draft7Validator(json.loads((CHART / "values.schema.json").read_text()))
+    platform = yaml.safe_load((CHART / "values.yaml").read_text())["platform"]
+    shared = {"existingSecret": "headrace", "s3Endpoint": "http://minio:9000"}
+    for changed, is_valid in (
+        ({}, True),
+        ({"replicas": 0}, False),
+        ({"replicas": 3}, False),
+        ({"replicas": 3, **shared}, True),
+        ({"replicas": 3, **shared, "existingSecret": ""}, False),
+        ({"replicas": 3, **shared, "s3Endpoint": "minio:9000"}, False),
+        ({"replicas": 3, **shared, "antiAffinity": "none"}, False),
+    ):
+        assert validator.is_valid({"platform": {**platform, **changed}}) is is_valid, changed
+
+
 @pytest.mark.parametrize("path", COMPOSE, ids=lambda path: path.name)
 def test_services_drain_before_they_are_killed_and_are_probed_on_their_port(path: Path) -> None:
     (service,) = headrace_services(path)

@@ -77,3 +77,22 @@ resources:
   requests:
     storage: {{ .size }}
 {{- end }}
+
+{{- define "headrace.secret" -}}
+envFrom:
+  - secretRef:
+      name: {{ . }}
+{{- end }}
+
+{{- /* Pods on nodes of their own, if there must or should be enough of them. */}}
+{{- define "headrace.apart" -}}
+{{- $term := dict "topologyKey" "kubernetes.io/hostname" "labelSelector" (dict "matchLabels" (include "headrace.selector" .labels | fromYaml)) -}}
+{{- if eq .kind "required" -}}
+requiredDuringSchedulingIgnoredDuringExecution:
+  - {{- toYaml $term | nindent 4 }}
+{{- else -}}
+preferredDuringSchedulingIgnoredDuringExecution:
+  - weight: 100
+    podAffinityTerm: {{- toYaml $term | nindent 6 }}
+{{- end }}
+{{- end }}
