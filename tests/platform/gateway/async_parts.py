@@ -1,11 +1,14 @@
 """Parts of asynchronous tests: an output configuration, stored invocations, and an object storage in memory."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import BinaryIO
 
 from headrace.core.tracing import TraceContext
-from headrace.platform.gateway.async_files import PendingInvocation
+from headrace.platform.gateway.async_files import PendingInvocation, PendingStore
 from headrace.platform.gateway.objects import FoundObject, ObjectFailed
+from headrace.platform.state.blobs import open_blobs
 from headrace.platform.state.routes import AsyncOutput
 
 from .routes import route, variant
@@ -52,6 +55,26 @@ class MemoryObjects:
             body = body.read()
         self.objects[uri] = (body, content_type)
         self.puts.append(uri)
+
+
+def open_pending(folder: Path) -> PendingStore:
+    """A store of pending invocations; stores of one folder have the same ones."""
+    return PendingStore(open_blobs("sqlite://", folder / "blobs.sqlite"), folder)
+
+
+@contextmanager
+def out_of_reach(store: PendingStore) -> Iterator[None]:
+    """Let all reads and writes of a store fail, because its table is gone."""
+    _execute(store, "ALTER TABLE headrace_blobs RENAME TO away")
+    try:
+        yield
+    finally:
+        _execute(store, "ALTER TABLE away RENAME TO headrace_blobs")
+
+
+def _execute(store: PendingStore, statement: str) -> None:
+    with store.blobs._engine.begin() as connection:
+        connection.exec_driver_sql(statement)
 
 
 def pending(number: int, *, endpoint: str = "ep", expires_s: float = 100.0) -> PendingInvocation:

@@ -32,7 +32,7 @@ from tests.prompt_server import PLATFORM_HTTP, PromptServer
 from tests.service_models import parsed_service_models
 from tests.waiting import WAIT_S
 
-from .async_parts import MemoryObjects
+from .async_parts import MemoryObjects, open_pending
 from .routes import ACCOUNT, REGION, RouteStore, route, variant
 from .workers import Script, Worker, echo
 
@@ -51,6 +51,8 @@ class Running:
     boto: Any
     log: io.StringIO
     server: PromptServer
+    pending: Any = None
+    """The stored asynchronous invocations, if they are accepted."""
     workers: list[Worker] = field(default_factory=list)
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
@@ -105,6 +107,7 @@ def running(
     *,
     http: Any = PLATFORM_HTTP,
     objects: S3Objects | None = None,
+    async_folder: Path | None = None,
     wake: Wake | None = None,
     draw: Any = None,
     publish: Publish | None = None,
@@ -120,12 +123,14 @@ def running(
     setup_logging(format="json", level="info", stream=log)
     store = RouteStore()
     store.put(*routes)
+    pending = open_pending(async_folder) if async_folder is not None else None
     more = {} if draw is None else {"draw": draw}
     site = GatewayConfig(account=ACCOUNT, region=REGION, **limits)
     gateway = Gateway(
         store,
         site,
         objects=objects,
+        pending=pending,
         wake=wake,
         publish=publish,
         async_publisher=async_publisher,
@@ -144,7 +149,7 @@ def running(
     thread.start()
     boto = client_of(url)
     with plain_http.Client(base_url=url, timeout=WAIT_S) as client:
-        made = Running(url, gateway, store, loop, client, boto, log, server)
+        made = Running(url, gateway, store, loop, client, boto, log, server, pending)
         try:
             yield made
         finally:
@@ -159,6 +164,8 @@ def running(
             loop.run_until_complete(loop.shutdown_default_executor())
             loop.close()
             listener.close()
+            if pending is not None:
+                pending.blobs.close()
     assert not thread.is_alive()
     assert "request.crashed" not in log.getvalue(), log.getvalue()
 

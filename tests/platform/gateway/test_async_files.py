@@ -1,56 +1,58 @@
-"""The files of accepted asynchronous invocations; their bodies: inputs wait for room, long responses go to disk."""
+"""The store of accepted asynchronous invocations; their bodies: inputs wait for room, long responses go to disk."""
 
 import asyncio
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from dataclasses import replace
 
+import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from headrace.platform.gateway.async_files import (
     IN_MEMORY_BYTES,
+    PENDING,
     InputRoom,
-    PendingFolder,
-    PendingInvocation,
     ReceivedBody,
 )
 from headrace.serving.http.body import FREE_BYTES, BodyBudget
 from headrace.serving.http.client_connection import ClientResponse, ResponseBroken, ResponseTooLarge
 from tests.waiting import WAIT_S
 
-from .async_parts import pending
+from .async_parts import open_pending, pending
 
 
-def load(folder: PendingFolder) -> list[PendingInvocation | None]:
-    return [folder.read(name) for name in folder.ids()]
+def test_invocations_survive_a_restart_and_unreadable_ones_are_reported_once(tmp_path):
+    with closing((store := open_pending(tmp_path)).blobs):
+        assert store.unknown(frozenset()) == (set(), [])
+        store.save(pending(2))
+        store.save(pending(1))
+        store.blobs.put(PENDING, "00000", b'{"id": ')
+    with closing((store := open_pending(tmp_path)).blobs), capture_logs() as logs:
+        without_bodies = [replace(pending(number), body=None) for number in (1, 2)]
+        for _ in range(2):
+            assert store.unknown(frozenset()) == ({"00000", "00001", "00002"}, without_bodies)
+        assert store.unknown(frozenset({"00001"}))[1] == without_bodies[1:]
+        assert [(log["event"], log["id"]) for log in logs] == [("async.unreadable", "00000")]
+        assert store.body("00001") == b"\x00\xff"
+        store.remove("00001")
+        store.remove("00001")
+        assert store.count() == 2
+        with pytest.raises(KeyError):
+            store.body("00001")
 
 
-def test_files_survive_a_restart_and_unreadable_ones_are_renamed(tmp_path):
-    folder = PendingFolder(tmp_path / "new")
-    assert load(folder) == []
-    folder.save(pending(2))
-    folder.save(pending(1))
-    (tmp_path / "new" / "00000.json").write_bytes(b'{"id": ')
-    (tmp_path / "new" / "00003.partial").write_bytes(b"half")
-    assert load(folder) == [None, pending(1), pending(2)]
-    assert (tmp_path / "new" / "00000.unreadable").exists()
-    folder.remove("00001")
-    folder.remove("00001")
-    assert load(folder) == [pending(2)]
-    assert (tmp_path / "new").stat().st_mode & 0o077 == 0
-
-
-def test_a_file_that_is_removed_while_the_folder_is_read_is_skipped(tmp_path):
-    folder = PendingFolder(tmp_path)
-    folder.save(pending(1))
-    [name] = folder.ids()
-    folder.remove(name)
-    assert folder.read(name) is None
-
-
-def test_a_file_that_the_disk_does_not_return_is_kept(tmp_path):
-    (tmp_path / "00001.json").mkdir()
-    folder = PendingFolder(tmp_path)
-    assert load(folder) == [None]
-    assert folder.ids() == ["00001"]
+def test_files_of_earlier_versions_are_moved_once_and_unreadable_ones_set_aside(tmp_path):
+    for name, content in (("00001.json", msgspec.json.encode(pending(1))), ("00000.json", b'{"id": ')):
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "00003.partial").write_bytes(b"half")
+    with closing((store := open_pending(tmp_path)).blobs):
+        store.save(pending(1))  # the process that moved it was killed before it removed the file
+        assert store.unknown(frozenset()) == ({"00001"}, [replace(pending(1), body=None)])
+        assert store.body("00001") == pending(1).body
+    assert sorted(path.name for path in tmp_path.iterdir() if "blobs" not in path.name) == [
+        "00000.unreadable",
+        "00003.partial",
+    ]
 
 
 class Inputs:

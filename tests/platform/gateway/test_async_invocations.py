@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote
@@ -14,12 +15,12 @@ from botocore.exceptions import ClientError
 
 from headrace.core.errors import Unavailable
 from headrace.platform.gateway import async_invocations, table
-from headrace.platform.gateway.async_files import PendingFolder, PendingInvocation
+from headrace.platform.gateway.async_files import PendingInvocation, PendingStore
 from headrace.platform.gateway.objects import ObjectFailed
 from headrace.platform.state.routes import AsyncOutput
 from tests.waiting import WAIT_S
 
-from .async_parts import IDLE, OUTPUT, MemoryObjects, pending
+from .async_parts import IDLE, OUTPUT, MemoryObjects, out_of_reach, pending
 from .conftest import Running, accepting, running
 from .routes import component, route, variant
 from .workers import Exchange
@@ -45,7 +46,7 @@ def test_an_inline_body_is_answered_into_object_storage(gateway, objects, tmp_pa
     (asked,) = worker.asked
     assert asked.headers["accept"] == "text/x"
     assert asked.headers["x-amzn-sagemaker-inference-id"] == "my-id"
-    gateway.until(lambda: not list(tmp_path.iterdir()), "nothing is kept")
+    gateway.until(lambda: not gateway.pending.ids(), "nothing is kept")
     gateway.until(lambda: gateway.gateway.metrics.async_done == 1, "it is counted")
 
 
@@ -171,39 +172,61 @@ def test_an_accepted_invocation_runs_after_a_restart(tmp_path, objects):
         accepted = [first.boto.invoke_endpoint_async(EndpointName="ep", Body=b"%d" % n) for n in range(5)]
         first.until(lambda: len(worker.asked) == 2, "two have begun")
         release.set()
+        assert first.pending.count() == 5
     assert not objects.puts
-    assert len(list(tmp_path.iterdir())) == 5
 
     with accepting(tmp_path, objects, routes=[IDLE]) as second:
         second.serve(async_output=OUTPUT)
         second.until(lambda: len(objects.puts) == 5, "all outcomes")
         found = {uri: body for uri, (body, _) in objects.objects.items()}
         assert found == {answer["OutputLocation"]: b"%d" % n for n, answer in enumerate(accepted)}
-        second.until(lambda: not list(tmp_path.iterdir()), "nothing is kept")
+        second.until(lambda: not second.pending.ids(), "nothing is kept")
 
 
-def test_a_folder_that_cannot_be_listed_is_listed_again(tmp_path, objects, soon):
-    folder = tmp_path / "folder"
-    folder.symlink_to("x" * 300)  # a name too long, for which listing fails
-    with accepting(folder, objects) as gateway:
-        gateway.serve(async_output=OUTPUT)
-        gateway.until(lambda: "cannot be listed: File name too long" in gateway.log.getvalue(), "a retry")
-        PendingFolder(tmp_path / "ready").save(replace(pending(1, expires_s=time.time() + 600), timeout_s=600))
-        (tmp_path / "link").symlink_to("ready")
-        (tmp_path / "link").replace(folder)  # at once: a folder that is missing for a moment is listed as empty
-        gateway.until(lambda: objects.puts, "the outcome")
+def test_invocations_that_cannot_be_listed_are_listed_again(gateway, objects, soon):
+    gateway.serve(async_output=OUTPUT)
+    gateway.pending.save(replace(pending(1, expires_s=time.time() + 600), timeout_s=600))
+    with out_of_reach(gateway.pending):
+        looking = asyncio.run_coroutine_threadsafe(gateway.gateway.look_for_async(), gateway.loop)
+        gateway.until(lambda: "async.storage_unavailable" in gateway.log.getvalue(), "a retry")
+    looking.result(WAIT_S)
+    gateway.until(lambda: objects.puts, "the outcome")
 
 
-def test_an_invocation_that_is_found_in_the_folder_while_it_is_being_accepted_runs_once(gateway, objects, monkeypatch):
+def test_an_invocation_that_cannot_be_stored_is_refused(gateway):
+    gateway.put(IDLE)
+    with out_of_reach(gateway.pending):
+        response = gateway.client.post("/endpoints/ep/async-invocations", content=b"x")
+    assert (response.status_code, response.headers["x-amzn-errortype"]) == (503, "ServiceUnavailable")
+    assert "The invocation cannot be stored" in response.text
+    assert not gateway.pending.ids()
+
+
+def test_an_outcome_is_stored_once_if_its_invocation_cannot_be_removed(gateway, objects, soon):
+    gateway.put(IDLE)
+    gateway.boto.invoke_endpoint_async(EndpointName="ep", Body=b"x")
+
+    async def lose_the_store(exchange: Exchange) -> None:
+        broken.enter_context(out_of_reach(gateway.pending))
+        exchange.whole(b"answer")
+
+    with ExitStack() as broken:
+        worker = gateway.serve(lose_the_store, async_output=OUTPUT)
+        gateway.until(lambda: "async.storage_unavailable" in gateway.log.getvalue(), "a retry")
+    gateway.until(lambda: not gateway.pending.ids(), "it is removed")
+    assert len(objects.puts) == len(worker.asked) == 1
+
+
+def test_an_invocation_that_is_found_while_it_is_being_accepted_runs_once(gateway, objects, monkeypatch):
     saved, release = threading.Event(), threading.Event()
-    save = PendingFolder.save
+    save = PendingStore.save
 
-    def pause_after(folder: PendingFolder, pending: PendingInvocation) -> None:
-        save(folder, pending)
+    def pause_after(store: PendingStore, pending: PendingInvocation) -> None:
+        save(store, pending)
         saved.set()
         assert release.wait(30)
 
-    monkeypatch.setattr(PendingFolder, "save", pause_after)
+    monkeypatch.setattr(PendingStore, "save", pause_after)
     worker = gateway.serve(async_output=OUTPUT)
     with ThreadPoolExecutor(1) as caller:
         accepted = caller.submit(gateway.boto.invoke_endpoint_async, EndpointName="ep", Body=b"x")
@@ -295,9 +318,9 @@ def test_an_invocation_for_an_endpoint_of_which_only_its_acceptor_has_read_runs(
         uid = "uid-2" if known else "uid-1"
         gateway.store.put_elsewhere(route(variant("v", [worker.url]), uid=uid, async_output=OUTPUT))
         accepted = replace(pending(1, expires_s=time.time() + 600), endpoint_uid=uid, timeout_s=600)
-        PendingFolder(tmp_path).save(accepted)
+        gateway.pending.save(accepted)
         gateway.run(gateway.gateway.look_for_async())
-        gateway.until(lambda: not list(tmp_path.iterdir()), "it has ended")
+        gateway.until(lambda: not gateway.pending.ids(), "it has ended")
         assert [request.body for request in worker.asked] == [accepted.body]
 
 
@@ -308,7 +331,7 @@ def test_an_invocation_found_while_the_store_cannot_be_read_is_not_failed(tmp_pa
         worker = gateway.worker()
         gateway.store.failure = Unavailable("down")
         gateway.store.put_elsewhere(route(variant("v", [worker.url]), async_output=OUTPUT))
-        PendingFolder(tmp_path).save(replace(pending(1, expires_s=time.time() + 600), timeout_s=600))
+        gateway.pending.save(replace(pending(1, expires_s=time.time() + 600), timeout_s=600))
         looking = asyncio.run_coroutine_threadsafe(gateway.gateway.look_for_async(), gateway.loop)
         gateway.until(lambda: gateway.log.getvalue().count("routes.unreadable") > 10, "the store is asked")
         assert not looking.done()

@@ -6,11 +6,10 @@ from dataclasses import replace
 import pytest
 
 from headrace.platform.gateway import async_files, async_invocations
-from headrace.platform.gateway.async_files import PendingFolder
 from headrace.platform.gateway.objects import ObjectsUnavailable
 from headrace.serving.http.body import FREE_BYTES
 
-from .async_parts import IDLE, OUTPUT
+from .async_parts import IDLE, OUTPUT, out_of_reach
 from .conftest import Running, accepting
 from .routes import route, variant
 from .workers import Exchange
@@ -84,7 +83,7 @@ def test_inputs_wait_for_room_in_the_budget_of_all_bodies(tmp_path, objects):
         gateway.until(lambda: len(objects.puts) == 20, "all outcomes")
         assert set(held) <= {1000, 2000, 3000}, "at most half of the budget"
         gateway.until(lambda: gateway.gateway.budget.held_bytes == 0, "all room is given back")
-        gateway.until(lambda: not list(tmp_path.iterdir()), "nothing is kept")
+        gateway.until(lambda: not gateway.pending.ids(), "nothing is kept")
 
 
 def test_inputs_of_an_endpoint_without_capacity_give_up_their_room(tmp_path, objects, monkeypatch):
@@ -109,7 +108,7 @@ def test_inputs_of_an_endpoint_without_capacity_give_up_their_room(tmp_path, obj
         gateway.until(lambda: len(stuck.asked) > asked, "the other one is still tried")
 
 
-def test_a_long_response_is_stored_as_it_was_received(gateway, objects, tmp_path):
+def test_a_long_response_is_stored_as_it_was_received(gateway, objects):
     content = bytes(range(256)) * 5000
 
     async def answer(exchange: Exchange) -> None:
@@ -123,7 +122,7 @@ def test_a_long_response_is_stored_as_it_was_received(gateway, objects, tmp_path
     accepted = gateway.boto.invoke_endpoint_async(EndpointName="ep", Body=b"x")
     gateway.until(lambda: objects.puts, "the outcome")
     assert objects.objects[accepted["OutputLocation"]] == (content, "image/png")
-    gateway.until(lambda: not list(tmp_path.iterdir()), "nothing is kept")
+    gateway.until(lambda: not gateway.pending.ids(), "nothing is kept")
 
 
 def test_a_response_above_the_limit_is_a_failure(tmp_path, objects):
@@ -134,40 +133,33 @@ def test_a_response_above_the_limit_is_a_failure(tmp_path, objects):
         assert objects.puts == [answer["FailureLocation"]]
 
 
-def test_the_body_of_a_waiting_invocation_is_on_disk_only(gateway, objects, tmp_path):
+def test_the_body_of_a_waiting_invocation_is_not_in_memory(gateway, objects):
     gateway.put(IDLE)
     gateway.boto.invoke_endpoint_async(EndpointName="ep", Body=b"before")
-    folder = PendingFolder(tmp_path)
-    [name] = folder.ids()
-    stored = folder.read(name)
-    assert stored is not None
-    folder.save(replace(stored, body=b"after"))
+    _, [stored] = gateway.pending.unknown(frozenset())
+    gateway.pending.save(replace(stored, body=b"after"))
     gateway.serve(async_output=OUTPUT)
     gateway.until(lambda: objects.puts, "the outcome")
     assert objects.objects[objects.puts[0]][0] == b"after"
 
 
-def test_an_invocation_that_another_process_has_ended_does_not_run(gateway, objects, tmp_path):
+def test_an_invocation_that_another_process_has_ended_does_not_run(gateway, objects):
     gateway.put(IDLE)
     gateway.boto.invoke_endpoint_async(EndpointName="ep", Body=b"ended")
-    folder = PendingFolder(tmp_path)
-    folder.remove(*folder.ids())
+    gateway.pending.remove(*gateway.pending.ids())
     answer = gateway.boto.invoke_endpoint_async(EndpointName="ep", Body=b"waiting")
     worker = gateway.serve(async_output=OUTPUT)
     gateway.until(lambda: objects.puts, "the outcome")
-    gateway.until(lambda: not list(tmp_path.iterdir()), "nothing is kept")
+    gateway.until(lambda: not gateway.pending.ids(), "nothing is kept")
     assert objects.puts == [answer["OutputLocation"]]
     assert [request.body for request in worker.asked] == [b"waiting"]
 
 
-def test_a_body_that_the_disk_does_not_return_is_read_again(gateway, objects, tmp_path, soon):
+def test_a_body_that_cannot_be_read_is_read_again(gateway, objects, soon):
     gateway.put(IDLE)
     gateway.boto.invoke_endpoint_async(EndpointName="ep", Body=b"x")
-    [path] = tmp_path.iterdir()
-    aside = path.rename(path.with_suffix(".aside"))
-    path.symlink_to(path)
-    gateway.serve(async_output=OUTPUT)
-    gateway.until(lambda: "cannot be read from disk: Too many levels" in gateway.log.getvalue(), "a retry")
-    aside.replace(path)
+    with out_of_reach(gateway.pending):
+        gateway.serve(async_output=OUTPUT)
+        gateway.until(lambda: "async.storage_unavailable" in gateway.log.getvalue(), "a retry")
     gateway.until(lambda: objects.puts, "the outcome")
     assert objects.objects[objects.puts[0]][0] == b"x"

@@ -5,7 +5,7 @@ import gzip
 import io
 import stat
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from headrace.platform.control.model.worker import WORKER, ReplicaSpec
 from headrace.platform.host.access_keys import ACCESS_KEY, AccessKeySpec
 from headrace.platform.host.backup import Manifest, back_up, check_backup, restore
 from headrace.platform.host.folders import DataFolder
+from headrace.platform.state.blobs import open_blobs
 from headrace.platform.state.records import Record, readable
 from headrace.platform.state.store import open_store
 
@@ -37,8 +38,8 @@ def folder(tmp_path: Path) -> DataFolder:
     (made.objects / "data" / "empty").mkdir(parents=True)
     (made.objects / "data" / "1.dat").write_bytes(bytes(range(256)) * 9000)
     (made.objects / "log.txt").write_text("of a process")
-    made.invocations.mkdir()
-    (made.invocations / "1.json").write_text("{}")
+    with contextlib.closing(open_blobs(made.database, made.blobs)) as blobs:
+        blobs.put("invocations", "1", b"{}", b"body")
     return made
 
 
@@ -63,6 +64,11 @@ def keys_of(folder: DataFolder) -> list[Record[Any, Any]]:
         return readable(store.list(ACCESS_KEY))
 
 
+def blobs_of(folder: DataFolder) -> dict[str, Sequence[bytes]]:
+    with contextlib.closing(open_blobs(folder.database, folder.blobs)) as blobs:
+        return {key: blobs.parts("invocations", key) for key in blobs.keys("invocations")}
+
+
 def test_all_of_a_platform_but_its_processes_is_restored_elsewhere(folder: DataFolder, other: DataFolder) -> None:
     manifest = restored(other, saved(folder))
     assert manifest.kinds == {"access-key": 1, "worker": 1}
@@ -72,7 +78,7 @@ def test_all_of_a_platform_but_its_processes_is_restored_elsewhere(folder: DataF
     assert other.jumpstart.read_text() == folder.jumpstart.read_text()
     assert (other.objects / "data" / "1.dat").read_bytes() == (folder.objects / "data" / "1.dat").read_bytes()
     assert not (other.objects / "log.txt").exists()
-    assert (other.invocations / "1.json").read_text() == "{}"
+    assert blobs_of(other) == {"1": [b"{}", b"body"]}
     assert list(other.root.glob(".*")) == []
 
 
@@ -93,11 +99,14 @@ def test_records_and_objects_that_are_there_are_replaced_only_when_asked(folder:
     (folder.objects / "data" / "2.dat").write_bytes(b"later")
     with contextlib.closing(open_store(folder.database)) as store:
         store.create(ACCESS_KEY, "LATER", spec=KEY)
+    with contextlib.closing(open_blobs(folder.database, folder.blobs)) as blobs:
+        blobs.put("invocations", "2", b"later")
     with pytest.raises(SettingsError, match=r"s3 is not empty.*--replace"):
         restored(folder, target)
     assert (folder.objects / "data" / "2.dat").exists()
     restored(folder, target, is_replacing=True)
     assert [key.name for key in keys_of(folder)] == ["KEY"]
+    assert list(blobs_of(folder)) == ["1"]
     assert not (folder.objects / "data" / "2.dat").exists()
 
 

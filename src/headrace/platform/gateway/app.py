@@ -14,7 +14,7 @@ from time import perf_counter
 from headrace.core.errors import HeadraceError, Unavailable
 from headrace.core.tracing import NO_TRACER, Tracer, bind_to_log, trace_of
 from headrace.platform.gateway import openai, request
-from headrace.platform.gateway.async_files import MAX_INLINE_BYTES, AsyncEnd, pending_of
+from headrace.platform.gateway.async_files import MAX_INLINE_BYTES, AsyncEnd, PendingStore, pending_of
 from headrace.platform.gateway.async_invocations import AsyncInvocations
 from headrace.platform.gateway.async_queue import AsyncPublisher
 from headrace.platform.gateway.capture import DataCapture
@@ -75,6 +75,7 @@ class Gateway:
         config: GatewayConfig,
         *,
         objects: S3Objects | None = None,
+        pending: PendingStore | None = None,
         wake: Wake | None = None,
         publish: Publish | None = None,
         async_publisher: AsyncPublisher | None = None,
@@ -86,9 +87,9 @@ class Gateway:
         """
         Create the gateway for the routes of a store.
 
-        Without `objects` asynchronous invocations are refused; without `wake`, which is called with the target of held
-        requests, requests without a replica fail at once. `publish` is called with each finished request to an existing
-        endpoint.
+        Without `objects` and `pending` asynchronous invocations are refused; without `wake`, which is called with the
+        target of held requests, requests without a replica fail at once. `publish` is called with each finished request
+        to an existing endpoint.
         """
         self._tracer = tracer
         self._publish = publish
@@ -127,12 +128,12 @@ class Gateway:
         self._capturing: asyncio.Task[None] | None = None
         self.metrics.num_held = lambda: self._service.forwarder.wait_queue.num_held
         self._async: AsyncInvocations | None = None
-        if objects is not None and config.async_folder is not None:
+        if objects is not None and pending is not None:
             self._async = AsyncInvocations(
                 self._service,
                 self._table,
                 objects,
-                config.async_folder,
+                pending,
                 log=log_invocation,
                 publisher=async_publisher,
                 on_ended=on_async_ended,
@@ -196,7 +197,7 @@ class Gateway:
             self._capturing = asyncio.create_task(self._service.captures.run())
 
     async def run_async(self) -> None:
-        """Run the asynchronous invocations of all gateways on one folder until cancelled; call it on one of them."""
+        """Run the asynchronous invocations of all gateways on one store until cancelled; call it on one of them."""
         if self._async is None:
             await asyncio.Event().wait()
         else:

@@ -1,7 +1,8 @@
-"""Accepted asynchronous invocations on disk, one file each, so that they survive a kill -9, and their bodies.
+"""
+Accepted asynchronous invocations, stored so that they survive a kill -9 and the loss of a machine, and their bodies.
 
-A file is written under a temporary name, synced and renamed, and removed when the outcome is in the object storage. An
-invocation that was running when the platform died runs again. The methods block: call them in a thread.
+An invocation is removed when its outcome is in the object storage. One that was running when the platform died runs
+again. The methods of the store block: call them in a thread.
 
 Bodies need bounded memory. A long response goes to disk, because a worker drops a connection that is not read for long.
 """
@@ -13,17 +14,17 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Self
+from typing import BinaryIO, Final, Self
 from urllib.parse import quote
 from uuid import uuid4
 
 import msgspec
 
-from headrace.core.durable import write_durably
 from headrace.core.telemetry import get_logger
 from headrace.core.tracing import TraceContext
 from headrace.platform.gateway.request import Invocation
 from headrace.platform.gateway.routing import is_for_components
+from headrace.platform.state.blobs import Blobs
 from headrace.platform.state.routes import Route
 from headrace.serving.http.body import FREE_BYTES, BodyBudget, BodyShare, BudgetSpent
 from headrace.serving.http.client_connection import ClientResponse, ResponseTooLarge
@@ -35,7 +36,7 @@ class PendingInvocation:
     """An accepted asynchronous invocation. Times are seconds since 1970."""
 
     id: str
-    """Name of the file; sorts by the time of acceptance."""
+    """Sorts by the time of acceptance."""
     endpoint: str
     endpoint_uid: str
     inference_id: str
@@ -71,58 +72,72 @@ class AsyncEnd:
     ended_s: float = 0.0
 
 
-_SUFFIX = ".json"
+PENDING: Final = "invocations"
+"""The space of pending invocations among the blobs: the description of each, and its body, if it has one."""
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(PendingInvocation).decode
 
 
-class PendingFolder:
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+class PendingStore:
+    """The pending invocations of a platform, of all of its processes."""
+
+    def __init__(self, blobs: Blobs, folder: Path) -> None:
+        """Use the blobs; `folder` is for long responses, and has the invocations that earlier versions accepted."""
+        self.blobs = blobs
+        self.folder = folder
+        self._unreadable: set[str] = set()
 
     def save(self, pending: PendingInvocation) -> None:
-        """Store an invocation durably. Raises `OSError`, for example on a full disk."""
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_durably(self._path(pending.id), _encode(pending))
+        """Store an invocation durably. Raises `Unavailable`, for example on a full disk."""
+        bodies = () if pending.body is None else (pending.body,)
+        self.blobs.put(PENDING, pending.id, _encode(replace(pending, body=None)), *bodies)
 
-    def remove(self, pending_id: str) -> None:
-        self._path(pending_id).unlink(missing_ok=True)
+    def remove(self, *ids: str) -> None:
+        self.blobs.delete(PENDING, *ids)
 
     def ids(self) -> list[str]:
-        """Return the ids of all stored invocations, oldest first. Raises `OSError`."""
-        return sorted(path.stem for path in self._folder.glob(f"*{_SUFFIX}"))
+        """Return the ids of all stored invocations, oldest first. Raises `Unavailable`."""
+        return self.blobs.keys(PENDING)
+
+    def count(self) -> int:
+        return self.blobs.count(PENDING)
 
     def unknown(self, known: frozenset[str]) -> tuple[set[str], list[PendingInvocation]]:
-        """Return all ids, and the invocations that are not `known`, without bodies. Raises `OSError`."""
+        """Return all ids, and the invocations that are not `known`, without bodies. Raises `Unavailable`, `OSError`."""
+        self._adopt_files()
         ids = self.ids()
-        found = (self.read(name) for name in ids if name not in known)
-        return set(ids), [replace(pending, body=None) for pending in found if pending is not None]
-
-    def read(self, pending_id: str) -> PendingInvocation | None:
-        """
-        Read a stored invocation; None if it was removed meanwhile, or cannot be read.
-
-        A file that is not an invocation is renamed, so that it is reported only once.
-        """
-        path = self._path(pending_id)
-        try:
-            return _decode(path.read_bytes())
-        except FileNotFoundError:
-            return None
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            aside = path.with_suffix(".unreadable")
-            path.rename(aside)
-            get_logger().error("async.unreadable", file=aside.name, reason=str(error))
-        except OSError as error:
-            get_logger().error("async.unreadable", file=path.name, reason=error.strerror)
-        return None
+        new = [name for name in ids if name not in known and name not in self._unreadable]
+        contents = self.blobs.read_many(PENDING, new)
+        found = [self._decoded(name, contents[name]) for name in new if name in contents]
+        return set(ids), [pending for pending in found if pending is not None]
 
     def body(self, pending_id: str) -> bytes:
-        """Return the inline body of an invocation. Raises `OSError`: `FileNotFoundError` if it was removed."""
-        return _decode(self._path(pending_id).read_bytes()).body or b""
+        """Return the inline body of an invocation. Raises `Unavailable`; `KeyError`: it was removed."""
+        body = self.blobs.read(PENDING, pending_id, part=1)
+        if body is None:
+            raise KeyError(pending_id)
+        return body
 
-    def _path(self, pending_id: str) -> Path:
-        return self._folder / f"{pending_id}{_SUFFIX}"
+    def _decoded(self, pending_id: str, content: bytes) -> PendingInvocation | None:
+        """Decode an invocation; one that is not readable stays, and is reported once."""
+        try:
+            return _decode(content)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            self._unreadable.add(pending_id)
+            get_logger().error("async.unreadable", id=pending_id, reason=str(error))
+            return None
+
+    def _adopt_files(self) -> None:
+        """Move invocations here that an earlier version accepted, or a backup has; a kill between leaves both."""
+        for path in sorted(self.folder.glob("*.json")):
+            try:
+                self.save(_decode(path.read_bytes()))
+            except FileNotFoundError:  # another process has moved it
+                continue
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                path.rename(path.with_suffix(".unreadable"))
+                get_logger().error("async.unreadable", file=path.name, reason=str(error))
+            path.unlink(missing_ok=True)
 
 
 MAX_INLINE_BYTES = 128_000
@@ -304,6 +319,7 @@ class ReceivedBody:
         if self.num_bytes > self._max_bytes:
             raise ResponseTooLarge(f"The response has more than {self._max_bytes} bytes.")
         if self._file is None:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 -- `__exit__` closes it
         await self._write(self._file)
 

@@ -10,17 +10,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from time import perf_counter
 from typing import TypeVar
 
+from headrace.core.errors import Unavailable
 from headrace.core.telemetry import get_logger
 from headrace.core.tracing import NO_TRACER, Tracer, bind_to_log
 from headrace.platform.gateway.async_files import (
     AsyncEnd,
     InputRoom,
-    PendingFolder,
     PendingInvocation,
+    PendingStore,
     ReceivedBody,
     location_headers,
     pending_of,
@@ -45,15 +45,23 @@ BUSY_PAUSE_S = 1.0
 MAX_FAILURES_STORED = 8
 """Reasons of failures that are stored at the same time: a deleted endpoint can end thousands of invocations."""
 FORGET_EVERY = 1000
-"""Invocations that end before their ids are forgotten, which takes a look into the folder."""
+"""Invocations that end before their ids are forgotten, which takes a look at the stored ones."""
 
 _T = TypeVar("_T")
 
 _NOT_NOW = frozenset({"ModelNotReadyException", "ServiceUnavailable", "ThrottlingException"})
 
 
+async def _stored(call: Callable[..., _T], *arguments: object) -> _T:
+    """Call a method of the store; raise `ObjectsUnavailable` while the database or the disk fails."""
+    try:
+        return await asyncio.to_thread(call, *arguments)
+    except (Unavailable, OSError) as error:  # such as too many open files
+        raise ObjectsUnavailable(f"The stored invocations cannot be used: {error}") from error
+
+
 class _EndedElsewhereError(Exception):
-    """Another process has ended the invocation since this one found its file."""
+    """Another process has ended the invocation since this one found it."""
 
 
 @dataclass(slots=True)
@@ -61,7 +69,7 @@ class AsyncInvocations:
     service: InvocationService
     table: RouteTable
     objects: S3Objects
-    folder: Path
+    pending: PendingStore
     log: Callable[[InvocationRecord], None] = field(kw_only=True)
     publisher: AsyncPublisher | None = field(default=None, kw_only=True)
     tracer: Tracer = field(default=NO_TRACER, kw_only=True)
@@ -69,15 +77,14 @@ class AsyncInvocations:
     """Called from a thread with each invocation that has an outcome."""
     on_accepted_for_others: Callable[[], None] = field(default=lambda: None, kw_only=True)
     """Called after an acceptance while another process runs the invocations."""
-    _files: PendingFolder = field(init=False)
     _inputs: InputRoom = field(init=False)
     _queue: AsyncQueue = field(default_factory=AsyncQueue)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _is_running: bool = False
     _seen: set[str] = field(default_factory=set)
-    """Ids of the files that were queued, until a look into the folder finds them removed."""
+    """Ids of the invocations that were queued, until a look at the stored ones finds them removed."""
     _storing: set[str] = field(default_factory=set)
-    """Ids of the invocations that are being accepted: their files may exist, and even have been removed."""
+    """Ids of the invocations that are being accepted: they may be stored, and even have been removed."""
     _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
     _storing_failures: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_FAILURES_STORED))
     _num_removed: int = 0
@@ -85,14 +92,14 @@ class AsyncInvocations:
     """Invocations that end without having started: the reason of their failure is being stored."""
 
     def __post_init__(self) -> None:
-        self._files, self._inputs = PendingFolder(self.folder), InputRoom(self.service.budget)
+        self._inputs = InputRoom(self.service.budget)
         self.table.on_change(lambda _: self.wake())
 
     async def run(self) -> None:
         """
-        Run the invocations in the folder, those of earlier processes included, until cancelled.
+        Run the stored invocations, those of earlier processes included, until cancelled.
 
-        Only one process at a time may run this. The files of cancelled invocations stay, for the next process to run.
+        Only one process at a time may run this. Cancelled invocations stay stored, for the next process to run.
         """
         self._queue, self._seen, self._is_running = AsyncQueue(), set(), True
         try:
@@ -103,19 +110,13 @@ class AsyncInvocations:
             self.service.metrics.async_waiting = 0
 
     async def look(self) -> None:
-        """Queue the invocations that other processes have accepted, and forget those whose files are gone."""
+        """Queue the invocations that other processes have accepted, and forget those that are gone."""
         async with self._looking:  # a slower look could return an invocation that has ended and was forgotten since
             if not self._is_running:
                 return
             known = frozenset(self._seen)
 
-            async def read_new() -> tuple[set[str], list[PendingInvocation]]:
-                try:
-                    return await asyncio.to_thread(self._files.unknown, known)
-                except OSError as error:  # such as too many open files
-                    raise ObjectsUnavailable(f"The stored invocations cannot be listed: {error.strerror}.") from error
-
-            stored, found = await retry_unavailable(read_new)
+            stored, found = await retry_unavailable(partial(_stored, self.pending.unknown, known))
             self._seen -= known - stored - self._storing
             if any(is_orphaned(pending, self.table.routes.get(pending.endpoint)) for pending in found):
                 while not await self.table.read_again():  # the process that accepted it may know a newer endpoint
@@ -145,7 +146,7 @@ class AsyncInvocations:
         if self._is_running:
             num_waiting = len(self._queue) + self._num_ending
         else:
-            num_waiting = len(await asyncio.to_thread(self._files.ids))
+            num_waiting = await asyncio.to_thread(self.pending.count)
         if num_waiting >= self.service.config.max_async_waiting:
             raise self.service.texts.overloaded(f"{num_waiting} asynchronous invocations")
         await asyncio.shield(self._store(pending))  # a disconnecting client must not interrupt the acceptance
@@ -156,12 +157,11 @@ class AsyncInvocations:
     async def _store(self, pending: PendingInvocation) -> None:
         self._storing.add(pending.id)
         try:
-            await asyncio.to_thread(self._files.save, pending)
-        except OSError as error:
-            reason = f"The invocation cannot be stored on disk: {error.strerror}."
-            raise AwsError("ServiceUnavailable", reason) from error
+            await asyncio.to_thread(self.pending.save, pending)
+        except Unavailable as error:
+            raise AwsError("ServiceUnavailable", f"The invocation cannot be stored: {error.message}") from error
         else:
-            if self._is_running:  # it may have begun meanwhile, and have read the file
+            if self._is_running:  # it may have begun meanwhile, and have found it
                 self._add(replace(pending, body=None))
             else:
                 self.on_accepted_for_others()
@@ -218,7 +218,7 @@ class AsyncInvocations:
         outcome = AsyncOutcome(endpoint=pending.endpoint, accepted_s=pending.accepted_s, began_s=time.time())
         failure, end = None, AsyncEnd(pending=pending)
         try:
-            with ReceivedBody(self.folder, max_bytes=self.service.config.max_async_response_bytes) as answer:
+            with ReceivedBody(self.pending.folder, max_bytes=self.service.config.max_async_response_bytes) as answer:
                 content_type = None
                 while content_type is None:  # between two tries, others get the room of the input
                     async with self._input(pending, outcome) as body:
@@ -262,11 +262,9 @@ class AsyncInvocations:
 
     async def _inline_body(self, pending_id: str) -> bytes:
         try:
-            return await asyncio.to_thread(self._files.body, pending_id)
-        except FileNotFoundError:
+            return await _stored(self.pending.body, pending_id)
+        except KeyError:
             raise _EndedElsewhereError from None
-        except OSError as error:
-            raise ObjectsUnavailable(f"The invocation cannot be read from disk: {error.strerror}.") from error
 
     async def _read(
         self, attempt: Callable[[], Awaitable[_T]], pending: PendingInvocation, outcome: AsyncOutcome
@@ -356,7 +354,7 @@ class AsyncInvocations:
             span.end()
 
     async def _finish(self, pending: PendingInvocation, *, failure: str | None) -> None:
-        """Store the reason of a failure at the failure location, and remove the request's file."""
+        """Store the reason of a failure at the failure location, and remove the request."""
         try:
             if failure is not None:
                 get_logger().warning("async.failed", endpoint=pending.endpoint, inference_id=pending.inference_id)
@@ -364,8 +362,8 @@ class AsyncInvocations:
                 put = partial(self.objects.put, pending.failure_uri, failure.encode(), content_type="text/plain")
                 async with self._storing_failures:
                     await retry_unavailable(put)
-            await asyncio.to_thread(self._files.remove, pending.id)
-        except (ObjectFailed, OSError) as error:  # the file stays, so the invocation runs again after the next start
+            await retry_unavailable(partial(_stored, self.pending.remove, pending.id))
+        except ObjectFailed as error:  # it stays stored, so it runs again after the next start
             get_logger().error("async.outcome_lost", uri=pending.failure_uri, reason=str(error))
             return
         self._num_removed += 1

@@ -13,7 +13,6 @@ Sources of the texts: answers of SageMaker that its users quote (aws/amazon-sage
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from headrace.core.client_text import shortened
 from headrace.platform.cluster.launcher import NO_GRANTS, Grants
@@ -65,8 +64,6 @@ class GatewayConfig:
     """Memory for stored responses of the Responses API. 0: none are stored."""
     stored_responses_age_s: float = 86400.0
     """Longest time that a response is stored."""
-    async_folder: Path | None = None
-    """Folder of accepted asynchronous invocations. None: they are refused."""
     max_async_waiting: int = 10_000
     max_async_response_bytes: int = 256 * MIB
     """Largest input, and largest response, of an asynchronous invocation; the input is held in memory."""

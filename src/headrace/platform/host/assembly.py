@@ -32,6 +32,7 @@ from headrace.platform.control.loops.scraper import fetch
 from headrace.platform.control.model.images import OwnImage
 from headrace.platform.control.planning.worker_build import WorkerDefaults
 from headrace.platform.gateway.app import Gateway
+from headrace.platform.gateway.async_files import PendingStore
 from headrace.platform.gateway.async_queue import AsyncPublisher
 from headrace.platform.gateway.batches import BatchConfig, BatchGateway
 from headrace.platform.gateway.errors import GatewayConfig
@@ -51,6 +52,7 @@ from headrace.platform.host.operations import operations_of
 from headrace.platform.host.overview import read_counts, read_home, read_models, read_overview, read_uses, this_machine
 from headrace.platform.host.registry import RegistryApp
 from headrace.platform.host.sharing import METRICS, Members, Sharing, make_members, usages_of
+from headrace.platform.state.blobs import Blobs
 from headrace.platform.state.records import Json
 from headrace.platform.state.store import Store
 from headrace.platform.storage.object_grants import ObjectGrants
@@ -140,6 +142,7 @@ class Site:
     settings: PlatformSettings
     sharing: Sharing
     store: Store
+    blobs: Blobs
     storage: ObjectStorage
     address: Address
     env: Mapping[str, str] = field(default_factory=lambda: os.environ)
@@ -255,7 +258,6 @@ def _make_invocations(site: Site) -> Invocations:
     config = GatewayConfig(
         account=settings.account,
         region=settings.region,
-        async_folder=home.invocations,
         hold_timeout_s=settings.hold_timeout_s,
         max_held=settings.max_held,
         stored_responses_bytes=settings.stored_responses_bytes,
@@ -266,6 +268,7 @@ def _make_invocations(site: Site) -> Invocations:
         site.store,
         config,
         objects=objects,
+        pending=PendingStore(site.blobs, home.invocations),
         wake=None if settings.strict else waker.wake,
         publish=publisher.publish,
         async_publisher=AsyncPublisher(series),

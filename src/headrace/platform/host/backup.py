@@ -1,8 +1,8 @@
 """Backups of a platform.
 
-They have its records, its own images and JumpStart rows and, while it is stopped, the objects of the embedded S3
-server. A backup is restored into the data folder and the database of any platform that is stopped. Workers are not
-restored: the next start of the platform replaces them. Methods block.
+They have its records, its blobs (such as the asynchronous invocations that wait), its own images and JumpStart rows
+and, while it is stopped, the objects of the embedded S3 server. A backup is restored into the data folder and the
+database of any platform that is stopped. Workers are not restored: the next start replaces them. Methods block.
 
 The file is a tar.gz with the records, files of the data folder, and last a manifest with their checksums. It has access
 keys: it is readable by its owner only, and as trusted as the data folder.
@@ -21,7 +21,7 @@ import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import IO, Final
@@ -34,6 +34,7 @@ from headrace.core.progress import Progress
 from headrace.platform.control.model.worker import WORKER
 from headrace.platform.host.folders import DataFolder
 from headrace.platform.host.operations import KINDS, refuse_newer
+from headrace.platform.state.blobs import open_blobs
 from headrace.platform.state.database import shown_url, url_of
 from headrace.platform.state.database_lock import locked_database
 from headrace.platform.state.records import Json, Unreadable
@@ -54,8 +55,10 @@ FORMAT: Final = 1
 RECORDS: Final = "records.jsonl"
 _USER_FILES: Final = ("images.toml", "jumpstart.toml")
 """Files of the user in the data folder."""
+BLOBS: Final = "blobs.jsonl"
 OBJECTS: Final = "objects"
 INVOCATIONS: Final = "invocations"
+"""Asynchronous invocations in backups of earlier versions, which had no blobs."""
 BATCHES: Final = "batches"
 _MANIFEST: Final = "manifest.json"
 _CHUNK_BYTES: Final = 1 << 20
@@ -136,7 +139,7 @@ class BackupWriter:
         self._files: dict[str, FileFacts] = {}
 
     def add_bytes(self, name: str, content: bytes) -> None:
-        self._add(name, io.BytesIO(content), len(content))
+        self.add(name, io.BytesIO(content), len(content))
 
     def add_folder(self, name: str, folder: Path, *, without: frozenset[str] = frozenset()) -> None:
         """Add all regular files below a folder, except some directly in it."""
@@ -146,7 +149,7 @@ class BackupWriter:
         for path in paths:
             with path.open("rb") as file:
                 size = os.fstat(file.fileno()).st_size
-                self._add(f"{name}/{path.relative_to(folder).as_posix()}", file, size)
+                self.add(f"{name}/{path.relative_to(folder).as_posix()}", file, size)
             num_bytes += size
             self._progress(name, min(num_bytes, total_bytes), total_bytes)
 
@@ -168,7 +171,7 @@ class BackupWriter:
         self._archive.close()
         return manifest
 
-    def _add(self, name: str, file: IO[bytes], num_bytes: int) -> None:
+    def add(self, name: str, file: IO[bytes], num_bytes: int) -> None:
         member = tarfile.TarInfo(name)
         member.size, member.mode, member.mtime = num_bytes, 0o600, time.time()
         hashed = _Hashed(file)
@@ -251,10 +254,6 @@ def _read_manifest(source: Path, folder: Path) -> Manifest:
     return msgspec.json.decode(content, type=Manifest)
 
 
-def encode_rows(copy: StoreCopy) -> bytes:
-    return msgspec.json.Encoder().encode_lines(copy.rows)
-
-
 def read_rows(folder: Path, manifest: Manifest) -> StoreCopy:
     rows = msgspec.json.Decoder(StoredRow).decode_lines((folder / RECORDS).read_bytes())
     return StoreCopy(
@@ -281,7 +280,7 @@ def back_up(
     folder: DataFolder, where: str | Path, target: Path, *, has_objects: bool, is_replacing: bool, progress: Progress
 ) -> Manifest:
     """
-    Write a backup; the platform may run, unless its objects (and pending invocations) are included.
+    Write a backup; the platform may run, unless its objects are included.
 
     `where` is its database, a file or a URL. Raises `SettingsError` if there are no records or objects, the platform
     runs, or the file exists.
@@ -298,19 +297,28 @@ def back_up(
         copy = read_copy(where)
         refuse_newer(schema_versions(copy.rows), what=f"The store {shown_url(url_of(where))}")
         writer = BackupWriter(file, progress)
-        writer.add_bytes(RECORDS, encode_rows(copy))
+        writer.add_bytes(RECORDS, msgspec.json.Encoder().encode_lines(copy.rows))
+        _add_blobs(writer, folder, where)
         for name in _USER_FILES:
             if (folder.root / name).is_file():
                 writer.add_bytes(name, (folder.root / name).read_bytes())
         if has_objects:
             writer.add_folder(OBJECTS, folder.objects, without=_PROCESS_FILES)
-            writer.add_folder(INVOCATIONS, folder.invocations)
             writer.add_folder(BATCHES, folder.batches)
         try:
             known_settings: Json = msgspec.json.decode(folder.settings.read_bytes(), type=dict)
         except (OSError, msgspec.DecodeError):
             known_settings = {}
         return writer.finish(copy, settings=known_settings, has_objects=has_objects)
+
+
+def _add_blobs(writer: BackupWriter, folder: DataFolder, where: str | Path) -> None:
+    """Add the blobs; they may be many, so that their copy is on disk before its size is known."""
+    with closing(open_blobs(where, folder.blobs)) as blobs, tempfile.TemporaryFile(dir=folder.root) as file:
+        blobs.copy_to(file)
+        num_bytes = file.tell()
+        file.seek(0)
+        writer.add(BLOBS, file, num_bytes)
 
 
 def check_backup(source: Path, progress: Progress) -> BackupContents:
@@ -340,6 +348,9 @@ def restore(
                 )
         rows = tuple(row for row in contents.copy.rows if row.kind not in _NOT_RESTORED)
         write_copy(where, replace(contents.copy, rows=rows), is_replacing=is_replacing)
+        if (staging / BLOBS).is_file():
+            with closing(open_blobs(where, folder.blobs)) as blobs, (staging / BLOBS).open("rb") as lines:
+                blobs.replace_by(lines)
         for name, target in trees.items():
             (staging / name).mkdir(mode=0o700, exist_ok=True)
             if target.exists():

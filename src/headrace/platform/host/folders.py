@@ -65,7 +65,9 @@ class DataFolder:
     cluster = _Below("ray")
     """State, sessions and log of a Ray cluster started by the platform."""
     invocations = _Below("invocations")
-    """Pending asynchronous invocations."""
+    """Long responses to asynchronous invocations, and invocations that earlier versions have accepted."""
+    blobs = _Below("blobs.sqlite")
+    """Blobs, such as pending asynchronous invocations, unless the database is a server."""
     prefixes = _Below("prefixes")
     """The prefix caches of endpoints, as sensitive as their prompts; removed with them."""
     batches = _Below("batches")

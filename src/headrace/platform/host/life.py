@@ -34,6 +34,7 @@ from headrace.platform.host.folders import DataFolder
 from headrace.platform.host.listener import Listener
 from headrace.platform.host.sharing import Sharing
 from headrace.platform.host.supervisor import STOP_WITHOUT_DELAY
+from headrace.platform.state.blobs import Blobs
 from headrace.platform.state.records import Conflict
 from headrace.platform.state.store import Store
 from headrace.platform.storage.object_storage import ObjectStorage
@@ -65,6 +66,7 @@ OnReady = Callable[[Started], None]
 class PlatformLifecycle:
     settings: PlatformSettings
     store: Store
+    blobs: Blobs
     sharing: Sharing
     listener: Listener
     storage: ObjectStorage
@@ -117,6 +119,7 @@ class PlatformLifecycle:
             settings=self.settings,
             sharing=self.sharing,
             store=self.store,
+            blobs=self.blobs,
             storage=self.storage,
             address=self.listener.address,
             env=self.env,

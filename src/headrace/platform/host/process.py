@@ -24,6 +24,7 @@ from headrace.platform.host.listener import Listener
 from headrace.platform.host.operations import refuse_newer
 from headrace.platform.host.sharing import agreed_settings, join
 from headrace.platform.host.supervisor import NOT_RESTARTED, Child
+from headrace.platform.state.blobs import open_blobs
 from headrace.platform.state.coordination import Displaced
 from headrace.platform.state.store import open_store
 from headrace.platform.storage.object_storage import make_storage
@@ -67,10 +68,12 @@ def serve(
                 lambda: stack.enter_context(join(settings, database, folder, store, listener.address, child=child))
             )
             is_alone = sharing.coordination is None
+            blobs = stack.enter_context(closing(_when_reachable(lambda: open_blobs(database, sharing.home.blobs))))
             storage = make_storage(settings.s3_endpoint, sharing.home.objects, settings.region, env, is_keeper=is_alone)
             lifecycle = PlatformLifecycle(
                 settings=settings,
                 store=store,
+                blobs=blobs,
                 sharing=sharing,
                 listener=listener,
                 storage=storage,

@@ -247,7 +247,7 @@ def backup(*, file: Path, objects: bool, replace: bool, data_dir: Path | None, d
     The platform may run: FILE is a copy of one moment. FILE has the access keys in clear, so only you can read it.
     This version of Headrace and later ones restore it into SQLite or PostgreSQL. It has no metrics and no logs.
 
-    With --objects it also has the objects of the embedded S3 server and the asynchronous invocations that wait.
+    With --objects it also has the objects of the embedded S3 server, and files and batches.
     """
     from headrace.platform.host.backup import back_up
 
