@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote
@@ -20,7 +20,7 @@ from headrace.platform.gateway.objects import ObjectFailed
 from headrace.platform.state.routes import AsyncOutput
 from tests.waiting import WAIT_S
 
-from .async_parts import IDLE, OUTPUT, MemoryObjects, out_of_reach, pending
+from .async_parts import IDLE, OUTPUT, MemoryObjects, open_pending, out_of_reach, pending
 from .conftest import Running, accepting, running
 from .routes import component, route, variant
 from .workers import Exchange
@@ -215,6 +215,14 @@ def test_an_outcome_is_stored_once_if_its_invocation_cannot_be_removed(gateway, 
         gateway.until(lambda: "async.storage_unavailable" in gateway.log.getvalue(), "a retry")
     gateway.until(lambda: not gateway.pending.ids(), "it is removed")
     assert len(objects.puts) == len(worker.asked) == 1
+
+
+def test_an_invocation_whose_acceptor_was_killed_before_it_told_others_runs(tmp_path, objects, monkeypatch):
+    monkeypatch.setattr(async_invocations, "LOOK_S", 0.01)
+    with accepting(tmp_path, objects) as gateway, closing((store := open_pending(tmp_path)).blobs):
+        gateway.serve(async_output=OUTPUT)
+        store.save(replace(pending(1, expires_s=time.time() + 600), timeout_s=600))
+        gateway.until(lambda: objects.puts, "the outcome")
 
 
 def test_an_invocation_that_is_found_while_it_is_being_accepted_runs_once(gateway, objects, monkeypatch):

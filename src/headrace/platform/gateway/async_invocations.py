@@ -42,6 +42,8 @@ from headrace.serving.wire.framing import JSON_CONTENT_TYPE, to_json
 
 BUSY_PAUSE_S = 1.0
 """Pause before a retry when all replicas are full or gone."""
+LOOK_S = 10.0
+"""Seconds between looks at the stored invocations; one that was accepted is announced at once."""
 MAX_FAILURES_STORED = 8
 """Reasons of failures that are stored at the same time: a deleted endpoint can end thousands of invocations."""
 FORGET_EVERY = 1000
@@ -104,7 +106,9 @@ class AsyncInvocations:
         self._queue, self._seen, self._is_running = AsyncQueue(), set(), True
         try:
             await self.look()
-            await self._dispatch()
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._look_regularly())
+                await self._dispatch()
         finally:
             self._queue, self._seen, self._is_running = AsyncQueue(), set(), False
             self.service.metrics.async_waiting = 0
@@ -123,6 +127,12 @@ class AsyncInvocations:
                     pass
             for pending in found:
                 self._add(pending)
+
+    async def _look_regularly(self) -> None:
+        """Find the invocations of processes that were killed before they could tell this one."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await self.look()
 
     def _add(self, pending: PendingInvocation) -> None:
         """Queue a stored invocation, without its body, unless it was queued before."""
