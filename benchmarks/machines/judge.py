@@ -1,0 +1,83 @@
+"""Judges what faults of machines did to the requests through the others, and to the leader. Pure."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from benchmarks.chaos.history import RIGHT, Applied, Attempt, History
+from benchmarks.machines.world import NAMES
+
+LEADER_S: Final = 5.0
+"""Seconds within which another machine leads."""
+Leaders = Sequence[tuple[float, str]]
+"""Time → name of the machine that leads from then on; empty while none does."""
+
+
+def broken_promises(history: History, leaders: Leaders) -> list[str]:
+    """Return a sentence for each request through another machine that failed, and for each leader that came late."""
+    found = []
+    for fault in history.faults:
+        at = f"{fault.kind} of {fault.what} at {fault.began_s:.1f} s"
+        found += [
+            f"{at}: attempt {attempt.id} through {NAMES[attempt.through]} failed: {attempt.outcome} {attempt.detail}"
+            for attempt in _failed_through_others(fault, history)
+            if not _was_there(fault, attempt, history)
+        ]
+        if (delay_s := leader_delay_s(fault, leaders)) is not None and delay_s > LEADER_S:
+            found.append(f"{at}: another machine leads after {delay_s:.1f} s; expected at most {LEADER_S:.0f}.")
+    return found
+
+
+def rows(history: History, leaders: Leaders) -> list[dict[str, Any]]:
+    """Return for each fault what became of the requests that it could concern."""
+    return [
+        {
+            "fault": fault.kind,
+            "machine": fault.what,
+            "began_s": round(fault.began_s, 1),
+            "led": _leader_at(fault.began_s, leaders) == fault.what,
+            "leader_s": leader_delay_s(fault, leaders),
+            "through_others": sum(1 for _ in _through_others(fault, history)),
+            "failed_through_others": sum(
+                not _was_there(fault, attempt, history) for attempt in _failed_through_others(fault, history)
+            ),
+            "cut_off_with_their_worker": sum(
+                _was_there(fault, attempt, history) for attempt in _failed_through_others(fault, history)
+            ),
+            "back_s": round(fault.ended_s - fault.undone_s, 1),
+        }
+        for fault in history.faults
+    ]
+
+
+def leader_delay_s(fault: Applied, leaders: Leaders) -> float | None:
+    """Return the time from a fault of the leader until another machine leads; None if another one led, or none does."""
+    if _leader_at(fault.began_s, leaders) != fault.what:
+        return None
+    later = (at_s for at_s, name in leaders if fault.began_s < at_s <= fault.ended_s and name not in {"", fault.what})
+    first = next(later, None)
+    return None if first is None else round(first - fault.began_s, 2)
+
+
+def _leader_at(at_s: float, leaders: Leaders) -> str:
+    return next((name for began_s, name in reversed(leaders) if began_s <= at_s and name), "")
+
+
+def _through_others(fault: Applied, history: History) -> Iterator[Attempt]:
+    """Yield the attempts through other machines that were in flight while the fault lasted."""
+    for request in history.requests:
+        for attempt in request.attempts:
+            if (
+                NAMES[attempt.through] != fault.what
+                and attempt.began_s <= fault.undone_s
+                and fault.began_s <= attempt.ended_s
+            ):
+                yield attempt
+
+
+def _failed_through_others(fault: Applied, history: History) -> Iterator[Attempt]:
+    return (attempt for attempt in _through_others(fault, history) if attempt.outcome != RIGHT)
+
+
+def _was_there(fault: Applied, attempt: Attempt, history: History) -> bool:
+    """Return whether the answer of an attempt came from the machine that was hit: no other worker can continue it."""
+    return fault.what in history.begun.get(attempt.id, ())

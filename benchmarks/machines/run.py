@@ -1,0 +1,151 @@
+"""
+Check what must hold while three machines lose their power, their network or half of it in turn, under load.
+
+Each machine is a network namespace with an address of its own and runs a platform (`headrace up --advertise`);
+PostgreSQL and an S3 server have one each. Clients stream through all platforms and invoke asynchronously, and an
+operator creates, updates, scales and deletes endpoints. A fault hits one machine at a time, each in turn. Then the
+history is compared with the model of `benchmarks.chaos`, and the requests through the other machines are judged.
+
+    python -m benchmarks.machines.run --rounds 10
+    python -m benchmarks.machines.run --rounds 1 --kinds machine-cut-database,machine-mute --keep
+
+It needs PostgreSQL's server, iproute2, SeaweedFS (the extra `s3`), and user namespaces. Exit code 1: something did not
+hold.
+"""
+
+import json
+import shutil
+import sys
+import tempfile
+import time
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import msgspec
+from benchmarks.chaos.clients import Load
+from benchmarks.chaos.history import summary
+from benchmarks.chaos.operator import STEADY, Operator
+from benchmarks.chaos.run import Run, show
+from benchmarks.chaos.schedule import Fault, Schedule, Setup
+from benchmarks.harness.results import exit_on_sigterm, make_parser, names, tell, write_result
+from benchmarks.machines import network
+from benchmarks.machines.judge import broken_promises, rows
+from benchmarks.machines.world import FAULTS, NAMES, World
+
+from headrace.tools.bench.environment import describe_environment
+
+_DEFAULT_KINDS = ("machine-power", "machine-cut")
+
+
+def parse_arguments() -> Namespace:
+    parser = make_parser(__doc__)
+    parser.add_argument("--rounds", type=int, default=1, help="in each, each fault hits each machine")
+    parser.add_argument("--kinds", type=names, default=_DEFAULT_KINDS, help=f"of {', '.join(FAULTS)}")
+    parser.add_argument("--machines", type=names, default=NAMES, help=f"those that are hit, of {', '.join(NAMES)}")
+    parser.add_argument("--fault-s", type=float, default=8.0, help="seconds from a fault until it is undone")
+    parser.add_argument("--gap-s", type=float, default=12.0, help="seconds from there until the next one")
+    parser.add_argument("--streams", type=int, default=32)
+    parser.add_argument("--writers", type=int, default=8, help="clients that invoke asynchronously")
+    parser.add_argument("--step-s", type=float, default=0.25, help="time between two of the 8 events of a stream")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=60.0, help="no fault is applied after this time")
+    parser.add_argument("--output", type=Path, help="file for the result (JSON)")
+    parser.add_argument("--keep", action="store_true", help="keep the logs of a run that passes, too")
+    options = parser.parse_args()
+    if unknown := sorted({*options.kinds} - {*FAULTS}) + sorted({*options.machines} - {*NAMES}):
+        parser.error(
+            f"{unknown[0]!r} is unknown; expected kinds of {', '.join(FAULTS)}, machines of {', '.join(NAMES)}."
+        )
+    return options
+
+
+def schedule_of(options: Namespace) -> Schedule:
+    """Return the faults in their order: in each round, each of them hits each machine."""
+    hits = [(kind, name) for _ in range(options.rounds) for kind in options.kinds for name in options.machines]
+    faults = tuple(
+        Fault(
+            at_s=options.gap_s + index * (options.fault_s + options.gap_s),
+            kind=kind,
+            duration_s=options.fault_s,
+            target=NAMES.index(name),
+        )
+        for index, (kind, name) in enumerate(hits)
+    )
+    return Schedule(seed=options.seed, setup=Setup(platforms=len(NAMES), is_postgresql=True), faults=faults)
+
+
+class MachinesRun(Run):
+    """A run on three machines."""
+
+    def __init__(self, schedule: Schedule, folder: Path, options: Namespace) -> None:
+        super().__init__(schedule, folder, options)
+        self._options = options
+        self.leaders: Sequence[tuple[float, str]] = ()
+        """Seconds after the start of the load → the name of the machine that leads from then on."""
+
+    def make_world(self, stack: ExitStack) -> World:
+        world = World(self._folder, stack, step_s=self._options.step_s)
+        self._world = world
+        return world
+
+    def make_operator(self, world: World) -> Operator:
+        return Operator(world.operator_targets, self.history, self._schedule.seed, is_steady_changed=False)
+
+    def make_load(self, world: World) -> Load:
+        load = Load(
+            world.load_targets,
+            STEADY,
+            seed=self._schedule.seed,
+            num_threads=self._options.streams,
+            pause_s=self._options.pause_s,
+            apis=("stream", "openai"),
+        )
+        self._started_s = load.started_s
+        return load
+
+    def writers(self, operator: Operator) -> Sequence[Callable[[], None]]:
+        return [
+            partial(operator.store_objects, f"{index}-", pause_s=self._options.write_pause_s)
+            for index in range(self._options.writers)
+        ]
+
+    def run(self, note: Callable[[str], None]) -> list[str]:
+        found = super().run(note)
+        self.leaders = [(at_s - self._started_s, self._world.name_of(url)) for at_s, url in self._world.leaders.changes]
+        return [*found, *broken_promises(self.history, self.leaders)]
+
+
+def main() -> None:
+    """Run in namespaces, print what did not hold, and the counts as one line of JSON."""
+    options = parse_arguments()
+    network.enter("benchmarks.machines.run")
+    exit_on_sigterm()
+    options.threads, options.pause_s, options.write_pause_s = options.streams, 0.2, 2.0
+    folder = Path(tempfile.mkdtemp(prefix="headrace-machines-"))
+    began_s = time.monotonic()
+    run = MachinesRun(schedule_of(options), folder, options)
+    found = run.run(lambda text: tell(f"[{time.monotonic() - began_s:6.1f}] {text}"))
+    (folder / "history.json").write_bytes(msgspec.json.encode(run.history))
+    (folder / "leaders.json").write_text(json.dumps(run.leaders))
+    if found or options.keep:
+        tell(f"Logs: {folder}")
+    else:
+        shutil.rmtree(folder)
+    show(found)
+    table = rows(run.history, run.leaders)
+    for row in table:
+        tell(json.dumps(row))
+    result = {"seed": options.seed, "violations": len(found), "duration_s": round(time.monotonic() - began_s, 1)}
+    result |= summary(run.history)
+    if options.output:
+        made_by = {"environment": describe_environment(), "arguments": sys.argv[1:]}
+        write_result(options.output, {**made_by, **result, "sentences": found, "rows": table})
+    print(json.dumps(result))
+    sys.exit(bool(found))
+
+
+if __name__ == "__main__":
+    main()

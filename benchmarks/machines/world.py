@@ -1,0 +1,241 @@
+"""Three machines with a platform each, PostgreSQL and an S3 server between them; applies faults and undoes them."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.chaos import echo_server
+from benchmarks.chaos.schedule import Fault
+from benchmarks.chaos.world import IMAGE, Undo, count_answers
+from benchmarks.harness.platforms import PATIENCE_S, Platform, PostgreSQL, Target, signal_process, until
+from benchmarks.harness.proc import children, processes_with
+from benchmarks.harness.servers import headrace_command
+from benchmarks.machines.leaders import Leaders
+from benchmarks.machines.network import Machine
+
+from headrace.platform.storage.object_storage import find_weed
+
+NAMES: Final = ("ada", "bob", "cyd")
+PORT: Final = 7450
+_DATABASE_PORT, _STORAGE_PORT = 5432, 8333
+_S3_KEYS: Final = {"AWS_ACCESS_KEY_ID": "storage", "AWS_SECRET_ACCESS_KEY": "storage-secret"}
+_AS_USER: Final = ("unshare", "--user", "--map-user=1000", "--map-group=1000")
+"""PostgreSQL refuses to run as root."""
+
+
+class World:
+    """The machines, which are on a network of their own: `network.enter`."""
+
+    def __init__(self, folder: Path, stack: ExitStack, *, flags: Sequence[str] = (), step_s: float) -> None:
+        """`flags` are more flags of `headrace up`; `step_s` is the time between two characters of a stream."""
+        self._folder = folder
+        self.notes = folder / "notes"
+        self.notes.mkdir()
+        database_machine = Machine("database", 10, has_power=False)
+        storage_machine = Machine("storage", 11, has_power=False)
+        self._others = (database_machine, storage_machine)
+        self.machines = [Machine(name, number) for number, name in enumerate(NAMES, start=1)]
+        for machine in (*self._others, *self.machines):
+            machine.start()
+            stack.callback(machine.lose_power)
+        self._database = PostgreSQL(
+            folder / "postgresql",
+            _DATABASE_PORT,
+            host=database_machine.address,
+            inside=(*database_machine.inside, *_AS_USER),
+        )
+        stack.callback(self._database.close)
+        self.database_url = f"postgresql://headrace@{database_machine.address}:{_DATABASE_PORT}/postgres"
+        self._storage_url = f"http://{storage_machine.address}:{_STORAGE_PORT}"
+        self._start_storage(storage_machine)
+        self._key = self._create_key()
+        self.platforms = [self._new_platform(machine, flags, step_s) for machine in self.machines]
+        self.leaders = Leaders(self.database_url)
+        stack.callback(self.leaders.close)
+
+    def start(self) -> None:
+        threads = [threading.Thread(target=platform.start_and_wait) for platform in self.platforms]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.leaders.start()
+
+    @property
+    def load_targets(self) -> list[Target]:
+        return [Target(host=machine.address, port=PORT, key=self._key) for machine in self.machines]
+
+    operator_targets = load_targets
+
+    def _start_storage(self, machine: Machine) -> None:
+        folder = self._folder / "storage"
+        folder.mkdir()
+        listeners = [f"-ip={machine.address}", f"-ip.bind={machine.address}", f"-s3.port={_STORAGE_PORT}"]
+        others = ["-admin.ui=false", "-webdav=false", "-s3.port.lance=0", "-s3.port.iceberg=0"]
+        with (self._folder / "storage.log").open("wb") as log:
+            subprocess.Popen(
+                [
+                    *machine.inside,
+                    find_weed(os.environ) or "weed",
+                    "-logtostderr=true",
+                    "mini",
+                    f"-dir={folder}",
+                    *listeners,
+                    *others,
+                ],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **_S3_KEYS, "HOME": str(folder)},
+            )
+        client = Target(host=machine.address, port=_STORAGE_PORT, key=tuple(_S3_KEYS.values())).client("s3")
+        until(lambda: _stores(client), "the S3 server stores objects")
+        client.close()
+
+    def _create_key(self) -> tuple[str, str]:
+        command = [headrace_command(), "keys", "create", "--database", self.database_url]
+        printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        found = dict(word.split("=", 1) for word in printed.split() if word.startswith("AWS_"))
+        return found["AWS_ACCESS_KEY_ID"], found["AWS_SECRET_ACCESS_KEY"]
+
+    def _new_platform(self, machine: Machine, flags: Sequence[str], step_s: float) -> Platform:
+        images = self._folder / "images.toml"
+        command = f"{sys.executable} -I {echo_server.__file__} {{port}} {self.notes} {{host}} {step_s}"
+        images.write_text(f'[images."{IMAGE}"]\ncommand = {json.dumps(command)}\n')
+        where = ("--database", self.database_url, "--s3-endpoint", self._storage_url, "--images", str(images))
+        return Platform(
+            name=machine.name,
+            folder=self._folder / machine.name / "data",
+            host=machine.address,
+            port=PORT,
+            log=self._folder / f"{machine.name}.log",
+            flags=(*where, "--advertise", machine.address, *flags),
+            environment={**_S3_KEYS, "HEADRACE_HOME": str(self._folder / machine.name / "home")},
+            inside=machine.inside,
+            is_open=False,
+        )
+
+    def worker_processes(self) -> dict[int, str]:
+        return processes_with(f"{Path(echo_server.__file__).name} ", str(self.notes))
+
+    def leftovers(self) -> list[str]:
+        """Return the processes of the platforms and their workers that are left."""
+        mine = [str(self._folder / name) for name in NAMES]
+        found = {pid: line for pid, line in processes_with(str(self._folder)).items() if any(f in line for f in mine)}
+        return [f"{pid}: {line}" for pid, line in {**found, **self.worker_processes()}.items()]
+
+    def answers(self) -> dict[str, int]:
+        return count_answers(self.notes)
+
+    def begun(self) -> dict[str, list[str]]:
+        """Return the machines whose workers each attempt has reached."""
+        found: dict[str, list[str]] = {}
+        for path in self.notes.glob("*.begun"):
+            for line in path.read_text().splitlines():
+                found.setdefault(line, []).append(path.name.partition("-")[0])
+        return found
+
+    @staticmethod
+    def stop(platform: Platform) -> int:
+        """SIGTERM, to the process behind `nsenter`; return its exit code."""
+        process, platform.process = platform.process, None
+        if process is None:
+            return 0
+        for pid in children(process.pid):
+            signal_process(pid, signal.SIGTERM)
+        try:
+            return process.wait(timeout=PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.wait()
+
+    def apply(self, fault: Fault) -> tuple[str, Undo] | None:
+        """Apply a fault once all platforms answer; return the machine that it hit and how to undo it."""
+        if not all(platform.answers(timeout_s=1.0) for platform in self.platforms):
+            return None
+        machine = self.machines[fault.target % len(self.machines)]
+        return machine.name, FAULTS[fault.kind](self, machine)
+
+    def lose_power(self, machine: Machine, *, is_disk_lost: bool = False) -> Undo:
+        platform = self.platforms[self.machines.index(machine)]
+        platform.kill()  # `nsenter`, so that nothing takes the end of the platform for one of its own making
+        machine.lose_power()
+        if is_disk_lost:
+            shutil.rmtree(self._folder / machine.name)
+
+        def undo() -> None:
+            machine.start()
+            platform.inside = machine.inside
+            platform.start()
+
+        return undo
+
+    def restart(self, machine: Machine) -> Undo:
+        platform = self.platforms[self.machines.index(machine)]
+        self.stop(platform)
+        return platform.start
+
+    def cut_between(self, machine: Machine, others: Sequence[Machine]) -> Undo:
+        return _all(_cut_to(machine, others), *(_cut_to(other, [machine]) for other in others))
+
+    def peers(self, machine: Machine) -> list[Machine]:
+        return [other for other in self.machines if other is not machine]
+
+    def all_others(self, machine: Machine) -> list[Machine]:
+        return [*self.peers(machine), *self._others]
+
+    def name_of(self, url: str) -> str:
+        return next((machine.name for machine in self.machines if f"//{machine.address}:" in url), "")
+
+    @property
+    def database_machine(self) -> Machine:
+        return self._others[0]
+
+    @property
+    def storage_machine(self) -> Machine:
+        return self._others[1]
+
+
+def _cut(machine: Machine) -> Undo:
+    machine.cut()
+    return machine.mend
+
+
+def _cut_to(machine: Machine, others: Sequence[Machine]) -> Undo:
+    machine.cut_to(others)
+    return lambda: machine.mend_to(others)
+
+
+def _all(*undo: Undo) -> Undo:
+    return lambda: [call() for call in undo] and None
+
+
+FAULTS: Final[Mapping[str, Callable[[World, Machine], Undo]]] = {
+    "machine-power": World.lose_power,
+    "machine-loss": lambda world, machine: world.lose_power(machine, is_disk_lost=True),
+    "machine-stop": World.restart,
+    "machine-cut": lambda _, machine: _cut(machine),
+    "machine-cut-database": lambda world, machine: world.cut_between(machine, [world.database_machine]),
+    "machine-cut-storage": lambda world, machine: world.cut_between(machine, [world.storage_machine]),
+    "machine-cut-peers": lambda world, machine: world.cut_between(machine, world.peers(machine)),
+    "machine-mute": lambda world, machine: _cut_to(machine, world.all_others(machine)),
+    "machine-deaf": lambda world, machine: _all(*(_cut_to(other, [machine]) for other in world.all_others(machine))),
+}
+"""Kind of a fault → how it hits a machine. A mute one sends nothing to other machines, a deaf one gets nothing."""
+
+
+def _stores(client: Any) -> bool:
+    """Return whether the S3 server takes an object: its volumes register some seconds after it answers."""
+    with suppress(Exception):
+        client.create_bucket(Bucket="probe")
+    with suppress(Exception):
+        client.put_object(Bucket="probe", Key="probe", Body=b"")
+        return True
+    return False

@@ -1,0 +1,57 @@
+"""Machines in namespaces: what faults of them did to requests and to the leader."""
+
+import pytest
+from benchmarks.chaos.history import BROKEN, RIGHT, Applied, Attempt, History, Request
+from benchmarks.machines.judge import broken_promises, leader_delay_s, rows
+
+CUT = Applied(kind="machine-cut", began_s=10.0, undone_s=18.0, ended_s=19.0, what="ada")
+
+
+def attempt(number: int, *, through: int, at_s: float, outcome: str = RIGHT) -> Request:
+    return Request(
+        number=number,
+        attempts=(
+            Attempt(
+                id=f"{number}-0",
+                api="stream",
+                endpoint="steady-0",
+                began_s=at_s,
+                ended_s=at_s + 2,
+                outcome=outcome,
+                through=through,
+            ),
+        ),
+    )
+
+
+def test_a_request_through_another_machine_fails_only_if_its_worker_was_on_the_machine_that_was_hit() -> None:
+    history = History(
+        requests=[
+            attempt(1, through=0, at_s=11, outcome=BROKEN),  # through the machine that was cut off
+            attempt(2, through=1, at_s=11),
+            attempt(3, through=1, at_s=12, outcome="ModelStreamError"),
+            attempt(4, through=2, at_s=13, outcome="ServiceUnavailable"),
+            attempt(5, through=2, at_s=20, outcome="ServiceUnavailable"),  # later: for the model of the chaos runs
+        ],
+        faults=[CUT],
+        begun={"3-0": ["ada"], "4-0": ["bob"]},
+    )
+    (sentence,) = broken_promises(history, [])
+    assert "4-0 through cyd" in sentence
+    (row,) = rows(history, [])
+    assert (row["through_others"], row["failed_through_others"], row["cut_off_with_their_worker"]) == (3, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("leaders", "delay_s"),
+    [
+        ([(0.0, "ada"), (12.0, ""), (12.5, "bob")], 2.5),
+        ([(0.0, "bob")], None),
+        ([(0.0, "ada"), (12.0, ""), (13.0, "ada")], None),
+        ([(0.0, "ada"), (10.5, ""), (17.0, "cyd"), (30.0, "ada")], 7.0),
+    ],
+)
+def test_the_time_to_a_leader_counts_from_the_fault_of_the_one_before(leaders, delay_s) -> None:
+    assert leader_delay_s(CUT, leaders) == delay_s
+    late = [sentence for sentence in broken_promises(History(faults=[CUT]), leaders) if "leads after" in sentence]
+    assert bool(late) == (delay_s == 7.0)
