@@ -13,7 +13,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from headrace.platform.cloudwatch.metrics.metric import Metric, Point
-from headrace.platform.cloudwatch.series.file import PRUNE_S, FileSeries
+from headrace.platform.cloudwatch.series.buffered import PRUNE_S
+from headrace.platform.cloudwatch.series.file import FileSeries
 
 T0 = 1_700_000_000.0 // 3600 * 3600
 M = Metric(namespace="AWS/SageMaker", name="Invocations", dimensions=(("EndpointName", "e"), ("VariantName", "v")))

@@ -14,7 +14,7 @@ from headrace.core.tracing import NO_TRACER, Tracer
 from headrace.platform.account.image_store import ImageStore
 from headrace.platform.autoscaling.loops.waker import Waker
 from headrace.platform.cloudformation.calls import BUCKET_OPERATIONS, StackCalls
-from headrace.platform.cloudwatch.series.file import FileSeries
+from headrace.platform.cloudwatch.series.buffered import BufferedSeries
 from headrace.platform.cluster.cgroups import delegated_group
 from headrace.platform.cluster.containers import ContainerLauncher, find_engine
 from headrace.platform.cluster.host_resources import HostResources
@@ -52,6 +52,7 @@ from headrace.platform.host.operations import operations_of
 from headrace.platform.host.overview import read_counts, read_home, read_models, read_overview, read_uses, this_machine
 from headrace.platform.host.registry import RegistryApp
 from headrace.platform.host.sharing import METRICS, Members, Sharing, make_members, usages_of
+from headrace.platform.host.stores import MIB, make_series
 from headrace.platform.state.blobs import Blobs
 from headrace.platform.state.records import Json
 from headrace.platform.state.store import Store
@@ -132,9 +133,6 @@ def make_cluster(
     return Cluster(launcher=on_ray, share_of=share_of_cluster, head=own)
 
 
-MIB = 1024 * 1024
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
     """Settings, folders, store and storage of a platform. The storage has been started: its address is known."""
@@ -172,7 +170,7 @@ class Invocations:
     batches: BatchGateway
     keys: KeyRing
     waker: Waker
-    series: FileSeries
+    series: BufferedSeries
     sampler: Sampler
     objects: S3Objects | None
     notifications: Notifications
@@ -248,7 +246,7 @@ def _make_workers(site: Site) -> Workers:
 
 def _make_invocations(site: Site) -> Invocations:
     settings, home, access = site.settings, site.sharing.home, site.storage.access
-    series = FileSeries(home.metrics, max_bytes=settings.metrics_mib * MIB)
+    series = make_series(settings, home)
     publisher = Publisher(series, is_strict=settings.strict)
     waker = Waker(site.store, aws_scope=site.aws_scope)
     objects = S3Objects(access.direct_options()) if access is not None else None

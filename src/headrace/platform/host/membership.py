@@ -23,7 +23,7 @@ from headrace.platform.autoscaling.loops.autoscaler import Autoscaler
 from headrace.platform.cloudformation.calls import Call
 from headrace.platform.cloudformation.loop import StackLoop
 from headrace.platform.cloudwatch.metrics.worker_page import WorkerReading
-from headrace.platform.cloudwatch.series.file import FileSeries
+from headrace.platform.cloudwatch.series.buffered import BufferedSeries
 from headrace.platform.cluster.launcher import Launcher
 from headrace.platform.cluster.platform_logs import PlatformLogs
 from headrace.platform.control.loops.experiments import Experiments
@@ -213,7 +213,7 @@ class Leading:
     """
 
     store: Store
-    series: FileSeries
+    series: BufferedSeries
     launcher: Launcher
     logs: PlatformLogs
     gateway: Gateway

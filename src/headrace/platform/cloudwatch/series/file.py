@@ -1,46 +1,26 @@
 """
-Series in a SQLite file of their own: measurements are buffered in memory and flushed every few seconds.
+Series in a SQLite file of their own.
 
-kill -9 loses those few seconds. The file matters less than a running platform: a damaged one is set aside and replaced,
-and one that cannot be written (a full disk) is retried while measurements stay in memory, within bounds.
+A damaged file is set aside and replaced, and one that cannot be written (a full disk) is retried at the next flush.
 """
 
-import asyncio
 import json
-import math
 import sqlite3
-import threading
 import time
-from array import array
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from headrace.core.telemetry import get_logger
-from headrace.platform.cloudwatch.metrics.metric import (
-    TIERS,
-    Bucket,
-    Metric,
-    Point,
-    Tier,
-    resample,
-    tier_of,
-    whole_period,
-)
-from headrace.platform.cloudwatch.series.memory import IDLE_S, MAX_SERIES, MemorySeries, SeriesData
+from headrace.platform.cloudwatch.metrics.metric import TIERS, Bucket, Metric, Point
+from headrace.platform.cloudwatch.series.buffered import BufferedSeries, packed_values, stored_point
+from headrace.platform.cloudwatch.series.memory import IDLE_S, MAX_SERIES, SeriesData
 
 _T = TypeVar("_T")
 
-FLUSH_S: Final = 5.0
-"""Seconds between flushes: the most that kill -9 loses."""
-PRUNE_S: Final = 600.0
-"""Seconds between prunings of expired points."""
 _SCHEMA_VERSION: Final = 1
-_SHRINK: Final = 0.8
-"""Factor on the retention at each pruning that finds the file too large; undone where there is room again."""
-_MIN_POINTS: Final = 360
-"""Points of each tier that a series keeps however large the file is; alarms read fewer."""
 _SCHEMA: Final = f"""
 CREATE TABLE IF NOT EXISTS series(
   id INTEGER PRIMARY KEY, namespace TEXT NOT NULL, name TEXT NOT NULL, dimensions TEXT NOT NULL,
@@ -60,85 +40,24 @@ _DAMAGED: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _COLUMNS: Final = "number, count, total, minimum, maximum, measured"
 
 
-class FileSeries:
-    """A thread-safe `SeriesStore` in a file. Reading waits for the disk; measuring never does."""
+class FileSeries(BufferedSeries):
+    """Series in a file, which several processes of a machine share."""
 
     def __init__(
         self, path: Path, *, max_bytes: int, max_series: int = MAX_SERIES, clock: Callable[[], float] = time.time
     ) -> None:
-        """Open or create the file; above about `max_bytes` the retention is shortened."""
+        """Open or create the file."""
+        super().__init__(max_bytes=max_bytes, max_series=max_series, clock=clock)
         self._path = path
-        self._max_bytes = max_bytes
-        self._max_series = max_series
-        self._clock = clock
-        self._new = MemorySeries(max_series=max_series)
-        """Measurements since the last flush."""
-        self._lock = threading.Lock()
-        self._share = 1.0
-        """Share of CloudWatch's retention that the file has room for."""
-        self._pruned_s = -math.inf
-        self._fault = ""
-        self._is_full = False
-        """True once a new metric has been refused since the last pruning."""
         self._file: sqlite3.Connection | None = None
         with self._lock:
             self._guarded(lambda _: None)
 
-    def put(self, metric: Metric, value: float, *, now_s: float, count: float = 1.0, unit: str = "None") -> None:
-        self._new.put(metric, value, now_s=now_s, count=count, unit=unit)
+    def _stored(self, metric: Metric, period_s: int, first: int, end: int) -> Sequence[Point]:
+        return self._guarded(lambda file: _read(file, metric, period_s, first, end)) or ()
 
-    def put_point(self, metric: Metric, point: Point) -> None:
-        self._new.put_point(metric, point)
-
-    def read(self, metric: Metric, *, start_s: float, end_s: float, period_s: int) -> Sequence[Point]:
-        """Return the points of [start_s, end_s), oldest first; the first is the one that contains `start_s`."""
-        period_s = whole_period(period_s)
-        tier_s = TIERS[tier_of(period_s)].period_s
-        begin_s = start_s // period_s * period_s
-
-        def written(file: sqlite3.Connection) -> list[Point]:
-            return _read(file, metric, tier_s, int(begin_s // tier_s), math.ceil(end_s / tier_s))
-
-        # Under one lock: a flush between the two would move measurements from one to the other, unseen or seen twice.
-        with self._lock:
-            old = self._guarded(written) or []
-            new = self._new.read(metric, start_s=begin_s, end_s=end_s, period_s=tier_s)
-        return resample([*old, *new], period_s=period_s)
-
-    def list(
-        self, *, namespace: str | None = None, name: str | None = None, since_s: float = -math.inf
-    ) -> Sequence[Metric]:
-        with self._lock:
-            old = self._guarded(lambda file: _list(file, namespace, name, since_s)) or []
-            new = self._new.list(namespace=namespace, name=name, since_s=since_s)
-        return sorted({*old, *new}, key=lambda metric: (metric.namespace, metric.name, metric.dimensions))
-
-    async def run(self) -> None:
-        """Flush every few seconds until cancelled; `close` flushes the rest."""
-        while True:
-            await asyncio.sleep(FLUSH_S)
-            try:
-                await asyncio.to_thread(self.flush)
-            except Exception:  # noqa: BLE001 -- an edge: no bug in here may stop the platform
-                get_logger().exception("metrics.crashed")
-
-    def flush(self) -> None:
-        with self._lock:
-            taken, is_written = self._new.take(), False
-            try:
-                is_written = not taken or self._guarded(lambda file: self._write(file, taken)) is not None
-            finally:
-                if not is_written:  # on a full disk, measurements stay in memory until a later flush
-                    self._new.give_back(taken)
-            if self._clock() - self._pruned_s >= PRUNE_S:
-                self._pruned_s = self._clock()
-                self._guarded(self._prune)
-
-    def close(self) -> None:
-        """Flush and close the file; later measurements stay in memory."""
-        self.flush()
-        with self._lock:
-            self._close_file()
+    def _stored_metrics(self, namespace: str | None, name: str | None, since_s: float) -> Sequence[Metric]:
+        return self._guarded(lambda file: _list(file, namespace, name, since_s)) or ()
 
     def _guarded(self, work: Callable[[sqlite3.Connection], _T]) -> _T | None:
         """Run a query on the file, or return None if that is not possible now; the caller holds the lock."""
@@ -147,7 +66,7 @@ class FileSeries:
                 self._file = _opened(self._path)
             done = work(self._file)
         except sqlite3.Error as error:
-            self._note(str(error))
+            self._note(str(self._path), str(error))
             if isinstance(error, _ForeignFile) or getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED:
                 self._replace_file()
             elif self._file is not None:
@@ -155,20 +74,14 @@ class FileSeries:
                     self._file.rollback()
             return None
         except OSError as error:
-            self._note(error.strerror or str(error))
+            self._note(str(self._path), error.strerror or str(error))
             return None
-        self._fault = ""
+        self._note(str(self._path), "")
         return done
-
-    def _note(self, fault: str) -> None:
-        """Log a fault once until it changes."""
-        if fault != self._fault:
-            self._fault = fault
-            get_logger().error("metrics.file_failed", path=str(self._path), reason=fault)
 
     def _replace_file(self) -> None:
         """Start a new file; the damaged one is kept beside it until the next one is damaged."""
-        self._close_file()
+        self._disconnect()
         with suppress(OSError):
             self._path.replace(self._path.with_name(f"{self._path.name}.damaged"))
         for ending in ("-wal", "-shm"):
@@ -176,13 +89,16 @@ class FileSeries:
                 self._path.with_name(self._path.name + ending).unlink()
         get_logger().warning("metrics.file_replaced", path=str(self._path))
 
-    def _close_file(self) -> None:
+    def _disconnect(self) -> None:
         file, self._file = self._file, None
         if file is not None:
             with suppress(sqlite3.Error):
                 file.close()
 
-    def _write(self, file: sqlite3.Connection, taken: Mapping[Metric, SeriesData]) -> bool:
+    def _write(self, taken: Mapping[Metric, SeriesData]) -> bool:
+        return bool(self._guarded(partial(self._merge_all, taken)))
+
+    def _merge_all(self, taken: Mapping[Metric, SeriesData], file: sqlite3.Connection) -> bool:
         with file:
             file.execute("BEGIN IMMEDIATE")
             for metric, data in taken.items():
@@ -203,10 +119,7 @@ class FileSeries:
             return int(row[0])
         (num_series,) = file.execute("SELECT count(*) FROM series").fetchone()
         if num_series >= self._max_series and not _make_room(file, data.newest_s):
-            if not self._is_full:
-                self._is_full = True
-                reason = f"there are {num_series} metrics already, the maximum; new ones are dropped"
-                get_logger().error("metrics.file_failed", path=str(self._path), reason=reason)
+            self._note_full(str(self._path), num_series)
             return None
         made = file.execute(
             "INSERT INTO series(namespace, name, dimensions, unit, newest_s) VALUES(?, ?, ?, ?, ?)",
@@ -214,17 +127,15 @@ class FileSeries:
         )
         return made.lastrowid
 
-    def _prune(self, file: sqlite3.Connection) -> bool:
-        """Delete expired points; if the file is too large, shorten the retention."""
+    def _prune(self) -> None:
+        self._guarded(self._prune_file)
+
+    def _prune_file(self, file: sqlite3.Connection) -> None:
         num_pages, num_free, page_bytes = (
             file.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
         )
-        size = (num_pages - num_free) * page_bytes  # free pages are reused, and given back by the vacuum below
-        if size > self._max_bytes:
-            self._share *= _SHRINK
-        elif size < self._max_bytes / 2:
-            self._share = min(1.0, self._share / _SHRINK)
-        now_s, self._is_full = self._clock(), False
+        self._adapt_to((num_pages - num_free) * page_bytes)  # free pages are reused, and given back by the vacuum below
+        now_s = self._clock()
         with file:
             file.execute("BEGIN IMMEDIATE")
             for tier in TIERS:
@@ -232,10 +143,6 @@ class FileSeries:
                 file.execute("DELETE FROM points WHERE period_s = ? AND number < ?", (tier.period_s, before))
             file.execute("DELETE FROM series WHERE newest_s < ?", (now_s - self._kept_s(TIERS[-1]),))
         file.execute("PRAGMA incremental_vacuum").fetchall()
-        return True
-
-    def _kept_s(self, tier: Tier) -> float:
-        return max(tier.kept_s * self._share, min(tier.kept_s, tier.period_s * _MIN_POINTS))
 
 
 class _ForeignFile(sqlite3.DatabaseError):
@@ -276,7 +183,7 @@ def _read(file: sqlite3.Connection, metric: Metric, period_s: int, first: int, e
         "WHERE namespace = ? AND name = ? AND dimensions = ? AND period_s = ? AND number >= ? AND number < ?",
         (*_key(metric), period_s, first, end),
     )
-    return [_point(row[1:], period_s, row[0]) for row in rows]
+    return [stored_point(row[1:], period_s, row[0]) for row in rows]
 
 
 def _list(file: sqlite3.Connection, namespace: str | None, name: str | None, since_s: float) -> list[Metric]:
@@ -299,28 +206,13 @@ def _merge(file: sqlite3.Connection, series: int, period_s: int, points: Sequenc
             (series, period_s, number),
         ).fetchone()
         if row is not None:
-            bucket.merge(_point(row, period_s, point.unit))
+            bucket.merge(stored_point(row, period_s, point.unit))
         bucket.merge(point)
-        measured = array("d", [number for pair in bucket.values() for number in pair]).tobytes()
+        measured = packed_values(bucket.values())
         file.execute(
             f"INSERT OR REPLACE INTO points(series, period_s, {_COLUMNS}) VALUES(?, ?, ?, ?, ?, ?, ?, ?)",
             (series, period_s, number, bucket.count, bucket.total, bucket.minimum, bucket.maximum, measured),
         )
-
-
-def _point(row: Sequence[Any], period_s: int, unit: str) -> Point:
-    number, count, total, minimum, maximum, measured = row
-    flat = array("d")
-    flat.frombytes(measured[: len(measured) // 16 * 16])
-    return Point(
-        start_s=number * period_s,
-        count=count,
-        total=total,
-        minimum=minimum,
-        maximum=maximum,
-        values=tuple(zip(flat[::2], flat[1::2], strict=True)),
-        unit=unit,
-    )
 
 
 def _make_room(file: sqlite3.Connection, now_s: float) -> bool:
