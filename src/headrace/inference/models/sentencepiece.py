@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from headrace.core.errors import BrokenModel, UnsupportedModel
+from headrace.inference.models.piece_merges import merges_by_score
 from headrace.inference.models.tokenizer import SPACE_MARK
 
 if TYPE_CHECKING:
@@ -162,8 +163,6 @@ def _whole(values: _Values, number: int, default: int) -> int:
 
 
 _MERGED: Final = frozenset({NORMAL, USER_DEFINED})
-_MAX_PIECE: Final = 1024
-"""Characters of a merged piece: finding its halves takes time in proportion to their square. Vocabularies have 128."""
 
 
 def bpe_model(pieces: Pieces, *, unknown: str | None, byte_fallback: bool = True) -> "models.BPE":
@@ -220,29 +219,6 @@ def add_special_pieces(backend: "tokenizers.Tokenizer", texts: Sequence[str], ki
     plain = [text for text, kind in listed if kind == USER_DEFINED and text]
     backend.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in special])
     backend.add_tokens([AddedToken(text, special=False, normalized=False) for text in plain])
-
-
-def merges_by_score(vocab: dict[str, int], scores: dict[str, float]) -> list[tuple[str, str]]:
-    """
-    Return the merges that a SentencePiece BPE vocabulary implies: the pair with the best-scored result first.
-
-    Ties are broken by the ids of the halves, as in the converter of transformers, so both give the same tokens.
-    Raises `ValueError` for a piece that is too long.
-    """
-    longest = max(map(len, scores), default=0)
-    if longest > _MAX_PIECE:
-        raise ValueError(f"a piece has {longest} characters; expected at most {_MAX_PIECE}")
-    ranked: list[tuple[float, int, int, int, str, str]] = []
-    for order, (piece, score) in enumerate(scores.items()):
-        for cut in range(1, len(piece)):
-            left = vocab.get(piece[:cut])
-            if left is None:
-                continue
-            right = vocab.get(piece[cut:])
-            if right is not None:
-                ranked.append((-score, order, left, right, piece[:cut], piece[cut:]))
-    ranked.sort()
-    return [entry[4:] for entry in ranked]
 
 
 def _normalizers(model: SentencePieceModel) -> list["normalizers.Normalizer"]:

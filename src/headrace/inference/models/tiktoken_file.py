@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.core.errors import BrokenModel, UnsupportedModel
 from headrace.inference.models.fields import Fields, json_fields
+from headrace.inference.models.piece_merges import merges_by_score
 from headrace.inference.models.pretokenizers import PRE_TOKENIZERS, PreTokenizer, byte_level_parts
-from headrace.inference.models.sentencepiece import merges_by_score
 from headrace.inference.models.tokenizer import byte_characters
 
 if TYPE_CHECKING:
