@@ -6,12 +6,15 @@ import os
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
+import msgspec
 import pytest
 
+from headrace.core.errors import Unavailable
 from headrace.core.processes import ProcessId, process_id
 from headrace.platform.cluster.host_resources import HostResources
 from headrace.platform.cluster.launcher import (
@@ -24,6 +27,9 @@ from headrace.platform.cluster.launcher import (
     WorkerSpec,
 )
 from headrace.platform.cluster.local import LocalLauncher
+from headrace.platform.cluster.machine import QUESTION, MachineValues, OwnMachine
+from headrace.platform.cluster.machines import MachinesLauncher, Presence
+from headrace.platform.cluster.placement import Room
 from headrace.platform.cluster.ray_launcher import RayLauncher
 from headrace.platform.cluster.ray_link import ClusterUnreachable
 from headrace.platform.cluster.ray_messages import Connection
@@ -90,6 +96,15 @@ class Site:
         await self.launcher.close()
 
 
+@dataclass(frozen=True, kw_only=True)
+class MachinesSite(Site):
+    """A launcher over two machines, and what the one that leads knows of the other."""
+
+    presence: Presence
+    answers: set[str] = field(default_factory=lambda: {"other:1"})
+    """The machines that answer."""
+
+
 def local_site(folder: Path, host: HostResources | None = None) -> Site:
     def launcher() -> LocalLauncher:
         environment = {"PATH": os.environ["PATH"]}
@@ -103,6 +118,42 @@ def local_site(folder: Path, host: HostResources | None = None) -> Site:
         )
 
     return Site(launcher(), launcher, folder / "workers", WorkerLogs(folder / "workers"))
+
+
+def machines_site(folder: Path, clock: Callable[[], float] = time.monotonic) -> MachinesSite:
+    """Make a site whose workers start on another machine than the one that leads, while the other one answers."""
+    own, other = (local_site(folder / name, HostResources(num_cores=1)) for name in ("own", "other"))
+    values = MachineValues(folder=folder / "other", environment={"URL": "of the other"})
+    answering = machine(other.another(), "other:1", values)
+
+    async def ask(machine: str, question: str, argument: object, *, timeout_s: float) -> Any:
+        assert (machine, question) == ("other:1", QUESTION)
+        if not made.answers:
+            raise Unavailable("no answer")
+        asked = msgspec.json.decode(msgspec.json.encode(argument))
+        return msgspec.json.decode(msgspec.json.encode(await answering.answer(asked)))
+
+    def launcher() -> MachinesLauncher:
+        leads = machine(own.another(), "own:1", values)
+        room = leads.room
+
+        async def full() -> Room:
+            if made.answers:
+                raise Unavailable("no room")
+            return await room()
+
+        leads.room = full  # type: ignore[method-assign]
+        return MachinesLauncher(leads, presence, ask)
+
+    presence = Presence("own:1", max_gap_s=1e9, clock=clock)
+    presence.update(["own:1", "other:1"])
+    made = MachinesSite(launcher(), launcher, other.folders, other.logs, presence=presence)
+    return made
+
+
+def machine(local: Launcher, name: str, values: MachineValues) -> OwnMachine:
+    assert isinstance(local, LocalLauncher)
+    return OwnMachine(local, name, memory_bytes=1 << 30, values=values)
 
 
 def ray_site(folder: Path, address: str, **variables: str) -> Site:

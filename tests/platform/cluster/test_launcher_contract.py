@@ -1,4 +1,4 @@
-"""The contract of launchers: the same tests for workers on this machine and on a Ray cluster."""
+"""The contract of launchers: the same tests for workers on this machine, another one, and a Ray cluster."""
 
 import asyncio
 import json
@@ -14,16 +14,18 @@ from headrace.core.processes import is_running
 from headrace.platform.cluster.launcher import Handle, LaunchFailed, WorkerPhase, WorkerSpec
 from tests.waiting import WAIT_S
 
-from .sites import LONG, Site, local_site, ray_site, seen_as, spec, started, until
+from .sites import LONG, Site, local_site, machines_site, ray_site, seen_as, spec, started, until
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), LONG]
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["local", "ray_nodes"])
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["local", "machines", "ray_nodes"])
 async def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
     folder = tmp_path_factory.mktemp(request.param)
     if request.param == "local":
         made = local_site(folder)
+    elif request.param == "machines":
+        made = machines_site(folder)
     else:
         made = ray_site(folder, request.getfixturevalue("nodes").address)
     yield made

@@ -11,8 +11,8 @@ from headrace.core.processes import is_running, reap, spawn
 from headrace.platform.cluster.containers import ContainerLauncher
 from headrace.platform.cluster.instance_types import Host
 from headrace.platform.cluster.worker_files import write_value
-from headrace.platform.host.assembly import Cluster, make_cluster
 from headrace.platform.host.folders import DataFolder
+from headrace.platform.host.launchers import Cluster, make_cluster
 from headrace.serving.settings.platform_settings import PlatformSettings, load_platform_settings
 
 HOST = Host(num_cores=2, memory_bytes=8 << 30)

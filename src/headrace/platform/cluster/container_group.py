@@ -70,12 +70,12 @@ def run_group(assignment: Assignment, files: WorkerFiles) -> int:
         bind(assignment.host, assignment.port) as listener,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        return runner.run(_Group(assignment.spec, launcher, files.report).run(listener))
+        return runner.run(_Group(assignment, launcher, files.report).run(listener))
 
 
 class _Group:
-    def __init__(self, spec: WorkerSpec, launcher: Launcher, report: Path) -> None:
-        self._spec = spec
+    def __init__(self, assignment: Assignment, launcher: Launcher, report: Path) -> None:
+        spec = self._spec = assignment.spec
         self._launcher = launcher
         self._report = report
         self._containers: list[_Container] = []
@@ -84,7 +84,7 @@ class _Group:
         self._is_stopping = False
         self._changed = asyncio.Event()
         names = [container.name for container in spec.containers]
-        self._relay = ContainerRelay(names, is_direct=spec.is_direct, is_ready=self._is_ready)
+        self._relay = ContainerRelay(names, is_direct=spec.is_direct, is_ready=self._is_ready, token=assignment.token)
         self._server = http_server(self._relay, limits=_LIMITS)
 
     async def run(self, listener: socket.socket) -> int:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.core.telemetry import get_logger
 from headrace.platform.cloudwatch.metrics.worker_page import CONTAINER_LABEL, CONTAINER_PREFIX
 from headrace.platform.cluster.container_header import HEADER, TARGET_HEADER, write_answered
-from headrace.serving.http.asgi import Receive, Scope, Send, headers_of
+from headrace.serving.http.asgi import Receive, Scope, Send, has_token, headers_of
 from headrace.serving.http.body import BodyBudget, BodyTooLarge, BudgetSpent, ClientGone
 from headrace.serving.http.client import ClientRequest, HttpClient
 from headrace.serving.http.client_connection import ClientResponse, NoResponse, ResponseBroken, ResponseTooLarge
@@ -46,13 +46,17 @@ _PAGES: Final = ("/execution-parameters",)
 class ContainerRelay:
     """The application of a worker with several containers. `urls` has those that were started, in their order."""
 
-    def __init__(self, names: Sequence[str], *, is_direct: bool, is_ready: Callable[[], Awaitable[bool]]) -> None:
+    def __init__(
+        self, names: Sequence[str], *, is_direct: bool, is_ready: Callable[[], Awaitable[bool]], token: str = ""
+    ) -> None:
+        """Create the application; all requests but `/ping` must have the bearer token, if there is one."""
         self.urls: dict[str, str] = {}
         self.lost = asyncio.Event()
         """Set once a container has ended."""
         self._names = tuple(names)
         self._is_direct = is_direct
         self._is_ready = is_ready
+        self._token = token
         self._client = HttpClient()
         self._budget = BodyBudget(MAX_BUFFERED_BYTES)
 
@@ -64,6 +68,8 @@ class ContainerRelay:
         path, method = scope["path"], scope["method"]
         if path == "/ping":
             await exchange.respond(200 if await self._is_ready() else 503, (), b"")
+        elif self._token and not has_token(scope, self._token):
+            await self._refuse(exchange, 401, "The bearer token is missing or wrong.")
         elif path == "/metrics":
             await exchange.respond(200, [("content-type", "text/plain; version=0.0.4")], await self._metrics())
         elif not (chain := self._chain(scope)):
@@ -107,6 +113,8 @@ class ContainerRelay:
     async def _pass_through(self, chain: Sequence[str], scope: Scope, body: bytes, exchange: Exchange) -> None:
         headers = {name: value for name, value in headers_of(scope).items() if name not in _OF_CONNECTION}
         accept = headers.pop("accept", "*/*")
+        if self._token:
+            del headers["authorization"]  # it is the worker's, and not for the code in containers
         query = scope["query_string"].decode("latin-1")
         path = scope["path"] + (f"?{query}" if query else "")
         earlier: list[tuple[str, float]] = []

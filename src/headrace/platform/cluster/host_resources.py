@@ -9,6 +9,7 @@ from typing import Final
 
 from headrace.core.gpus import VISIBLE_VARIABLE, Gpu
 from headrace.platform.cluster.launcher import InsufficientCapacity, StartPending, WorkerSpec
+from headrace.platform.cluster.placement import Room
 
 _ORDER_VARIABLE: Final = "CUDA_DEVICE_ORDER"
 """By default CUDA numbers GPUs by speed, nvidia-smi by their place on the bus."""
@@ -68,6 +69,19 @@ def give(spec: WorkerSpec, host: HostResources, held: Sequence[Holding]) -> Give
         ]
         num_cores = share_of_cores(num_cores, num_cores=host.num_cores, held=beside)
     return Given(gpus=gpus, workers_per_gpu=host.workers_per_gpu, num_cores=num_cores)
+
+
+def room_of(host: HostResources, held: Sequence[Holding], *, memory_bytes: int) -> Room:
+    """Return the resources of a host, and what its workers leave of them."""
+    users = Counter(index for holding in held for index in holding.gpus)
+    return Room(
+        num_cores=host.num_cores,
+        num_free_cores=host.num_cores - sum(holding.num_cores for holding in held),
+        memory_bytes=memory_bytes,
+        num_gpus=len(host.gpus),
+        num_free_gpus=sum(users[gpu.index] < host.workers_per_gpu for gpu in host.gpus),
+        copies=tuple((holding.group, holding.revision) for holding in held if holding.group),
+    )
 
 
 def share_of_cores(wanted: int, *, num_cores: int, held: Sequence[int]) -> int:

@@ -5,6 +5,7 @@ A worker outlives the platform's process. Its `Handle`, which is stored in its r
 next platform process adopts the worker by polling with the handle.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Protocol
@@ -207,6 +208,14 @@ class LaunchFailed(Exception):
 
 class InsufficientCapacity(LaunchFailed):
     """No machine is large enough for the worker."""
+
+
+LAUNCH_ERRORS: Final[Mapping[str, type[Exception]]] = {
+    "pending": StartPending,
+    "insufficient capacity": InsufficientCapacity,
+    "refused": LaunchFailed,
+}
+"""What `start` raises, by the code that names it to another process."""
 
 
 class Grants(Protocol):

@@ -21,6 +21,7 @@ from typing import Final
 
 import msgspec
 
+from headrace.core.host_memory import available_memory_bytes
 from headrace.core.processes import (
     ProcessId,
     is_running,
@@ -33,8 +34,17 @@ from headrace.core.processes import (
 )
 from headrace.core.telemetry import get_logger
 from headrace.platform.cluster.cgroups import WorkerCgroups
-from headrace.platform.cluster.host_resources import Given, Holding, HostResources, give, gpu_environment, gpus_text
+from headrace.platform.cluster.host_resources import (
+    Given,
+    Holding,
+    HostResources,
+    give,
+    gpu_environment,
+    gpus_text,
+    room_of,
+)
 from headrace.platform.cluster.launcher import Handle, LaunchFailed, Observation, WorkerPhase, WorkerSpec
+from headrace.platform.cluster.placement import Room
 from headrace.platform.cluster.ports import WORKER_PORTS, free_ports
 from headrace.platform.cluster.worker_exit import ExitLog
 from headrace.platform.cluster.worker_files import (
@@ -47,14 +57,11 @@ from headrace.platform.cluster.worker_files import (
     write_value,
 )
 from headrace.platform.cluster.worker_logs import WorkerLogs
-from headrace.serving.http.client import ClientRequest, send_once
-from headrace.serving.http.client_connection import NoResponse
+from headrace.platform.cluster.worker_ping import PING_TIMEOUT_S, pinged_phase
 from headrace.serving.http.otlp import SECRETS as EXPORT_SECRETS
 from headrace.serving.settings.code_settings import ISOLATION_VARIABLES
 
 WORKER_COMMAND: Final = (sys.executable, "-P", "-m", "headrace", "worker")
-PING_TIMEOUT_S: Final = 2.0
-"""Source: SageMaker developer guide, "How Your Container Should Respond to Health Check (Ping) Requests"."""
 _PASSED_ON: Final = frozenset(
     (
         *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR"),
@@ -176,6 +183,12 @@ class LocalLauncher:
 
     async def known(self) -> dict[str, Handle]:
         return await asyncio.to_thread(self._known)
+
+    async def room(self) -> Room:
+        """Return what its workers leave of the host's resources, which it distributes."""
+        assert self._host is not None
+        holdings = await asyncio.to_thread(self._holdings)
+        return room_of(self._host, holdings, memory_bytes=await asyncio.to_thread(available_memory_bytes))
 
     async def forget(self, name: str) -> None:
         await asyncio.to_thread(self._forget, name)
@@ -367,29 +380,3 @@ def worker_process(handle: Handle) -> ProcessId:
 
 def _facts(handle: Handle) -> _Facts:
     return msgspec.convert(handle.facts, _Facts)
-
-
-async def pinged_phase(ready: Path, url: str, timeout_s: float) -> WorkerPhase:
-    """Return the phase of a running worker by `/ping`; the file `ready` remembers that it has been ready."""
-
-    def was_ready() -> bool:
-        was_there = ready.exists()
-        if is_healthy and not was_there:
-            with suppress(OSError):  # on a full disk the next observation tries again
-                ready.touch()
-        return was_there
-
-    is_healthy = await ping(url, timeout_s)
-    was_healthy = await asyncio.to_thread(was_ready)
-    if is_healthy:
-        return WorkerPhase.READY
-    return WorkerPhase.UNHEALTHY if was_healthy else WorkerPhase.STARTING
-
-
-async def ping(url: str, timeout_s: float) -> bool:
-    """Return whether `GET /ping` returns 200 in time."""
-    try:
-        async with asyncio.timeout(timeout_s), send_once(url, ClientRequest(method="GET", path="/ping")) as response:
-            return response.status == 200
-    except (NoResponse, TimeoutError):
-        return False

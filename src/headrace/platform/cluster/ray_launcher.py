@@ -29,13 +29,14 @@ from headrace.platform.cluster.launcher import (
     WorkerPhase,
     WorkerSpec,
 )
-from headrace.platform.cluster.local import PING_TIMEOUT_S, last_error_line, pinged_phase
+from headrace.platform.cluster.local import last_error_line
 from headrace.platform.cluster.ray_head import RayHead
 from headrace.platform.cluster.ray_link import CONNECT_S, ClusterUnreachable, RayLink
 from headrace.platform.cluster.ray_messages import ActorAssignment, Connection, WorkerGone
 from headrace.platform.cluster.worker_exit import exit_line
 from headrace.platform.cluster.worker_files import WorkerFiles, read_value, worker_files, write_value
 from headrace.platform.cluster.worker_logs import WorkerLogs
+from headrace.platform.cluster.worker_ping import PING_TIMEOUT_S, pinged_phase
 from headrace.serving.settings.code_settings import ISOLATION_VARIABLES
 
 _CALL_MARGIN_S: Final = 3.0
@@ -197,6 +198,7 @@ class RayLauncher:
         """Store the handle, and remove the files of an earlier worker of the same name."""
         if read_value(files.handle, Handle) == handle:
             return
+        files.folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # another machine may have started it
         for left_over in (files.report, files.ready):
             left_over.unlink(missing_ok=True)
         write_value(files.handle, handle)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from headrace.platform.cluster.launcher import InsufficientCapacity, LaunchFailed, StartPending, WorkerSpec
+from headrace.platform.cluster.launcher import LAUNCH_ERRORS, WorkerSpec
 
 CHUNK_BYTES: Final = 1 << 20
 """Largest chunk of a worker's log in one message."""
@@ -67,12 +67,7 @@ class WorkerGone(Exception):
     """The worker does not exist any more: its actor or node has ended."""
 
 
-ERRORS: Final[Mapping[str, type[Exception]]] = {
-    "gone": WorkerGone,
-    "pending": StartPending,
-    "insufficient capacity": InsufficientCapacity,
-    "refused": LaunchFailed,
-}
+ERRORS: Final[Mapping[str, type[Exception]]] = {"gone": WorkerGone, **LAUNCH_ERRORS}
 """What the bridge raises for the platform to raise again, by its code."""
 UNAVAILABLE: Final = "unavailable"
 """The code of all other errors: the actor or the cluster does not answer now."""

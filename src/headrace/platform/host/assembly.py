@@ -1,30 +1,22 @@
 """Assembly of a platform's parts from its settings; nothing runs yet."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
 from urllib.parse import urlsplit
 
-from headrace.core.errors import SettingsError
-from headrace.core.installing import pip_install
-from headrace.core.telemetry import get_logger
 from headrace.core.tracing import NO_TRACER, Tracer
 from headrace.platform.account.image_store import ImageStore
 from headrace.platform.autoscaling.loops.waker import Waker
 from headrace.platform.cloudformation.calls import BUCKET_OPERATIONS, StackCalls
 from headrace.platform.cloudwatch.series.buffered import BufferedSeries
-from headrace.platform.cluster.cgroups import delegated_group
-from headrace.platform.cluster.containers import ContainerLauncher, find_engine
-from headrace.platform.cluster.host_resources import HostResources
-from headrace.platform.cluster.instance_types import Host, HostShare, share_of_cluster, share_of_host
-from headrace.platform.cluster.launcher import NO_GRANTS, Launcher
-from headrace.platform.cluster.local import LocalLauncher
+from headrace.platform.cluster.instance_types import Host
+from headrace.platform.cluster.launcher import NO_GRANTS
+from headrace.platform.cluster.machine import OF_MACHINE, MachineValues
 from headrace.platform.cluster.platform_logs import PlatformLogs
-from headrace.platform.cluster.ray_head import RayHead
-from headrace.platform.cluster.ray_launcher import RayLauncher
-from headrace.platform.cluster.ray_messages import Connection
 from headrace.platform.cluster.this_host import this_host
 from headrace.platform.control.app import ControlApp
 from headrace.platform.control.jumpstart.catalogue import open_catalogue
@@ -44,14 +36,15 @@ from headrace.platform.host.access_keys import AccessKeys, KeyRing
 from headrace.platform.host.app import Apps, PlatformApp, make_health
 from headrace.platform.host.configured_images import configured_images
 from headrace.platform.host.console import ConsoleSources, console_app
-from headrace.platform.host.folders import Address, DataFolder, read_local_key
+from headrace.platform.host.folders import Address, read_local_key
+from headrace.platform.host.launchers import Cluster, make_cluster, over_machines
 from headrace.platform.host.membership import Leading
 from headrace.platform.host.metrics_pages import metrics_app
 from headrace.platform.host.notifications import Notifications
 from headrace.platform.host.operations import operations_of
 from headrace.platform.host.overview import read_counts, read_home, read_models, read_overview, read_uses, this_machine
 from headrace.platform.host.registry import RegistryApp
-from headrace.platform.host.sharing import METRICS, Members, Sharing, make_members, usages_of
+from headrace.platform.host.sharing import METRICS, Links, Members, Sharing, make_links, make_members, usages_of
 from headrace.platform.host.stores import MIB, make_series
 from headrace.platform.state.blobs import Blobs
 from headrace.platform.state.records import Json
@@ -61,76 +54,11 @@ from headrace.platform.storage.object_storage import DiskSpace, ObjectStorage
 from headrace.platform.storage.public_buckets import PublicBuckets, public_source
 from headrace.platform.storage.s3_proxy import S3Proxy
 from headrace.serving.http.otlp import traced_environment
-from headrace.serving.settings.platform_settings import HERE, LOCAL, OVER_CLIENT, PlatformSettings
-from headrace.serving.settings.values import env_name
+from headrace.serving.settings.platform_settings import LOCAL, PlatformSettings
 from headrace.serving.wire.aws.scope import AwsScope
 
-_NEEDED = (("ray", "Ray", "headrace[ray]"), ("grpc", "Ray's client", "headrace[ray]"))
-"""Module, its product, and the package to install; the second one only for `ray://`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
-    """The launcher of workers, by the setting `cluster`: on this machine, or on a Ray cluster."""
-
-    launcher: Launcher
-    share_of: Callable[[str], HostShare]
-    """Returns the share of a host that corresponds to an instance type."""
-    head: RayHead | None = None
-    """The platform's own Ray cluster, if it has one."""
-
-    def end(self) -> None:
-        """Stop the platform's own Ray cluster; blocks."""
-        if self.head is not None and self.head.end():
-            get_logger().info("cluster.ended")
-
-
-def make_cluster(
-    settings: PlatformSettings,
-    folder: DataFolder,
-    env: Mapping[str, str],
-    *,
-    host: Host,
-    runs_containers: bool = False,
-    has_module: Callable[[str], bool] = lambda name: find_spec(name) is not None,
-) -> Cluster:
-    """
-    Choose the launcher without starting anything; stop the cluster of an earlier platform that is no longer configured.
-
-    `runs_containers`: an image is to be run as a container. Raises `SettingsError` if a required package is not
-    installed, or no container engine answers.
-    """
-    env = {**env, env_name("sandbox"): settings.sandbox, env_name("code_network"): settings.code_network}
-    head = RayHead(folder.cluster, environment=env)
-    if settings.cluster != HERE and head.end():
-        get_logger().info("cluster.ended", message="It was started here by an earlier platform.")
-    if settings.cluster == LOCAL:
-        local = LocalLauncher(
-            folder.workers,
-            cache_folder=folder.artifacts,
-            environment=env,
-            host=HostResources(
-                num_cores=host.num_cores,
-                gpus=host.gpus,
-                workers_per_gpu=settings.workers_per_gpu,
-                cgroup=delegated_group(),
-            ),
-        )
-        if not runs_containers:
-            return Cluster(launcher=local, share_of=partial(share_of_host, host=host))
-        launcher = ContainerLauncher(local, find_engine(env, settings.container_runtime), folder.workers)
-        return Cluster(launcher=launcher, share_of=partial(share_of_host, host=host))
-    if runs_containers:
-        message = f"An image of the file of custom images is a container, and cluster is {settings.cluster!r}."
-        raise SettingsError(f"{message} Containers run with cluster local.", name="cluster")
-    for module, product, package in _NEEDED[: 2 if settings.cluster.startswith(OVER_CLIENT) else 1]:
-        if not has_module(module):
-            message = f"cluster is {settings.cluster!r}, and {product} is not installed: `{pip_install(package)}`."
-            raise SettingsError(message, name="cluster")
-    own = head if settings.cluster == HERE else None
-    connection = Connection(address=settings.cluster, namespace=folder.cluster_namespace())
-    on_ray = RayLauncher(folder.workers, connection=connection, environment=env, head=own)
-    return Cluster(launcher=on_ray, share_of=share_of_cluster, head=own)
+_OF_MACHINE: Final = frozenset({"AWS_ENDPOINT_URL", "AWS_CA_BUNDLE"})
+"""Variables of containers that differ between the machines of a platform."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +121,8 @@ def assemble(site: Site) -> Parts:
 
     Raises `SettingsError` if the file with own images cannot be read, or a package for the cluster is not installed.
     """
-    workers, invocations = _make_workers(site), _make_invocations(site)
+    links = make_links(site.sharing)
+    workers, invocations = _make_workers(site, links), _make_invocations(site)
     control = _make_control(site, workers, invocations)
     leading = Leading(
         store=site.store,
@@ -217,7 +146,15 @@ def assemble(site: Site) -> Parts:
         notifications=invocations.notifications,
         on_change=site.storage.keep_running,
     )
-    members = make_members(site.sharing, site.store, invocations.gateway, invocations.batches, leading)
+    members = make_members(
+        site.sharing,
+        site.store,
+        invocations.gateway,
+        invocations.batches,
+        leading,
+        links=links,
+        presence=workers.cluster.presence,
+    )
     disk = DiskSpace((site.sharing.home.root, site.sharing.folder.root))
     public = PublicBuckets(workers.defaults.jumpstart, site.settings.public_buckets)
     s3 = S3Proxy(site.storage, disk=disk if site.settings.s3_endpoint is None else None, public=public)
@@ -225,20 +162,28 @@ def assemble(site: Site) -> Parts:
     return Parts(app=app, workers=workers, invocations=invocations, leading=leading, members=members, s3=s3, disk=disk)
 
 
-def _make_workers(site: Site) -> Workers:
+def _make_workers(site: Site, links: Links | None) -> Workers:
     settings, home, access = site.settings, site.sharing.home, site.storage.access
     own_images, host = configured_images(settings, home), this_host()
     runs_containers = any(image.is_container for image in own_images.values())
-    cluster = make_cluster(settings, home, site.env, host=host, runs_containers=runs_containers)
+    cluster = make_cluster(
+        settings, home, site.env, host=host, runs_containers=runs_containers, namespace=site.sharing.namespace
+    )
+    environment, prefixes = _container_environment(site), home.prefixes
+    if links is not None and links.channel is not None and settings.cluster == LOCAL:
+        values = MachineValues(folder=home.root, environment=environment)
+        cluster = over_machines(cluster, links.channel, host=host, values=values)
+        environment = {**environment, **dict.fromkeys(_OF_MACHINE & environment.keys(), OF_MACHINE)}
+        prefixes = Path(OF_MACHINE) / prefixes.relative_to(home.root)
     defaults = WorkerDefaults(
         share_of=cluster.share_of,
         own_images=own_images,
         is_strict=settings.strict,
-        environment=_container_environment(site),
+        environment=environment,
         grants=ObjectGrants(access) if access is not None else NO_GRANTS,
         jumpstart=open_catalogue(settings.jumpstart, home.jumpstart),
         public_source=partial(public_source, source=settings.public_buckets),
-        prefix_caches=home.prefixes if settings.cluster == LOCAL else None,
+        prefix_caches=prefixes if settings.cluster == LOCAL else None,
     )
     logs = PlatformLogs(home.workers, home.ended_logs, max_bytes=settings.logs_mib * MIB)
     return Workers(cluster=cluster, host=host, own_images=own_images, defaults=defaults, logs=logs)
@@ -368,7 +313,7 @@ def _make_app(
         registry=RegistryApp(
             control.images, store, authenticator.check_password, authenticator.allows, shortage=lambda: disk.shortage
         ),
-        channel=members.channel,
+        channel=members.links.channel if members.links is not None else None,
         outdated=lambda: members.membership.is_outdated,
     )
     return PlatformApp(apps, authenticator, gateway.budget)

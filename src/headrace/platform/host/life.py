@@ -14,7 +14,7 @@ import os
 import signal
 import stat
 import sys
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Container, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +27,7 @@ from headrace.core.telemetry import get_logger
 from headrace.core.threads import keep_from_collector
 from headrace.core.tracing import Tracer
 from headrace.platform.cluster.launcher import Launcher
+from headrace.platform.cluster.machine import OwnMachine
 from headrace.platform.control.model.worker import WORKER
 from headrace.platform.host.app import PlatformApp
 from headrace.platform.host.assembly import Parts, Site, assemble
@@ -132,11 +133,9 @@ class PlatformLifecycle:
         await parts.invocations.gateway.start()
         logs = (self.sharing.folder.log, self.sharing.home.storage_log)
         tasks = [_begin(stack, parts.invocations.series.run(), "metrics"), _begin(stack, bound_logs(logs), "logs")]
-        if members.siblings is not None:
-            await members.siblings.start()
-            stack.push_async_callback(members.siblings.close)
-        if members.channel is not None:
-            stack.push_async_callback(members.channel.close)
+        if members.links is not None:
+            stack.push_async_callback(members.links.close)
+            await members.links.siblings.start()
         if members.peers is not None:
             tasks.append(_begin(stack, members.peers.run(), "reports between members"))
         stack.push_async_callback(self._leave, parts)
@@ -187,7 +186,8 @@ class PlatformLifecycle:
         self._is_displaced = parts.members.membership.is_displaced
         if not self._keeps_workers:
             store = None if self._is_displaced else self.store
-            num_workers = await end_workers(store, parts.workers.cluster.launcher, grace_s=_WORKER_GRACE_S)
+            cluster = parts.workers.cluster
+            num_workers = await end_workers(store, cluster.own or cluster.launcher, grace_s=_WORKER_GRACE_S)
             get_logger().info("workers.ended", workers=num_workers)
 
     @property
@@ -242,23 +242,27 @@ _KILL_RESERVE_S = 5.0
 
 async def end_workers(store: Store | None, launcher: Launcher, *, grace_s: float) -> int:
     """
-    Stop all workers and wait for them, `grace_s` between SIGTERM and SIGKILL; return their number.
+    Stop all workers of a launcher and wait for them, `grace_s` between SIGTERM and SIGKILL; return their number.
 
     Their records are marked as being deleted, so that the next platform replaces them and does not count their end as a
     failure. On a full disk the workers are stopped without the marks. Call it after the reconciler has stopped, without
     a store if another platform has taken the records over.
     """
 
-    def mark_deleting(store: Store) -> None:
+    def mark_deleting(store: Store, workers: Container[str] | None) -> None:
         try:
             for record in store.list(WORKER):
+                if workers is not None and record.name not in workers:
+                    continue
                 with suppress(Conflict):
                     store.update(record, is_deleting=True)
         except Unavailable as error:
             get_logger().warning("workers.not_marked", message=error.message)
 
     if store is not None:
-        await asyncio.to_thread(mark_deleting, store)
+        # Other machines go on with their workers.
+        own = await launcher.known() if isinstance(launcher, OwnMachine) else None
+        await asyncio.to_thread(mark_deleting, store, own)
     try:
         workers = await launcher.known()
         for name, handle in workers.items():

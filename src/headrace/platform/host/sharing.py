@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from headrace import __version__
 from headrace.core.errors import SettingsError
 from headrace.core.processes import host_id
+from headrace.platform.cluster.machines import Presence
 from headrace.platform.gateway.app import Gateway
 from headrace.platform.gateway.batches import BatchGateway
 from headrace.platform.gateway.key_usage import KeyUsages
@@ -59,6 +60,8 @@ class Sharing:
     """None: this platform has its database for itself."""
     secret: str = field(default="", repr=False)
     """The secret of the members of a spread platform; empty: it is on one machine."""
+    namespace: str = ""
+    """The name of a spread platform on a Ray cluster; empty: the one in `home`."""
     tls: ssl.SSLContext | None = None
     """Whom to trust at other machines; None: they do not speak TLS."""
 
@@ -108,9 +111,12 @@ def join(
                 name="database",
             )
         secret = coordination.agree("secret of members", secrets.token_urlsafe) if settings.is_spread else ""
+        namespace = coordination.agree("ray namespace", folder.cluster_namespace) if settings.is_spread else ""
         tls = client_context(address.ca_bundle) if member.url.startswith("https") else None
         with followed(where, store.listeners):
-            yield Sharing(folder=folder, home=shared, coordination=coordination, secret=secret, tls=tls)
+            yield Sharing(
+                folder=folder, home=shared, coordination=coordination, secret=secret, namespace=namespace, tls=tls
+            )
     finally:
         coordination.close()
 
@@ -171,14 +177,11 @@ class Members:
 
     membership: Membership
     peers: Peers | None = None
-    siblings: Siblings | None = None
-    channel: Channel | None = None
-    """The channel to other machines, if the platform is spread."""
+    links: "Links | None" = None
 
     async def ask(self, question: str, argument: object) -> Sequence[Any]:
-        """Return the answers of the other processes, also on other machines, to a question."""
-        asked = self.channel or self.siblings
-        return () if asked is None else await asked.ask(question, argument)
+        """Return the answers of the other processes to a question."""
+        return () if self.links is None else await self.links.ask(question, argument)
 
 
 def usages_of(sharing: Sharing) -> KeyUsages:
@@ -193,18 +196,54 @@ def _owner_of(member_id: str) -> int:
     return int.from_bytes(hashlib.blake2b(member_id.encode(), digest_size=7).digest(), "big") + 1
 
 
-def make_channel(sharing: Sharing, siblings: Siblings) -> Channel | None:
-    """Return the channel to other machines; None if the platform is on one machine."""
-    if sharing.coordination is None or not sharing.secret:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Links:
+    """The ways by which this process asks the others of its platform."""
+
+    siblings: Siblings
+    channel: Channel | None = None
+    """None: the platform is on one machine."""
+
+    async def ask(self, question: str, argument: object) -> Sequence[Any]:
+        """Return the answers of the other processes, also on other machines, to a question."""
+        return await (self.channel or self.siblings).ask(question, argument)
+
+    async def close(self) -> None:
+        if self.channel is not None:
+            await self.channel.close()
+        await self.siblings.close()
+
+    def set_standing(self, standing: Standing) -> None:
+        if self.channel is not None:
+            self.channel.set_standing(standing)
+        else:
+            self.siblings.set_members(standing.members)
+
+
+def make_links(sharing: Sharing) -> Links | None:
+    """Return the links to the other processes; None if there can be none."""
+    if sharing.coordination is None:
         return None
     own = sharing.coordination.member
-    return Channel(siblings=siblings, own=own, secret=sharing.secret, tls=sharing.tls)
+    siblings = Siblings(folder=sharing.home.sockets, own_id=own.id)
+    if not sharing.secret:
+        return Links(siblings=siblings)
+    return Links(siblings=siblings, channel=Channel(siblings=siblings, own=own, secret=sharing.secret, tls=sharing.tls))
 
 
-def make_members(sharing: Sharing, store: Store, gateway: Gateway, batches: BatchGateway, leading: Leading) -> Members:
+def make_members(
+    sharing: Sharing,
+    store: Store,
+    gateway: Gateway,
+    batches: BatchGateway,
+    leading: Leading,
+    *,
+    links: Links | None,
+    presence: Presence | None,
+) -> Members:
     """Connect the gateway and the leader's loops with each other and, if there may be others, with those of theirs."""
     coordination = sharing.coordination
-    if coordination is None:
+    if coordination is None or links is None:
         gateway.on_quarantine(leading.look_at_workers)
         return Members(membership=Membership(store))
 
@@ -219,10 +258,9 @@ def make_members(sharing: Sharing, store: Store, gateway: Gateway, batches: Batc
     def on_standing(standing: Standing) -> None:
         store.listeners.has_others = len(standing.members) > 1
         peers.set_standing(standing)
-        if channel is not None:
-            channel.set_standing(standing)
-        else:
-            siblings.set_members(standing.members)
+        links.set_standing(standing)
+        if presence is not None:
+            presence.update(member.machine for member in standing.members)
         gateway.key_usages.live = frozenset(_owner_of(member.id) for member in standing.members)
 
     async def look_for_accepted() -> None:
@@ -236,16 +274,17 @@ def make_members(sharing: Sharing, store: Store, gateway: Gateway, batches: Batc
         on_quarantine=leading.look_at_workers,
         on_async=look_for_accepted,
     )
-    siblings = Siblings(
-        folder=sharing.home.sockets,
-        own_id=coordination.member.id,
-        answers={TRAFFIC: traffic, METRICS: lambda _: render(gateway.metrics).decode()},
-    )
-    channel = make_channel(sharing, siblings)
+    answers = links.siblings.answers
+    answers |= {TRAFFIC: traffic, METRICS: lambda _: render(gateway.metrics).decode()}
     gateway.on_quarantine(on_quarantine)
     gateway.on_accepted_for_others(partial(peers.tell, ASYNC))
     batches.on_change(partial(peers.tell, ASYNC))
     if gateway.responses is not None:
-        share_responses(gateway.responses, (channel or siblings).ask, siblings.answers)
-    membership = Shared(coordination, on_standing=on_standing)
-    return Members(membership=membership, peers=peers, siblings=siblings, channel=channel)
+        share_responses(gateway.responses, links.ask, answers)
+    own = coordination.member
+
+    def is_heir(member: Member) -> bool:
+        """Return whether a member goes on with the workers: those of a machine need another one there."""
+        return presence is None or member.machine == own.machine
+
+    return Members(membership=Shared(coordination, on_standing=on_standing, is_heir=is_heir), peers=peers, links=links)

@@ -1,5 +1,6 @@
 """ASGI types, accessors of a request's scope, whole responses, and the extension that writes parts of a stream."""
 
+import hmac
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -35,6 +36,12 @@ def header(scope: Scope, name: bytes) -> str | None:
         if sent == name:
             return str(value.decode("latin-1"))
     return None
+
+
+def has_token(scope: Scope, token: str) -> bool:
+    """Return whether a request carries a bearer token, compared in constant time."""
+    sent = header(scope, b"authorization") or ""
+    return hmac.compare_digest(sent.encode("latin-1"), f"Bearer {token}".encode())
 
 
 def content_length(scope: Scope) -> int:

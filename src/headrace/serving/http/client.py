@@ -24,8 +24,8 @@ from headrace.serving.http.client_connection import (
     ResponseHeadBroken,
 )
 
-CONNECT_TIMEOUT_S = 5.0
-"""A server on this machine or in this network accepts in well under a second. Source: SageMaker asks for 250 ms."""
+CONNECT_TIMEOUT_S = 2.5
+"""A server in this network accepts in well under a second, or two if a packet is lost. SageMaker asks for 250 ms."""
 
 SILENCE_S = 5
 """

@@ -6,7 +6,6 @@ The model host over HTTP: SageMaker's contract for containers with several model
 OpenAI API of the model, below `/models/{name}/api/` Ollama's. Errors have the form of Multi Model Server's.
 """
 
-import hmac
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from headrace.platform.cluster.model_host.protocol import (
     WAIT_HEADER,
     Registration,
 )
-from headrace.serving.http.asgi import Receive, Scope, Send, header
+from headrace.serving.http.asgi import Receive, Scope, Send, has_token, header
 from headrace.serving.http.body import ClientGone
 from headrace.serving.http.client import ClientRequest, HttpClient
 from headrace.serving.http.client_connection import ResponseBroken
@@ -73,7 +72,7 @@ class ModelHostApp:
         if path == "/ping":
             await exchange.respond(200, (), b"")
             return
-        if self.token and not hmac.compare_digest(header(scope, b"authorization") or "", f"Bearer {self.token}"):
+        if self.token and not has_token(scope, self.token):
             raise Unauthorized("The bearer token is missing or wrong.")
         found = _MODEL_PATH.fullmatch(path)
         if path == "/metrics":

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from headrace.core.telemetry import get_logger
 from headrace.platform.cluster.launcher import WorkerPhase
-from headrace.platform.cluster.local import ping
+from headrace.platform.cluster.worker_ping import ping
 from headrace.platform.control.model.names import new_instance_id
 from headrace.platform.control.model.worker import WorkerRecord
 from headrace.platform.control.planning.config import CLOCK_JUMP_S, PassContext, ReconcilerConfig
