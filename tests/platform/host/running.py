@@ -121,12 +121,13 @@ def up(
     program: Sequence[str] | None = None,
     certificate: Path | None = None,
     key: Path | None = None,
+    host: str = "127.0.0.1",
 ) -> Running:
     """
     Start a platform and wait until it answers; its log lies beside its folder.
 
     `inside`: what runs the command. `program`: the `headrace` of another environment.
-    `certificate`, `key`: files for TLS.
+    `certificate`, `key`: files for TLS. `host`: where it listens, by its flags.
     """
     port = free_port()
     log_path = folder.parent / f"{folder.name}-{port}.log"
@@ -152,7 +153,7 @@ def up(
             umask=0,  # the worst that a shell may have
         )
     scheme = "http" if certificate is None else "https"
-    running = Running(f"{scheme}://127.0.0.1:{port}", folder, process, log_path, certificate)
+    running = Running(f"{scheme}://{host}:{port}", folder, process, log_path, certificate)
     trust = False if certificate is None else ssl.create_default_context(cafile=certificate)
     deadline_s = time.monotonic() + WAIT_S
     for pause_s in pauses(0.05):
