@@ -22,6 +22,7 @@ from starlette.routing import Mount, Route
 from headrace.platform.gateway.traffic_history import TrafficHistory
 from headrace.platform.host.access_keys import AccessKeys
 from headrace.platform.host.console import ConsoleSources, console_app, needs_key
+from headrace.platform.host.machines import Machine
 from headrace.serving.http.asgi import ASGIApp
 from headrace.serving.http.tls import bind, url_of
 from tests.platform.host.fake_resources import ACCOUNT, NOW_S, FakeResources, Refused
@@ -87,6 +88,7 @@ class FakePlatform(FakeResources):
                 "packed_bytes": 0,
                 "free_memory_bytes": 4 * GIB,
             },
+            machine=lambda: Machine(num_cores=8, load=2.5, memory_bytes=16 * GIB, free_memory_bytes=4 * GIB),
             uses=lambda: self.uses,
             keys=self.keys,
         )
@@ -108,14 +110,6 @@ class FakePlatform(FakeResources):
         states = [endpoint["EndpointStatus"] for endpoint in self.endpoints.values()]
         return {
             "platform": {"version": "1.2.3", "uptime_s": 90, "region": "us-east-1", "asks_for_keys": False},
-            "machine": {
-                "num_cores": 8,
-                "load": 2.5,
-                "memory_bytes": 16 * GIB,
-                "free_memory_bytes": 4 * GIB,
-                "gpus": [],
-                "cluster": "local",
-            },
             "endpoints": {state: states.count(state) for state in states},
             "instances": {"current": len(states), "desired": len(states)},
             "num_workers": len(self.workers),

@@ -5,12 +5,14 @@ import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from headrace.platform.cluster.instance_types import Host
 from headrace.platform.gateway.app import Gateway
 from headrace.platform.gateway.traffic_history import TrafficHistory
 from headrace.platform.host.access import Authenticator
@@ -18,6 +20,7 @@ from headrace.platform.host.access_keys import AccessKey, AccessKeys, KeyRing
 from headrace.platform.host.app import Apps, PlatformApp
 from headrace.platform.host.console import MAX_NOTE_CHARACTERS, ConsoleSources, console_app
 from headrace.platform.host.folders import DataFolder
+from headrace.platform.host.machines import this_machine
 from headrace.platform.state.store import Store, open_store
 from headrace.serving.http.body import BodyBudget
 from tests import plain_http
@@ -29,6 +32,8 @@ from .serving import serving
 
 PATH = "/console/api/keys"
 
+MACHINE = partial(this_machine, Host(num_cores=1, memory_bytes=1, gpus=()), "local")
+
 
 @contextmanager
 def platform(*, is_open: bool) -> Iterator[tuple[httpx.Client, AccessKeys, AccessKey]]:
@@ -37,7 +42,13 @@ def platform(*, is_open: bool) -> Iterator[tuple[httpx.Client, AccessKeys, Acces
     keys = AccessKeys(store)
     key = keys.create(note="the first")
     sources = ConsoleSources(
-        components=lambda _: {}, counts=lambda _: {}, home=dict, models=dict, uses=dict, keys=None if is_open else keys
+        components=lambda _: {},
+        counts=lambda _: {},
+        home=dict,
+        machine=MACHINE,
+        models=dict,
+        uses=dict,
+        keys=None if is_open else keys,
     )
 
     async def none(_scope: Any, _receive: Any, send: Any) -> None:

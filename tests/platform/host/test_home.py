@@ -3,13 +3,15 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from headrace.core.gpus import Gpu
 from headrace.platform.cloudwatch.metrics.worker_page import WorkerReading
 from headrace.platform.cluster.instance_types import Host
 from headrace.platform.control.model.worker import WORKER
-from headrace.platform.host.overview import read_counts, read_home, read_models, this_machine
+from headrace.platform.host.machines import distinct, this_machine, together
+from headrace.platform.host.overview import read_counts, read_home, read_models
 from tests.platform.control.broken_records import insert_record
 from tests.platform.control.calls import host, model
 from tests.platform.control.support import Platform, running_platform
@@ -24,12 +26,21 @@ def platform() -> Iterator[Platform]:
 
 
 def test_an_empty_platform_has_zeros_and_no_rates(platform: Platform) -> None:
-    seen = read_home(platform.store, MACHINE, {})
+    seen = read_home(platform.store, {})
     assert (seen["endpoints"], seen["workers"], seen["num_workers"]) == ({}, [], 0)
     assert (seen["tokens_per_s"], seen["num_waiting"]) == (None, None)
-    machine = seen["machine"]
-    assert (machine["num_cores"], list(machine["gpus"]), machine["cluster"]) == (2, ["NVIDIA H200"], "local")
-    assert 0 < machine["free_memory_bytes"] <= machine["memory_bytes"]
+
+
+def test_the_machines_of_all_processes_are_shown_once_and_added_up() -> None:
+    assert 0 < MACHINE.free_memory_bytes <= MACHINE.memory_bytes
+    assert distinct(MACHINE, [msgspec.to_builtins(MACHINE), {"of": "another version"}]) == [MACHINE]
+    first = msgspec.structs.replace(MACHINE, name="10.0.0.1:7450", memory_bytes=1)
+    second = msgspec.structs.replace(MACHINE, name="10.0.0.2:7450", memory_bytes=2, leads=True)
+    machines = distinct(second, [msgspec.to_builtins(machine) for machine in (second, first, first)])
+    assert machines == [first, second]
+    whole = together(machines)
+    assert (whole.num_cores, whole.memory_bytes, whole.gpus) == (4, 3, ("NVIDIA H200", "NVIDIA H200"))
+    assert (whole.name, whole.cluster) == ("", "local")
 
 
 def test_endpoints_instances_and_workers_are_counted_with_their_load(platform: Platform) -> None:
@@ -42,7 +53,7 @@ def test_endpoints_instances_and_workers_are_counted_with_their_load(platform: P
         first: WorkerReading(output_tokens_per_s=30.0, num_waiting=2, kv_cache_share=0.5),
         second: WorkerReading(output_tokens_per_s=10.0),
     }
-    seen = read_home(platform.store, MACHINE, readings)
+    seen = read_home(platform.store, readings)
     assert seen["endpoints"] == {"InService": 1}
     assert seen["instances"] == {"current": 2, "desired": 2}
     assert (seen["num_workers"], seen["tokens_per_s"], seen["num_waiting"]) == (2, 40.0, 2)
@@ -57,7 +68,7 @@ def test_endpoints_instances_and_workers_are_counted_with_their_load(platform: P
 
 def test_an_unreadable_worker_hides_nothing(platform: Platform) -> None:
     insert_record(platform.store, WORKER, "odd", {"endpoint_uid": 7})
-    assert read_home(platform.store, MACHINE, {})["workers"] == []
+    assert read_home(platform.store, {})["workers"] == []
 
 
 def test_stored_models_are_listed_and_packed_weights_are_added_up(tmp_path: Path) -> None:

@@ -38,11 +38,12 @@ from headrace.platform.host.configured_images import configured_images
 from headrace.platform.host.console import ConsoleSources, console_app
 from headrace.platform.host.folders import Address, read_local_key
 from headrace.platform.host.launchers import Cluster, make_cluster, over_machines
+from headrace.platform.host.machines import MACHINE, Machine, this_machine
 from headrace.platform.host.membership import Leading
 from headrace.platform.host.metrics_pages import metrics_app
 from headrace.platform.host.notifications import Notifications
 from headrace.platform.host.operations import operations_of
-from headrace.platform.host.overview import read_counts, read_home, read_models, read_overview, read_uses, this_machine
+from headrace.platform.host.overview import read_counts, read_home, read_models, read_overview, read_uses
 from headrace.platform.host.registry import RegistryApp
 from headrace.platform.host.sharing import METRICS, Links, Members, Sharing, make_links, make_members, usages_of
 from headrace.platform.host.stores import MIB, make_series
@@ -279,13 +280,19 @@ def _make_app(
 
     def read_platform() -> Json:
         readings = leading.readings or (members.peers.readings if members.peers is not None else {})
-        machine = this_machine(workers.host, settings.cluster)
-        return {"platform": health(), **read_home(store, machine, dict(readings))}
+        return {"platform": health(), **read_home(store, dict(readings))}
 
+    def machine() -> Machine:
+        name, leads = members.machine
+        return this_machine(workers.host, settings.cluster, name=name, leads=leads)
+
+    if members.links is not None:
+        members.links.siblings.answers[MACHINE] = lambda _: machine()
     sources = ConsoleSources(
         components=partial(read_overview, store),
         counts=partial(read_counts, store),
         home=read_platform,
+        machine=machine,
         models=partial(read_models, site.env, cluster=settings.cluster),
         uses=partial(read_uses, store),
         keys=None if settings.open else AccessKeys(store, site.sharing.folder),

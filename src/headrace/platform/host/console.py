@@ -24,6 +24,7 @@ from headrace.core.errors import Unavailable
 from headrace.core.tracing import trace_of
 from headrace.platform.gateway.traffic_history import RATE_WINDOW_S, TrafficHistory
 from headrace.platform.host.access_keys import AccessKey, AccessKeys
+from headrace.platform.host.machines import MACHINE, Machine, distinct, together
 from headrace.platform.state.records import Json, LastRecord
 from headrace.serving.http.audit import AuditedCall, AuditLog
 from headrace.serving.http.body import BodyTooLarge, read_body
@@ -67,6 +68,8 @@ class ConsoleSources:
     """Returns the numbers of current and of desired instances of endpoints and their trouble, by name."""
     home: Callable[[], Json]
     """Returns the state of the whole platform."""
+    machine: Callable[[], Machine]
+    """Returns this machine."""
     models: Callable[[], Json]
     """Returns the models on the disk and the aliases."""
     uses: Callable[[], Json]
@@ -140,7 +143,10 @@ class _Api:
     async def home(self, _request: Request) -> Response:
         now_s = self.clock()
         rate = (await self._of_all(None, now_s - RATE_WINDOW_S)).requests_per_s(now_s=now_s)
-        return _json_response({"now_s": now_s, "requests_per_s": rate, **await asyncio.to_thread(self.sources.home)})
+        found, own = await asyncio.to_thread(lambda: (self.sources.home(), self.sources.machine()))
+        machines = distinct(own, await self.ask(MACHINE, None))
+        parts = {"machine": together(machines), "machines": [machine for machine in machines if machine.name]}
+        return _json_response({"now_s": now_s, "requests_per_s": rate, **msgspec.to_builtins(parts), **found})
 
     async def _of_all(self, names: Sequence[str] | None, since_s: float) -> TrafficHistory:
         """Return the traffic of all processes."""

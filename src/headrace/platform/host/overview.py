@@ -5,18 +5,15 @@ is virtual, with the resources of its type on AWS; the machine that runs a copy'
 """
 
 import math
-import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import msgspec
 
-from headrace.core.host_memory import available_memory_bytes, total_memory_bytes
+from headrace.core.host_memory import available_memory_bytes
 from headrace.inference.models.aliases import ALIASES
 from headrace.platform.cloudwatch.metrics.worker_page import WorkerReading
-from headrace.platform.cluster.instance_types import Host
 from headrace.platform.control.model.component import (
     INFERENCE_COMPONENT,
     ComponentRecord,
@@ -44,32 +41,8 @@ MAX_WORKERS = 100
 _NO_READING = WorkerReading()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    num_cores: int
-    load: float
-    """Processes that run or wait for a core, averaged over a minute."""
-    memory_bytes: int
-    free_memory_bytes: int
-    gpus: tuple[str, ...] = ()
-    cluster: str = "local"
-    """The setting `cluster`: where workers run."""
-
-
-def this_machine(host: Host, cluster: str) -> Machine:
-    """Return this machine as it is now; `host` was read when the platform started."""
-    return Machine(
-        num_cores=host.num_cores,
-        load=os.getloadavg()[0],
-        memory_bytes=total_memory_bytes(),
-        free_memory_bytes=available_memory_bytes(),
-        gpus=tuple(gpu.name for gpu in host.gpus),
-        cluster=cluster,
-    )
-
-
-def read_home(store: Store, machine: Machine, readings: Mapping[str, WorkerReading]) -> Json:
-    """Return the machine, the endpoints by state, the instances, and the workers; `readings` are by worker."""
+def read_home(store: Store, readings: Mapping[str, WorkerReading]) -> Json:
+    """Return the endpoints by state, the instances, and the workers; `readings` are by worker."""
     states, instances = Counter[str](), Counter[str]()
     for endpoint in store.each(ENDPOINT):
         states[visible_state(endpoint).value] += 1
@@ -81,7 +54,6 @@ def read_home(store: Store, machine: Machine, readings: Mapping[str, WorkerReadi
             if num_workers <= MAX_WORKERS:
                 workers.append(_worker_json(worker, readings.get(worker.name, _NO_READING)))
     return {
-        "machine": msgspec.to_builtins(machine),
         "endpoints": dict(states),
         "instances": {"current": instances["current"], "desired": instances["desired"]},
         "num_workers": num_workers,

@@ -112,7 +112,7 @@ def join(
             )
         secret = coordination.agree("secret of members", secrets.token_urlsafe) if settings.is_spread else ""
         namespace = coordination.agree("ray namespace", folder.cluster_namespace) if settings.is_spread else ""
-        tls = client_context(address.ca_bundle) if member.url.startswith("https") else None
+        tls = client_context(address.ca_bundle) if settings.is_spread else None
         with followed(where, store.listeners):
             yield Sharing(
                 folder=folder, home=shared, coordination=coordination, secret=secret, namespace=namespace, tls=tls
@@ -179,6 +179,11 @@ class Members:
     peers: Peers | None = None
     links: "Links | None" = None
 
+    @property
+    def machine(self) -> tuple[str, bool]:
+        """The name of this machine and whether it leads; see `Links.machine`."""
+        return ("", False) if self.links is None else self.links.machine
+
     async def ask(self, question: str, argument: object) -> Sequence[Any]:
         """Return the answers of the other processes to a question."""
         return () if self.links is None else await self.links.ask(question, argument)
@@ -196,17 +201,28 @@ def _owner_of(member_id: str) -> int:
     return int.from_bytes(hashlib.blake2b(member_id.encode(), digest_size=7).digest(), "big") + 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Links:
     """The ways by which this process asks the others of its platform."""
 
     siblings: Siblings
     channel: Channel | None = None
     """None: the platform is on one machine."""
+    standing: Standing | None = None
+    """The members, as the last heartbeat has shown them."""
 
     async def ask(self, question: str, argument: object) -> Sequence[Any]:
         """Return the answers of the other processes, also on other machines, to a question."""
         return await (self.channel or self.siblings).ask(question, argument)
+
+    @property
+    def machine(self) -> tuple[str, bool]:
+        """The name of this machine, empty if the platform is on one only, and whether a process here leads."""
+        standing = self.standing
+        if self.channel is None or standing is None:
+            return "", False
+        name = self.channel.own.machine
+        return name, any(member.id == standing.leader and member.machine == name for member in standing.members)
 
     async def close(self) -> None:
         if self.channel is not None:
@@ -214,6 +230,7 @@ class Links:
         await self.siblings.close()
 
     def set_standing(self, standing: Standing) -> None:
+        self.standing = standing
         if self.channel is not None:
             self.channel.set_standing(standing)
         else:

@@ -116,14 +116,21 @@ function modelTable(models) {
   return table(["Model", "From", "Size"], models.map(({ name, kind, bytes: size }) => [name, origins[kind] ?? kind, bytes(size)]));
 }
 
-function facts({ platform, machine }) {
+/** Where workers run, with all machines of the platform if there are several. */
+function places(machine, machines) {
+  if (machine.cluster !== "local") return `on the cluster ${machine.cluster}`;
+  return machines.length ? "on the machines of the platform" : "on this machine";
+}
+
+function facts({ platform, machine, machines }) {
   const rows = [
     ["Address", element("span", {}, element("code", { textContent: location.origin }), " ", copyButton(location.origin, "address"))],
     ["Version", platform.version],
     ["Running for", duration(platform.uptime_s * 1000)],
     ["Region", platform.region],
     ["Access keys", platform.asks_for_keys ? "required" : "not required: the platform admits every program on this machine"],
-    ["Workers run", machine.cluster === "local" ? "on this machine" : `on the cluster ${machine.cluster}`],
+    ...(machines.length ? [["Machines", machines.map(({ name, leads }) => (leads ? `${name} (leads)` : name)).join(", ")]] : []),
+    ["Workers run", places(machine, machines)],
     ["Object storage", platform.object_storage ?? "–"],
   ];
   return terms(rows);
