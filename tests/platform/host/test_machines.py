@@ -10,9 +10,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+import trustme
 
 from headrace.core.processes import processes_with_argument, send_signal
 from tests import plain_http
+from tests.serving.http.test_tls import write_certificate
 
 from .endpoints import delete_endpoint, invoke, make_endpoint
 from .running import IMAGE, Running, until, up
@@ -24,10 +26,12 @@ KEYS = {"AWS_ACCESS_KEY_ID": "of-s3", "AWS_SECRET_ACCESS_KEY": "of-s3"}
 
 
 def machine(folder: Path, number: int, database: str) -> Running:
-    """Start a platform on a machine; its S3 server is never asked."""
+    """Start a platform with TLS on a machine; its S3 server is never asked."""
     host = f"127.0.0.{number}"
-    shared = ("--database", database, "--s3-endpoint", "http://127.0.0.1:9")
-    return up(folder / host, "--advertise", host, *shared, "--no-supervised", host=host, env=KEYS)
+    flags = ("--advertise", host, "--database", database, "--s3-endpoint", "http://127.0.0.1:9", "--no-supervised")
+    trust = {"SSL_CERT_FILE": str(folder / "cert.pem")}
+    files = (folder / "cert.pem", folder / "key.pem")
+    return up(folder / host, *flags, host=host, env={**KEYS, **trust}, certificate=files[0], key=files[1])
 
 
 def cut_power(platform: Running) -> None:
@@ -51,7 +55,9 @@ def ready_workers(database: str) -> dict[str, str]:
 def test_the_power_of_the_machine_that_leads_is_cut_and_the_other_goes_on(
     tmp_path: Path, new_database: Callable[[], str], smollm2_path: Path
 ) -> None:
-    database = new_database()
+    database, authority = new_database(), trustme.CA()
+    write_certificate(tmp_path, authority, "127.0.0.1", "127.0.0.2")
+    authority.cert_pem.write_to_path(tmp_path / "cert.pem", append=True)
     platforms = [machine(tmp_path, number, database) for number in (1, 2)]
     try:
         container = {"Image": IMAGE, "Environment": {"HF_MODEL_ID": str(smollm2_path)}}
@@ -61,6 +67,8 @@ def test_the_power_of_the_machine_that_leads_is_cut_and_the_other_goes_on(
         assert sorted(workers.values()) == ["127.0.0.1", "127.0.0.2"]
         assert {plain_http.get(f"{url}/metrics").status_code for url in workers} == {401}
         until(lambda: leads(platforms[0]) != leads(platforms[1]), "one of them leads")
+        home = plain_http.get(f"{platforms[0].url}/console/api/home", headers=platforms[0].bearer).json()
+        assert [urlsplit(f"//{seen['name']}").hostname for seen in home["machines"]] == ["127.0.0.1", "127.0.0.2"]
         lost, left = sorted(platforms, key=leads, reverse=True)
         expected, answers, is_over = invoke(left, "shared"), list[Any](), threading.Event()
 
