@@ -145,7 +145,7 @@ class DatabaseSeries(BufferedSeries):
                 "names": [metric.name for metric in kept],
                 "dimensions": [json.dumps(metric.dimensions) for metric in kept],
                 "units": [taken[metric].unit for metric in kept],
-                "newest_s": [taken[metric].newest_s for metric in kept],
+                "newest_s": [float(taken[metric].newest_s) for metric in kept],
             },
         )
         return {_metric(row): row.id for row in rows}
@@ -203,7 +203,8 @@ def _merge(connection: sa.Connection, new: Mapping[_Place, Point]) -> None:
     for place, bucket in buckets.items():
         bucket.merge(new[place])
     merged = list(buckets.values())
-    columns = {name: [getattr(bucket, name) for bucket in merged] for name in ("count", "total", "minimum", "maximum")}
+    sums = ("count", "total", "minimum", "maximum")  # floats: the driver sends no list with an integer, too
+    columns = {name: [float(getattr(bucket, name)) for bucket in merged] for name in sums}
     connection.execute(_PUT_POINTS, {**places, **columns, "measured": [packed_values(b.values()) for b in merged]})
 
 
