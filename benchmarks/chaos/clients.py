@@ -34,9 +34,10 @@ class Requester:
         self._https = [
             httpx.Client(
                 base_url=target.url,
-                timeout=_TIMEOUT_S,
+                timeout=target.read_timeout_s,
                 trust_env=False,
                 headers={"Authorization": f"Bearer {target.key[1]}"},
+                limits=httpx.Limits() if target.keeps_connections else httpx.Limits(max_keepalive_connections=0),
             )
             for target in targets
         ]

@@ -110,6 +110,9 @@ class Stage(Protocol):
 class Run:
     """One run of a schedule."""
 
+    drain_s = 20.0
+    """Longest time for workers that were replaced to end."""
+
     def __init__(self, schedule: Schedule, folder: Path, options: Namespace) -> None:
         self.history = History()
         self._schedule = schedule
@@ -222,7 +225,7 @@ class Run:
         operator.read_back()
         operator.settle()
         history = self.history
-        deadline_s = time.monotonic() + 20
+        deadline_s = time.monotonic() + self.drain_s
         while True:  # a worker that was replaced may still drain
             history.num_workers = len(world.worker_processes())
             expected = sum(state.count for state in history.described.values())

@@ -56,13 +56,19 @@ class Target:
     port: int
     host: str = HOST
     key: tuple[str, str] = ("any", "thing")
+    read_timeout_s: float = 70.0
+    keeps_connections: bool = True
+    """False: each request has a connection of its own, as none may be kept to a machine that goes."""
 
     @property
     def url(self) -> str:
         return f"http://{self.host}:{self.port}"
 
     def client(self, service: str) -> Any:
-        return aws_client(service, self.port, host=self.host, key=self.key)
+        client = aws_client(service, self.port, host=self.host, key=self.key, read_timeout_s=self.read_timeout_s)
+        if not self.keeps_connections:
+            client.meta.events.register("before-send", lambda request, **_: request.headers.update(Connection="close"))
+        return client
 
 
 def aws_client(

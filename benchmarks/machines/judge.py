@@ -67,11 +67,19 @@ def _through_others(fault: Applied, history: History) -> Iterator[Attempt]:
     for request in history.requests:
         for attempt in request.attempts:
             if (
-                NAMES[attempt.through] != fault.what
+                not _is_hit(attempt, history.faults)
                 and attempt.began_s <= fault.undone_s
                 and fault.began_s <= attempt.ended_s
             ):
                 yield attempt
+
+
+def _is_hit(attempt: Attempt, faults: Sequence[Applied]) -> bool:
+    """Return whether a fault hit the machine that an attempt was sent to, until the client had noticed it."""
+    return any(
+        fault.what == NAMES[attempt.through] and fault.began_s <= attempt.ended_s and attempt.began_s <= fault.ended_s
+        for fault in faults
+    )
 
 
 def _failed_through_others(fault: Applied, history: History) -> Iterator[Attempt]:

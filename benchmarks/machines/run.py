@@ -80,6 +80,9 @@ def schedule_of(options: Namespace) -> Schedule:
 class MachinesRun(Run):
     """A run on three machines."""
 
+    drain_s = 60.0
+    """The leader looks every 30 s for workers of a machine that came back."""
+
     def __init__(self, schedule: Schedule, folder: Path, options: Namespace) -> None:
         super().__init__(schedule, folder, options)
         self._options = options

@@ -26,6 +26,8 @@ from headrace.platform.storage.object_storage import find_weed
 NAMES: Final = ("ada", "bob", "cyd")
 PORT: Final = 7450
 _DATABASE_PORT, _STORAGE_PORT = 5432, 8333
+_READ_TIMEOUT_S: Final = 20.0
+"""Longest silence that a client waits through: a machine that is gone says nothing."""
 _S3_KEYS: Final = {"AWS_ACCESS_KEY_ID": "storage", "AWS_SECRET_ACCESS_KEY": "storage-secret"}
 _AS_USER: Final = ("unshare", "--user", "--map-user=1000", "--map-group=1000")
 """PostgreSQL refuses to run as root."""
@@ -71,9 +73,14 @@ class World:
 
     @property
     def load_targets(self) -> list[Target]:
-        return [Target(host=machine.address, port=PORT, key=self._key) for machine in self.machines]
+        return [self._target(machine, keeps_connections=False) for machine in self.machines]
 
-    operator_targets = load_targets
+    @property
+    def operator_targets(self) -> list[Target]:
+        return [self._target(machine) for machine in self.machines]
+
+    def _target(self, machine: Machine, **options: bool) -> Target:
+        return Target(host=machine.address, port=PORT, key=self._key, read_timeout_s=_READ_TIMEOUT_S, **options)
 
     def _start_storage(self, machine: Machine) -> None:
         folder = self._folder / "storage"
