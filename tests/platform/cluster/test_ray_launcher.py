@@ -12,6 +12,7 @@ import pytest_asyncio
 from headrace.core.processes import is_running
 from headrace.platform.cluster.launcher import InsufficientCapacity, ResourceRequest, StartPending, WorkerPhase
 from headrace.platform.cluster.ray_link import ClusterUnreachable
+from headrace.platform.cluster.worker_logs import WorkerLogs
 
 from .listening import descendants, listening
 from .ray_nodes import MEMORY_BYTES, NODE_CPUS, Nodes
@@ -135,6 +136,21 @@ async def test_ready_workers_stay_ready_while_the_cluster_is_unreachable(site: S
         await lost.start(spec("other"))
     assert (await lost.poll("w", handle)).phase is WorkerPhase.READY
     await lost.close()
+
+
+async def test_a_platform_on_another_machine_goes_on_with_the_workers(site: Site, nodes: Nodes, tmp_path: Path) -> None:
+    handle = await site.healthy("w", print=["hello"])
+    folder = tmp_path / site.folders.parent.name  # the namespace, on which the platforms agree
+    folder.mkdir()
+    second = ray_launcher(folder, nodes.address)
+    assert (await started(second, spec("w")), await second.known()) == (handle, {"w": handle})
+    assert (await second.poll("w", handle)).phase is WorkerPhase.READY
+    assert [event.message for event in WorkerLogs(folder / "workers").read("w")] == ["hello"]
+    await second.stop("w", handle, grace_s=0)
+    await seen_as(second, "w", handle, WorkerPhase.EXITED)
+    await second.forget("w")
+    assert not (folder / "workers" / "w").exists()
+    await second.close()
 
 
 async def test_connecting_goes_on_while_its_callers_give_up(nodes: Nodes, tmp_path: Path) -> None:
