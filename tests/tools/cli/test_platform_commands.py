@@ -215,7 +215,10 @@ def health_server() -> Iterator[int]:
         def do_GET(self) -> None:
             self.send_response(200)
             self.end_headers()
-            self.wfile.write(b'{"service": "headrace", "status": "ok", "uptime_s": 65, "asks_for_keys": true}')
+            self.wfile.write(
+                b'{"service": "headrace", "status": "ok", "uptime_s": 65, "asks_for_keys": true, "machines": '
+                b'[{"name": "10.0.0.1:7450", "leads": true}, {"name": "10.0.0.2:7450", "leads": false}]}'
+            )
 
         def log_message(self, *_: object) -> None:
             pass
@@ -240,6 +243,7 @@ def test_a_guessed_platform_is_named_once_on_stderr(headrace, default_platform) 
         ["status", "ok"],
         ["uptime", "1m"],
         ["keys", "required"],
+        ["machines", "10.0.0.1:7450 (leads), 10.0.0.2:7450"],
     ]
     assert headrace("status", "--url", url, env=default_platform).stderr == ""
 

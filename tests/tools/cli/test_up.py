@@ -27,6 +27,7 @@ def test_the_card_has_addresses_and_commands_that_exist(headrace, tmp_path: Path
     assert 'eval "$(headrace env)"' in text
     assert "keys       required" in text
     assert "keys       not required" in card(tmp_path / "headrace", open=True)
+    assert "  machine    10.0.0.1, for the other machines\n" in card(tmp_path / "headrace", advertise="10.0.0.1")
 
 
 def test_the_card_signs_the_browser_in_with_a_generated_key_only(tmp_path: Path) -> None:

@@ -165,7 +165,8 @@ def check_ports() -> Iterator[Finding]:
 
 
 def judge_settings(env: Mapping[str, str]) -> Iterator[Finding]:
-    from headrace.platform.host.folders import DataFolder
+    from headrace.platform.host.folders import Address, DataFolder
+    from headrace.tools.cli.platform_client import platform_at
 
     try:
         # the key is for an address that other machines reach, which would be refused without one
@@ -175,9 +176,12 @@ def judge_settings(env: Mapping[str, str]) -> Iterator[Finding]:
         yield Finding(name="settings", status="warning", found=error.message, advice="No server starts with it.")
         return
     yield judge_port("headrace serve", server.host, server.port)
-    running = DataFolder(data_folder(platform_settings, env)).running_platform()
+    folder = DataFolder(data_folder(platform_settings, env))
+    running = folder.running_platform()
     if running is not None:
-        yield Finding(name="headrace up", status="ok", found=f"your platform runs at {running.url}")
+        machines = platform_at(folder.running_address() or Address(url=running.url), folder, env).machines()
+        where = f", on {count_of(len(machines), 'machine')}: {', '.join(machines)}" if machines else ""
+        yield Finding(name="headrace up", status="ok", found=f"your platform runs at {running.url}{where}")
     else:
         yield judge_port("headrace up", platform_settings.host, platform_settings.port)
 

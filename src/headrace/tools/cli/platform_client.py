@@ -143,6 +143,22 @@ class Platform:
             raise Failed(f"The server at {self.url} is not a Headrace platform.")
         return value
 
+    def machines(self) -> list[str]:
+        """Return the machines of the platform, and which one leads; empty if it is on one machine or does not say."""
+        from botocore.auth import SigV4Auth
+        from botocore.awsrequest import AWSRequest
+        from botocore.credentials import Credentials
+
+        # Signed, as the secret may be one for AWS.
+        signed = AWSRequest(method="GET", url=f"{self.url}/console/api/home")
+        SigV4Auth(Credentials(self.access_key, self.secret_key), "sagemaker", self.region).add_auth(signed)
+        request = Request(signed.url, headers=dict(signed.headers))  # noqa: S310 -- the user's URL
+        try:
+            found = self._get_json(request, timeout_s=5)["machines"]
+            return [f"{machine['name']} (leads)" if machine["leads"] else str(machine["name"]) for machine in found]
+        except (OSError, ValueError, KeyError, TypeError):
+            return []
+
     def list_models(self, target: str, *, timeout_s: float, variant: str | None = None) -> list[dict[str, Any]]:
         """
         Return the models that the server of an endpoint or component lists; empty if it has no such list.

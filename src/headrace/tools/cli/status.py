@@ -40,10 +40,12 @@ def status(*, url: str | None, wait: bool, timeout_s: float, as_json: bool) -> N
     """
     platform = _wait(url, timeout_s) if wait else find_platform(url)
     health = platform.health()
+    machines = platform.machines()
     if as_json:
-        click.echo(json.dumps({"url": platform.url, **health}))
+        click.echo(json.dumps({"url": platform.url, **health, **({"machines": machines} if machines else {})}))
     else:
-        click.echo(labelled([("url", platform.url), ("console", _console(platform, health)), *_rows(health)]))
+        rows = [("url", platform.url), ("console", _console(platform, health)), *_rows(health)]
+        click.echo(labelled([*rows, *([("machines", ", ".join(machines))] if machines else [])]))
     if health.get("status") != "ok":
         raise Failed(f"The platform is not ready: {health.get('reason') or health.get('status')}")
 

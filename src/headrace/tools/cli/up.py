@@ -103,6 +103,7 @@ def panel_text(
     key = None if settings.open else read_local_key(folder)
     rows = [
         ("platform", url),
+        *([("machine", f"{settings.advertise}, for the other machines")] if settings.is_spread else []),
         ("console", console_url(url, key)),
         ("OpenAI", f"{url}/v1"),
         ("Anthropic", f"ANTHROPIC_BASE_URL={url}"),
