@@ -77,8 +77,9 @@ async def test_a_silent_machine_is_left_out_and_asked_again_if_it_may_have_start
     handle = await site.healthy("w")
     site.answers.clear()
     assert await site.launcher.known() == {}
-    with pytest.raises(Unavailable):
-        await site.launcher.poll("w", handle)
+    assert (await site.launcher.poll("w", handle)).phase is WorkerPhase.READY
+    (site.folder("w") / "healthy").unlink()
+    assert (await site.launcher.poll("w", handle)).phase is WorkerPhase.UNHEALTHY
     second = await site.launcher.start(spec("w"))
     assert machine_of(second) == "own:1"
     site.answers.add("other:1")

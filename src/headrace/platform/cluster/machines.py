@@ -104,7 +104,12 @@ class MachinesLauncher:
     async def poll(self, name: str, handle: Handle) -> Observation:
         machine = machine_of(handle)
         if machine in self._presence.live:
-            return await self._on(machine).poll(_plain(name), handle)
+            try:
+                return await self._on(machine).poll(_plain(name), handle)
+            except Unavailable as error:  # one that is not healthy for long is replaced
+                get_logger().warning("machine.silent", machine=machine, worker=name, reason=error.message)
+                is_healthy = await ping(handle.url, PING_TIMEOUT_S)
+                return Observation(phase=WorkerPhase.READY if is_healthy else WorkerPhase.UNHEALTHY)
         absent_s = self._presence.absent_s(machine)
         if absent_s < ABANDONED_S and await ping(handle.url, PING_TIMEOUT_S):
             return Observation(phase=WorkerPhase.READY)
