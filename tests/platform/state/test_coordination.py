@@ -171,6 +171,12 @@ def test_members_of_a_spread_platform_join_on_any_host_and_agree_on_what_the_fir
         assert home == Home(host="", data_dir="", agreed="True")
         assert [found.machine for found in a.heartbeat().members] == ["a", "b"]
         assert (a.agree("x", lambda: "first"), b.agree("x", lambda: "second")) == ("first", "first")
+        for host, data_dir in (("third", "/data/a"), ("host", "/data/other")):
+            rival = replace(member("rival", host), url="http://a", data_dir=data_dir)
+            with contextlib.closing(Coordination(lasting_place, rival, agreed="True", is_spread=True)) as other:
+                found = other.open(term=0).rival
+                assert found is not None
+                assert found.id == "a", "the caller refuses to join"
         _, home = opened("alone", "host", is_spread=False)
         assert home.agreed == "True", "the caller refuses to join"
         assert [found.id for found in a.leave()] == ["b"]

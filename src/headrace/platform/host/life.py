@@ -28,6 +28,7 @@ from headrace.core.threads import keep_from_collector
 from headrace.core.tracing import Tracer
 from headrace.platform.cluster.launcher import Launcher
 from headrace.platform.cluster.machine import OwnMachine
+from headrace.platform.control.loops.upkeep import Upkeep
 from headrace.platform.control.model.worker import WORKER
 from headrace.platform.host.app import PlatformApp
 from headrace.platform.host.assembly import Parts, Site, assemble
@@ -138,6 +139,10 @@ class PlatformLifecycle:
             await members.links.siblings.start()
         if members.peers is not None:
             tasks.append(_begin(stack, members.peers.run(), "reports between members"))
+        if (own := parts.workers.cluster.own) is not None:
+            home = self.sharing.home
+            upkeep = Upkeep(store=self.store, launcher=own, workers=home.workers, prefixes=home.prefixes)
+            tasks.append(_begin(stack, upkeep.run(), "upkeep"))
         stack.push_async_callback(self._leave, parts)
         return [*tasks, _begin(stack, members.membership.run(parts.leading.run), "membership")]
 

@@ -30,7 +30,7 @@ from headrace.platform.host.operations import KINDS
 from headrace.platform.host.peers import ASYNC, QUARANTINE, Peers, Report, Siblings, share_responses
 from headrace.platform.host.supervisor import Child
 from headrace.platform.state.changes import followed
-from headrace.platform.state.coordination import Coordination, Home, Member, Standing
+from headrace.platform.state.coordination import HEARTBEAT_S, LEASE_S, Coordination, Home, Member, Standing
 from headrace.platform.state.database import is_sqlite, url_of
 from headrace.platform.state.store import Store
 from headrace.serving.http.tls import client_context
@@ -39,6 +39,9 @@ from headrace.serving.settings.platform_settings import PlatformSettings
 _AGREED: Final = ("account", "cluster", "region", "require_keys", "s3_endpoint", "strict")
 """Settings that must be the same for all platforms on a database."""
 _SPREAD: Final = "is_spread"
+
+_RIVAL_S: Final = LEASE_S + HEARTBEAT_S
+"""Time in which a platform that had this one's address has gone, if it was killed."""
 
 METRICS: Final = "metrics"
 """The question for a process's page of metrics."""
@@ -99,7 +102,10 @@ def join(
         str(folder.members if is_own else where), member, agreed=agreed, is_spread=settings.is_spread
     )
     try:
-        home = coordination.open(term=store.term())
+        home, deadline_s = coordination.open(term=store.term()), time.monotonic() + _RIVAL_S
+        while home.rival is not None and time.monotonic() < deadline_s:  # it may have just ended here
+            time.sleep(HEARTBEAT_S)
+            home = coordination.open(term=store.term())
         if child is not None and child.predecessor:
             coordination.bury(child.predecessor)
         _check_home(home, member, agreed=agreed, is_spread=settings.is_spread)
@@ -137,6 +143,12 @@ def _check_home(home: Home, member: Member, *, agreed: str, is_spread: bool) -> 
             f"{home.data_dir}). Start all of them with --advertise to share a database between machines; or start "
             "this one there, stop the other one, or choose another database.",
             name="database",
+        )
+    if home.rival is not None:
+        raise SettingsError(
+            f"advertise is {member.machine}, and the platform with the folder {home.rival.data_dir} on another machine "
+            "or in another container advertises the same. Start each with the address of its own machine.",
+            name="advertise",
         )
     if home.newer is not None:
         newer = home.newer

@@ -117,6 +117,8 @@ class Home:
     """The settings in which all members agree, as text."""
     newer: Member | None = None
     """A live member that writes records which this process cannot read."""
+    rival: Member | None = None
+    """A live member elsewhere that advertises the same address."""
 
 
 class Displaced(HeadraceError):
@@ -186,19 +188,24 @@ class Coordination:
             # The home of live members stays; else that of the last one, if it was this machine's and still exists.
             live = self._live(connection, now_s=now_s)
             newer = next(filter(self.member.is_outdated_by, live), None)
+            rival = next(filter(self._is_rival, live), None) if self.is_spread else None
             own_host, own_dir = self._own_home
             home = Home(host=own_host, data_dir=own_dir, agreed=self._agreed)
             if row is not None and live:
                 home = Home(host=row.home_host, data_dir=row.home_dir, agreed=row.agreed)
             elif row is not None and row.home_host == home.host and Path(row.home_dir).is_dir():
                 home = Home(host=row.home_host, data_dir=row.home_dir, agreed=self._agreed)
-            home = replace(home, newer=newer)
-            if home.host == own_host and home.agreed == self._agreed and newer is None:
+            home = replace(home, newer=newer, rival=rival)
+            if home.host == own_host and home.agreed == self._agreed and newer is None and rival is None:
                 values = {"home_host": home.host, "home_dir": home.data_dir, "agreed": home.agreed}
                 connection.execute(sa.update(_LEADER).values(**values))
                 self._announce(connection, expires_s=now_s + LEASE_S)
                 self._home = (home.host, home.data_dir)
             return home
+
+    def _is_rival(self, other: Member) -> bool:
+        is_here = (other.host, other.data_dir) == (self.member.host, self.member.data_dir)
+        return other.machine == self.member.machine and not is_here
 
     def agree(self, name: str, make: Callable[[], str]) -> str:
         """Return a value that all members share: the one that the first member made. It is in no backup."""

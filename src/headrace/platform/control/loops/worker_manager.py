@@ -115,7 +115,7 @@ class WorkerManager:
         """Remove the prefix caches of endpoints that are gone."""
         folders = self.defaults.prefix_caches
         if folders is not None:
-            await asyncio.to_thread(_remove_others, folders, endpoint_uids)
+            await asyncio.to_thread(remove_others, folders, endpoint_uids)
 
     async def act(self, owned: WorkerSet, action: actions.Action) -> None:
         match action:
@@ -291,7 +291,7 @@ class WorkerManager:
         return replace_status(status, failed_s=self.clock(), failure=failure, is_permanent=is_permanent)
 
 
-def _remove_others(folders: Path, names: Container[str]) -> None:
+def remove_others(folders: Path, names: Container[str]) -> None:
     """Remove the folders of other names; a worker that still runs may make its own again, until the next call."""
     for folder in folders.iterdir() if folders.is_dir() else ():
         if folder.name not in names:
