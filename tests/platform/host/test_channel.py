@@ -180,7 +180,7 @@ def test_a_body_is_not_read_before_its_signature_was_verified_nor_without_end(
         assert b" 413 " in answer_to(other, SECRET, 1000, b"x" * 200, "3")
 
 
-def test_a_nonce_is_remembered_as_long_as_its_signature_is_valid() -> None:
+def test_a_nonce_is_remembered_as_long_as_its_signature_is_valid(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 0.0
     replays = Replays(lambda: now_s)
     assert replays.take("a")
@@ -189,3 +189,6 @@ def test_a_nonce_is_remembered_as_long_as_its_signature_is_valid() -> None:
     assert replays.take("a")
     assert replays.take("b")
     assert not replays.take("a")
+    monkeypatch.setattr(channels, "MAX_NONCES", 100)
+    assert all(replays.take(str(number)) for number in range(1000))
+    assert len(replays) == 101

@@ -69,6 +69,7 @@ def test_a_platform_listens_on_the_address_that_it_advertises(advertise: str, ho
         ({"s3_endpoint": None}, "s3_endpoint is not the URL of an S3 server"),
         ({"host": "127.0.0.1"}, "host is 127.0.0.1, which other machines cannot reach"),
         ({"cluster": "ray"}, "a Ray cluster of this machine only"),
+        ({"containers": "true"}, "containers is on, and advertise is '10.0.0.1'"),
     ],
 )
 def test_a_platform_on_several_machines_needs_what_all_of_them_reach(change: dict[str, str | None], said: str) -> None:

@@ -37,6 +37,8 @@ PATH: Final = "/.headrace/members"
 """No bucket has such a name."""
 MAX_BYTES: Final = 64 * 1024 * 1024
 """Largest question or answer."""
+MAX_NONCES: Final = 1 << 16
+"""Nonces that are remembered, some 8 MB: minutes of the questions of a leader with hundreds of workers."""
 _KEY_ID: Final = "MEMBERS"
 _REGION: Final = "us-east-1"
 _NONCE: Final = "x-amz-nonce"
@@ -64,10 +66,13 @@ class Replays:
         self._taken: dict[str, float] = {}
         """Nonce → when it may be forgotten, in this order."""
 
+    def __len__(self) -> int:
+        return len(self._taken)
+
     def take(self, nonce: str) -> bool:
         """Return whether the nonce of a valid signature is new, and remember it."""
         now_s = self._clock()
-        while self._taken and (oldest := next(iter(self._taken.items())))[1] <= now_s:
+        while self._taken and ((oldest := next(iter(self._taken.items())))[1] <= now_s or len(self) > MAX_NONCES):
             del self._taken[oldest[0]]
         if nonce in self._taken:
             return False

@@ -369,6 +369,12 @@ def _check_spread(settings: PlatformSettings, advertise: str) -> None:
             "address. Leave --host out."
         )
         raise SettingsError(message, name="host")
+    if settings.containers:
+        message = (
+            f"containers is on, and advertise is {advertise!r}; expected containers off there: they take requests "
+            "without a token, so that every machine of the network could send some."
+        )
+        raise SettingsError(message, name="containers")
     if settings.cluster == HERE:
         message = (
             f"cluster is {HERE!r}, which is a Ray cluster of this machine only, and advertise is {advertise!r}; "
