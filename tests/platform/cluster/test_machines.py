@@ -7,7 +7,8 @@ import pytest
 
 from headrace.core.errors import Unavailable
 from headrace.platform.cluster import machines
-from headrace.platform.cluster.launcher import StartPending, WorkerPhase, WorkerSpec
+from headrace.platform.cluster.host_resources import HostResources
+from headrace.platform.cluster.launcher import Handle, StartPending, WorkerPhase, WorkerSpec
 from headrace.platform.cluster.machine import OF_MACHINE, MachineValues, localized, machine_of
 from headrace.platform.cluster.machines import ABANDONED_S, LOST_S, MachinesLauncher, Presence
 from tests.waiting import WAIT_S
@@ -79,7 +80,8 @@ async def test_a_silent_machine_is_left_out_and_asked_again_if_it_may_have_start
     assert await site.launcher.known() == {}
     assert (await site.launcher.poll("w", handle)).phase is WorkerPhase.READY
     (site.folder("w") / "healthy").unlink()
-    assert (await site.launcher.poll("w", handle)).phase is WorkerPhase.UNHEALTHY
+    with pytest.raises(Unavailable):  # one of two is no majority
+        await site.launcher.poll("w", handle)
     second = await site.launcher.start(spec("w"))
     assert machine_of(second) == "own:1"
     site.answers.add("other:1")
@@ -89,6 +91,26 @@ async def test_a_silent_machine_is_left_out_and_asked_again_if_it_may_have_start
     await site.launcher.forget("w@own:1")
     assert not (tmp_path / "own" / "workers" / "w").exists()
     assert site.folder("w").exists()
+
+
+async def test_a_worker_that_does_not_answer_is_unhealthy_if_most_machines_do(tmp_path: Path, clock: Clock) -> None:
+    own, presence = local_site(tmp_path, HostResources(num_cores=1)), Presence("own:1", max_gap_s=1, clock=clock)
+    presence.update(["b:1", "c:1"])
+    room = {"num_cores": 1, "num_free_cores": 1, "memory_bytes": 1}
+    answering = {"c:1"}
+
+    async def ask(machine: str, _question: str, argument: object, **_: float) -> object:
+        if machine not in answering:
+            raise Unavailable("no answer in time")
+        assert argument == ["room", {}]
+        return {"result": room}
+
+    launcher = MachinesLauncher(machine(own.launcher, "own:1", MachineValues(folder=tmp_path)), presence, ask)
+    handle = Handle(launcher=launcher.name, url="http://127.0.0.1:9", facts={"machine": "b:1"})
+    assert (await launcher.poll("w", handle)).phase is WorkerPhase.UNHEALTHY
+    answering.clear()
+    with pytest.raises(Unavailable, match="no answer in time"):
+        await launcher.poll("w", handle)
 
 
 async def test_a_machine_that_falls_silent_during_a_start_is_asked_first_the_next_time(

@@ -104,12 +104,7 @@ class MachinesLauncher:
     async def poll(self, name: str, handle: Handle) -> Observation:
         machine = machine_of(handle)
         if machine in self._presence.live:
-            try:
-                return await self._on(machine).poll(_plain(name), handle)
-            except Unavailable as error:  # one that is not healthy for long is replaced
-                get_logger().warning("machine.silent", machine=machine, worker=name, reason=error.message)
-                is_healthy = await ping(handle.url, PING_TIMEOUT_S)
-                return Observation(phase=WorkerPhase.READY if is_healthy else WorkerPhase.UNHEALTHY)
+            return await self._poll_live(machine, name, handle)
         absent_s = self._presence.absent_s(machine)
         if absent_s < ABANDONED_S and await ping(handle.url, PING_TIMEOUT_S):
             return Observation(phase=WorkerPhase.READY)
@@ -117,6 +112,23 @@ class MachinesLauncher:
             raise Unavailable(f"The machine {machine} of the worker {name} has no live member.")
         message = f"the machine {machine} was lost: no platform has run there for {absent_s:.0f} s."
         return Observation(phase=WorkerPhase.EXITED, message=message, was_lost=True)
+
+    async def _poll_live(self, machine: str, name: str, handle: Handle) -> Observation:
+        """
+        Observe a worker of a machine with live members, by its `/ping` if the machine does not answer.
+
+        A worker that is unhealthy for long is replaced. So this one is only if most machines hear this one: else it is
+        this machine that is cut off from the others, which serve on with their workers.
+        """
+        try:
+            return await self._on(machine).poll(_plain(name), handle)
+        except Unavailable:
+            is_healthy, rooms = await asyncio.gather(ping(handle.url, PING_TIMEOUT_S), self._rooms())
+            if is_healthy:
+                return Observation(phase=WorkerPhase.READY)
+            if 2 * len(rooms) <= len(self._presence.live):
+                raise
+            return Observation(phase=WorkerPhase.UNHEALTHY)
 
     async def stop(self, name: str, handle: Handle, *, grace_s: float) -> None:
         machine = machine_of(handle)
