@@ -158,6 +158,7 @@ def prepare_keys(settings: PlatformSettings, store: Store, folder: DataFolder) -
     if not store.list(ACCESS_KEY):
         if not settings.is_local:
             place = f" --data-dir {settings.data_dir}" if settings.data_dir is not None else ""
+            place += " --database URL" if settings.database is not None else ""
             why = f"host is {settings.host}, which others on the network can reach"
             raise SettingsError(
                 f"{'require_keys is set' if settings.require_keys else why}, and there are no access keys. "

@@ -38,7 +38,8 @@ from headrace.serving.settings.platform_settings import PlatformSettings
 
 _AGREED: Final = ("account", "cluster", "region", "require_keys", "s3_endpoint", "strict")
 """Settings that must be the same for all platforms on a database."""
-_SPREAD: Final = "is_spread"
+_SPREAD: Final = "advertise"
+"""Name among the agreed settings; its value differs between machines, so that only its presence is agreed."""
 
 _RIVAL_S: Final = LEASE_S + HEARTBEAT_S
 """Time in which a platform that had this one's address has gone, if it was killed."""
