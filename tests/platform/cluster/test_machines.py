@@ -109,8 +109,10 @@ async def test_a_worker_that_does_not_answer_is_unhealthy_if_most_machines_do(tm
     handle = Handle(launcher=launcher.name, url="http://127.0.0.1:9", facts={"machine": "b:1"})
     assert (await launcher.poll("w", handle)).phase is WorkerPhase.UNHEALTHY
     answering.clear()
-    with pytest.raises(Unavailable, match="no answer in time"):
-        await launcher.poll("w", handle)
+    for clock.now_s in (100.0, 104.0):
+        with pytest.raises(Unavailable, match="no answer in time"):
+            await launcher.poll("w", handle)
+        assert not presence.take_isolation()
 
 
 async def test_a_machine_that_falls_silent_during_a_start_is_asked_first_the_next_time(
@@ -156,6 +158,28 @@ def test_after_a_pause_of_its_own_heartbeats_the_time_of_the_others_begins_again
     assert (presence.absent_s("b"), presence.absent_s("never seen")) == (1.0, 1.0)
     presence.update(["b"])
     assert presence.live == {"a", "b"}
+
+
+def test_a_machine_is_isolated_if_most_others_do_not_answer_for_a_while(clock: Clock) -> None:
+    presence = Presence("a", max_gap_s=2.0, clock=clock)
+    presence.update(["b", "c"])
+    seen = []
+    for clock.now_s, is_isolated in (
+        (50, True),
+        (54, True),
+        (56, True),
+        (57, True),
+        (58, False),
+        (62, True),
+        (75, True),
+    ):
+        presence.note_isolation(is_isolated=is_isolated)
+        seen.append(presence.take_isolation())
+    assert seen == [False, False, True, False, False, False, False]
+    presence.update(["b"])
+    for clock.now_s in (100, 106):
+        presence.note_isolation(is_isolated=True)
+    assert not presence.take_isolation(), "of two machines none is a majority"
 
 
 def test_each_machine_fills_in_its_own_values() -> None:

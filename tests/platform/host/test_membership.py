@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from headrace.core.errors import Unavailable
-from headrace.platform.host.membership import Membership, Shared
+from headrace.platform.host.membership import STAND_BACK_S, Membership, Shared
 from headrace.platform.state.coordination import Coordination, Displaced, Member, Standing
 from headrace.platform.state.records import Fenced
 from headrace.platform.state.store import open_store
@@ -101,6 +101,21 @@ async def test_a_member_leads_while_it_has_the_lease() -> None:
         scripted.leader = "me"
         await until(lambda: leader.is_leading)
     assert (leader.is_leading, leader.num_terms) == (False, 2)
+
+
+async def test_a_leader_that_is_cut_off_from_most_machines_stands_back_for_a_while() -> None:
+    scripted, leader, clock = ScriptedCoordination(), Leader(), Clock()
+    shared, isolated = member_of(scripted, clock), [True]
+    async with running(shared, leader):
+        await until(lambda: leader.is_leading)
+        shared.is_isolated = lambda: isolated.pop() if isolated else False
+        await until(lambda: not isolated)
+        assert scripted.is_candidate, "there is no other member"
+        scripted.members = (ME, replace(ME, id="other"))
+        isolated.append(True)
+        await until(lambda: not scripted.is_candidate)
+        clock.now_s += STAND_BACK_S
+        await until(lambda: scripted.is_candidate)
 
 
 async def test_a_failing_database_ends_the_term_only_when_the_lease_is_over() -> None:

@@ -29,6 +29,12 @@ LOST_S: Final = 1.5
 """Seconds without a live member after which a machine whose workers do not answer is lost."""
 ABANDONED_S: Final = 60.0
 """Seconds without a live member after which workers that still answer are replaced: nothing could stop them."""
+ISOLATED_S: Final = 5.0
+"""Seconds without an answer of most machines after which a leader lets another one lead."""
+_ISOLATION_GAP_S: Final = 10.0
+"""Seconds without a sign of it after which an isolation is over."""
+_MIN_MAJORITY: Final = 3
+"""Machines of which a majority can do without one."""
 
 
 class Presence:
@@ -43,6 +49,23 @@ class Presence:
         self._updated_s = clock()
         self._seen_s: dict[str, float] = {}
         """Machine without a live member → when it was seen last, or was asked for first."""
+        self._isolation = (0.0, 0.0)
+        """Since when no majority of the machines has answered, and when that was seen last."""
+
+    def note_isolation(self, *, is_isolated: bool) -> None:
+        """Note whether no majority of the machines answers this one, which asks again while one is silent."""
+        now_s, (began_s, last_s) = self._clock(), self._isolation
+        if not is_isolated or now_s - last_s > _ISOLATION_GAP_S:
+            began_s = now_s
+        self._isolation = (began_s, now_s)
+
+    def take_isolation(self) -> bool:
+        """Return whether this machine has been cut off from most others for `ISOLATED_S`; that time begins again."""
+        began_s, last_s = self._isolation
+        if len(self.live) < _MIN_MAJORITY or last_s - began_s < ISOLATED_S:
+            return False
+        self._isolation = (last_s, last_s)
+        return True
 
     def update(self, live: Iterable[str]) -> None:
         """Note the machines with live members."""
@@ -124,9 +147,11 @@ class MachinesLauncher:
             return await self._on(machine).poll(_plain(name), handle)
         except Unavailable:
             is_healthy, rooms = await asyncio.gather(ping(handle.url, PING_TIMEOUT_S), self._rooms())
+            is_majority = 2 * len(rooms) > len(self._presence.live)
+            self._presence.note_isolation(is_isolated=not is_majority)
             if is_healthy:
                 return Observation(phase=WorkerPhase.READY)
-            if 2 * len(rooms) <= len(self._presence.live):
+            if not is_majority:
                 raise
             return Observation(phase=WorkerPhase.UNHEALTHY)
 

@@ -48,6 +48,8 @@ from headrace.platform.state.store import Store
 from headrace.serving.wire.aws.scope import AwsScope
 
 _LEAVE_POLL_S = 0.1
+STAND_BACK_S: Final = 30.0
+"""Seconds for which a member that is cut off from most machines does not lead again."""
 
 Lead = Callable[[int], Awaitable[None]]
 """Begins a term and runs the leader's loops until cancelled. An exception stops the platform, except `Fenced`."""
@@ -86,6 +88,8 @@ class Shared(Membership):
     """Called after each heartbeat."""
     is_heir: Callable[[Member], bool] = lambda _: True
     """Returns whether another member goes on with the workers of this one."""
+    is_isolated: Callable[[], bool] = lambda: False
+    """Returns whether another machine should lead, because this one reaches too few."""
     heartbeat_s: float = HEARTBEAT_S
     clock: Callable[[], float] = time.monotonic
     _threads: ThreadPoolExecutor = field(
@@ -96,6 +100,7 @@ class Shared(Membership):
     _leading: "asyncio.Task[None] | None" = None
     _is_failing: bool = False
     _has_resigned: bool = False
+    _stands_back_until_s: float = 0.0
     _has_others: bool = False
     _newer: Member | None = None
     """A member that writes records which this process cannot read."""
@@ -140,7 +145,11 @@ class Shared(Membership):
     async def _beat(self) -> Standing | None:
         """Send one heartbeat; stop leading when the lease expires before the answer. None: the database failed."""
         began_s = self.clock()
-        is_candidate = self._newer is None and not (self._has_resigned and self._has_others)
+        if self._leading is not None and self.is_isolated():
+            get_logger().warning("platform.isolated", reason="Most machines do not answer.", retry_s=STAND_BACK_S)
+            self._stands_back_until_s = began_s + STAND_BACK_S
+        stands_back = self._has_others and (self._has_resigned or began_s < self._stands_back_until_s)
+        is_candidate = self._newer is None and not stands_back
         send = partial(self.coordination.heartbeat, is_candidate=is_candidate)
         beat = asyncio.get_running_loop().run_in_executor(self._threads, send)
         await asyncio.wait({beat}, timeout=max(0.0, self._lease_until_s - began_s) if self._leading else None)

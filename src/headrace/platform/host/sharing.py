@@ -317,4 +317,7 @@ def make_members(
         """Return whether a member goes on with the workers: those of a machine need another one there."""
         return presence is None or member.machine == own.machine
 
-    return Members(membership=Shared(coordination, on_standing=on_standing, is_heir=is_heir), peers=peers, links=links)
+    membership = Shared(coordination, on_standing=on_standing, is_heir=is_heir)
+    if presence is not None:
+        membership.is_isolated = presence.take_isolation
+    return Members(membership=membership, peers=peers, links=links)
