@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from headrace.core.telemetry import get_logger
-from headrace.platform.cluster.launcher import Handle, Launcher
+from headrace.platform.cluster.launcher import Handle, Launcher, WorkerPhase
 from headrace.platform.cluster.platform_logs import PlatformLogs
 from headrace.platform.control.loops import store_access
 from headrace.platform.control.loops.adapter_loader import AdapterLoader
@@ -194,9 +194,20 @@ class Reconciler:
             get_logger().exception("reconciler.sweep_failed")
             return None
 
+    def _had_exited(self, record: WorkerRecord | Unreadable) -> bool:
+        """Return whether a worker exited, as far as its record says, before the processes were listed."""
+        if isinstance(record, Unreadable) or record.status.phase is not WorkerPhase.EXITED or self._swept_s is None:
+            return False
+        since_s = record.status.phase_since_s
+        return since_s is not None and since_s < self._swept_s
+
     async def _end_processes(self, alive: dict[str, Handle], snapshot: Snapshot) -> float:
-        """End processes without a record; return the seconds until the next pass."""
-        recorded = {record.name for record in snapshot.workers}
+        """
+        End processes without a record, or that had exited by their record: their machine was lost, and is back.
+
+        Returns the seconds until the next pass.
+        """
+        recorded = {record.name for record in snapshot.workers if not self._had_exited(record)}
         for name, handle in alive.items():
             if name not in recorded and name not in self._orphans:
                 get_logger().warning("worker.orphaned", worker=name)
