@@ -38,6 +38,7 @@ UNREADABLE: Final = "unreadable"
 BROKEN: Final = "broken"
 """The connection ended: the client knows no more."""
 _CUTS: Final = ("platform-", "process-", "client-", "machine-")
+_SILENCES: Final = ("machine-cut", "machine-mute", "machine-deaf")
 _LOSES_METRICS: Final = ("platform-kill", "process-kill", "disk-", "database-", "machine-")
 
 
@@ -215,8 +216,9 @@ def _fleet(fault: Applied) -> str:
 
 
 def _answers(history: History) -> Iterator[str]:
+    attempts = {attempt.id: attempt for request in history.requests for attempt in request.attempts}
     for id_, number in history.answers.items():
-        if number > 1 and id_ not in history.asynchronous:
+        if number > 1 and id_ not in history.asynchronous and not _may_repeat(attempts.get(id_), history.faults):
             yield f"Attempt {id_} was answered {number} times."
     for request in history.requests:
         for attempt in request.attempts:
@@ -227,6 +229,11 @@ def _answers(history: History) -> Iterator[str]:
     for id_, outcome in history.asynchronous.items():
         if outcome != RIGHT and not outcome.startswith("failed: "):
             yield f"The asynchronous invocation {id_} is {outcome}."
+
+
+def _may_repeat(attempt: Attempt | None, faults: Sequence[Applied]) -> bool:
+    """Return whether the answer of a worker may have been lost on its way, so that another one was asked."""
+    return attempt is not None and _is_near(attempt, faults, _SILENCES)
 
 
 def _records(history: History) -> Iterator[str]:
