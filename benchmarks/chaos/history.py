@@ -27,7 +27,7 @@ CLEAR_ERRORS: Final = frozenset(
     {
         "ModelError", "ModelNotReadyException", "ModelStreamError", "ServiceUnavailable", "ThrottlingException",
         "InternalStreamFailure", "server_error", "model_error", "service_unavailable", "rate_limit_exceeded",
-        "model_not_ready", "engine_failed",
+        "model_not_ready", "engine_failed", "unavailable",
     }
 )  # fmt: skip
 """Codes of errors that tell a client what to do: retry, or wait."""

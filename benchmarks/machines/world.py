@@ -22,10 +22,11 @@ from benchmarks.machines.leaders import Leaders
 from benchmarks.machines.network import Machine
 
 from headrace.platform.storage.object_storage import find_weed
+from headrace.platform.storage.seaweed import server_flags, unused_ports
 
 NAMES: Final = ("ada", "bob", "cyd")
 PORT: Final = 7450
-_DATABASE_PORT, _STORAGE_PORT = 5432, 8333
+_DATABASE_PORT: Final = 5432
 _READ_TIMEOUT_S: Final = 20.0
 """Longest silence that a client waits through: a machine that is gone says nothing."""
 _S3_KEYS: Final = {"AWS_ACCESS_KEY_ID": "storage", "AWS_SECRET_ACCESS_KEY": "storage-secret"}
@@ -56,7 +57,8 @@ class World:
         )
         stack.callback(self._database.close)
         self.database_url = f"postgresql://headrace@{database_machine.address}:{_DATABASE_PORT}/postgres"
-        self._storage_url = f"http://{storage_machine.address}:{_STORAGE_PORT}"
+        self._storage_ports = unused_ports()
+        self._storage_url = f"http://{storage_machine.address}:{self._storage_ports['s3']}"
         self._start_storage(storage_machine)
         self._key = self._create_key()
         self.platforms = [self._new_platform(machine, flags, step_s) for machine in self.machines]
@@ -85,24 +87,16 @@ class World:
     def _start_storage(self, machine: Machine) -> None:
         folder = self._folder / "storage"
         folder.mkdir()
-        listeners = [f"-ip={machine.address}", f"-ip.bind={machine.address}", f"-s3.port={_STORAGE_PORT}"]
-        others = ["-admin.ui=false", "-webdav=false", "-s3.port.lance=0", "-s3.port.iceberg=0"]
+        # Not its default ports: they name its sockets in /tmp, which all machines share.
+        flags = server_flags(folder, self._storage_ports, host=machine.address)
         with (self._folder / "storage.log").open("wb") as log:
             subprocess.Popen(
-                [
-                    *machine.inside,
-                    find_weed(os.environ) or "weed",
-                    "-logtostderr=true",
-                    "mini",
-                    f"-dir={folder}",
-                    *listeners,
-                    *others,
-                ],
+                [*machine.inside, find_weed(os.environ) or "weed", *flags],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **_S3_KEYS, "HOME": str(folder)},
             )
-        client = Target(host=machine.address, port=_STORAGE_PORT, key=tuple(_S3_KEYS.values())).client("s3")
+        client = Target(host=machine.address, port=self._storage_ports["s3"], key=tuple(_S3_KEYS.values())).client("s3")
         until(lambda: _stores(client), "the S3 server stores objects")
         client.close()
 

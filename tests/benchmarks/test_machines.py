@@ -1,8 +1,18 @@
-"""Machines in namespaces: what faults of them did to requests and to the leader."""
+"""Machines in namespaces: what faults of them did to requests and to the leader, and a short run."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from benchmarks.chaos.history import BROKEN, RIGHT, Applied, Attempt, History, Request
 from benchmarks.machines.judge import broken_promises, leader_delay_s, rows
+from benchmarks.machines.network import why_not
+
+from tests.waiting import WAIT_S
+
+ROOT = Path(__file__).parent.parent.parent
 
 CUT = Applied(kind="machine-cut", began_s=10.0, undone_s=18.0, ended_s=19.0, what="ada")
 
@@ -55,3 +65,23 @@ def test_the_time_to_a_leader_counts_from_the_fault_of_the_one_before(leaders, d
     assert leader_delay_s(CUT, leaders) == delay_s
     late = [sentence for sentence in broken_promises(History(faults=[CUT]), leaders) if "leads after" in sentence]
     assert bool(late) == (delay_s == 7.0)
+
+
+def test_three_machines_serve_on_when_one_loses_its_power_and_its_network(tmp_path: Path) -> None:
+    if reason := why_not():
+        pytest.skip(reason)
+    output = tmp_path / "result.json"
+    times = ["--fault-s", "4", "--gap-s", "2"]
+    size = ["--machines", "ada", "--streams", "8", "--writers", "2", "--output", str(output)]
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.machines.run", *times, *size],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S * 3,
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(output.read_text())
+    assert [row["fault"] for row in result["rows"]] == ["machine-power", "machine-cut"]
+    assert result["requests_lost"] == result["violations"] == 0
+    assert set(result["asynchronous"]) == {RIGHT}

@@ -112,13 +112,13 @@ class Seaweed:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with self._locked():
             state = self._read_state() or _State(
-                access_key=self._new_secret(12), secret_key=self._new_secret(30), ports=_free_ports()
+                access_key=self._new_secret(12), secret_key=self._new_secret(30), ports=unused_ports()
             )
             self._state = state
             if not self.is_alive():
                 self._end_strays()
                 if not all(is_free(port) for port in state.ports.values()):
-                    state = replace(state, ports=_free_ports())
+                    state = replace(state, ports=unused_ports())
             if state != self._read_state():
                 self._write_state(state)
 
@@ -146,7 +146,7 @@ class Seaweed:
         if not is_free(ports["s3"]):
             raise OSError(f"port {ports['s3']}, which its clients know, is taken by another program")
         if not all(is_free(port) for port in ports.values()):
-            self._write_state(replace(self._state, ports={**_free_ports(), "s3": ports["s3"]}))
+            self._write_state(replace(self._state, ports={**unused_ports(), "s3": ports["s3"]}))
         data = self._data
         data.mkdir(mode=0o700, exist_ok=True)
         self.log_path.write_bytes(b"")
@@ -161,7 +161,7 @@ class Seaweed:
             "AWS_ACCESS_KEY_ID": self._state.access_key,
             "AWS_SECRET_ACCESS_KEY": self._state.secret_key,
         }
-        process = spawn([self._binary, *_flags(data, self._state.ports)], environment, self.log_path)
+        process = spawn([self._binary, *server_flags(data, self._state.ports)], environment, self.log_path)
         try:
             self._write_state(replace(self._state, process=process))
         except OSError:  # a full disk: without the file no platform would find the process again
@@ -267,9 +267,9 @@ def _get(url: str, headers: dict[str, str]) -> bytes:
         return body
 
 
-def _flags(data: Path, ports: dict[str, int]) -> list[str]:
+def server_flags(data: Path, ports: dict[str, int], *, host: str = "127.0.0.1") -> list[str]:
     """
-    Return flags: loopback only; no admin page, WebDAV, catalogues or telemetry; buckets as strict as AWS's.
+    Return flags: one address only; no admin page, WebDAV, catalogues or telemetry; buckets as strict as AWS's.
 
     `-disableHttp` is for master and filer, which would answer any web page: `GET /col/delete` deletes a bucket, and the
     filer lets pages of all origins read, write and delete objects.
@@ -282,8 +282,8 @@ def _flags(data: Path, ports: dict[str, int]) -> list[str]:
         "-logtostderr=true",
         "mini",
         f"-dir={data}",
-        "-ip=127.0.0.1",
-        "-ip.bind=127.0.0.1",
+        f"-ip={host}",
+        f"-ip.bind={host}",
         "-disableHttp=true",
         "-admin.ui=false",
         "-webdav=false",
@@ -298,7 +298,7 @@ def _flags(data: Path, ports: dict[str, int]) -> list[str]:
     ]
 
 
-def _free_ports() -> dict[str, int]:
+def unused_ports() -> dict[str, int]:
     """Return a free port for each listener; raise `OSError` if there are not enough."""
     free = free_ports(PLATFORM_PORTS)
     admin = next((port for port in free if is_free(port + _ADMIN_GRPC_OFFSET)), None)
