@@ -190,7 +190,8 @@ def test_objects_whose_names_resemble_another_servers_paths_are_objects(opened: 
 def test_health_and_metrics_are_answered_here(opened: str) -> None:
     assert plain_http.get(f"{opened}/health", timeout=WAIT_S).json()["service"] == "headrace"
     assert plain_http.get(f"{opened}/metrics", timeout=WAIT_S).json()["served_by"] == "metrics"
-    assert plain_http.head(f"{opened}/health", timeout=WAIT_S).status_code == 200
+    for path in ("/health", "/"):
+        assert plain_http.head(f"{opened}{path}", timeout=WAIT_S).status_code == 200
     with platform(is_open=True, status="degraded") as ill:
         assert plain_http.get(f"{ill}/health", timeout=WAIT_S).status_code == 503
 

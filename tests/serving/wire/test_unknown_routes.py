@@ -32,6 +32,7 @@ FOREIGN = [
     ("GET", "/v1/messages/batches/a/parts", "anthropic", MESSAGES),
     ("POST", "/v1/complete", "anthropic", MESSAGES),
     ("POST", "/api/pull", "plain", "headrace serve MODEL"),
+    ("DELETE", "/api/delete", "plain", "headrace serve MODEL"),
     ("POST", "/api/blobs/sha256:ab", "plain", "headrace serve MODEL"),
     ("POST", "/api/web_search", "plain", "/v1/chat/completions"),
     ("GET", "/v2/health/ready", "plain", "use GET /ping"),

@@ -186,6 +186,8 @@ class PlatformApp:
             *([Mount(lambda _, path: is_registry(path), None, apps.registry)] if apps.registry is not None else []),
             Mount(is_api_docs, None, api_docs_app()),
             Mount(is_browser_at_root, None, redirect_to_console),
+            # Ollama's command line asks for it before each of its own requests; S3 has no such operation.
+            Mount(lambda request, path: request.method == "HEAD" and path == "/", None, self._answer_health),
             Mount(
                 lambda request, path: _is_read(request) and is_metrics(path), FOR_PAGES, apps.metrics, metrics_actions
             ),

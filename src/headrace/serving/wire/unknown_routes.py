@@ -69,6 +69,10 @@ _RENDERS: Mapping[str, Render] = {
 }
 
 
+_METHODS: Mapping[str, tuple[str, ...]] = {"read": ("GET", "HEAD"), "delete": ("DELETE",)}
+"""Methods that a flag of `unknown_routes.txt` adds to POST."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Foreign:
     """The paths of an API that is not served."""
@@ -76,7 +80,8 @@ class _Foreign:
     paths: re.Pattern[str]
     render: Render
     hint: str
-    is_read: bool
+    methods: frozenset[str]
+    """Methods by which no unsigned S3 client would send such a path."""
     is_of_servers: bool
 
 
@@ -86,7 +91,8 @@ def _read_foreign(text: str) -> Iterator[_Foreign]:
         marks, _, paths = title.partition("] ")
         form, *flags = marks.split(", ")
         pattern = re.compile(rf"(?:{paths})/?", re.ASCII)
-        yield _Foreign(pattern, _RENDERS[form], " ".join(hint.split()), "read" in flags, "server" in flags)
+        methods = frozenset({"POST"}.union(*(_METHODS.get(flag, ()) for flag in flags)))
+        yield _Foreign(pattern, _RENDERS[form], " ".join(hint.split()), methods, "server" in flags)
 
 
 _FOREIGN = tuple(_read_foreign(Path(__file__).with_name("unknown_routes.txt").read_text(encoding="utf-8")))
@@ -150,7 +156,7 @@ def refuse_websocket(error: HeadraceError, upgrade: str | None) -> HeadraceError
 def is_foreign(method: str, path: str) -> bool:
     """Return whether an unsigned request on the platform is for another server's API, not for S3."""
     foreign = _foreign(path)
-    return foreign is not None and (method == "POST" or (foreign.is_read and method in {"GET", "HEAD"}))
+    return foreign is not None and method in foreign.methods
 
 
 def _foreign(path: str) -> _Foreign | None:
