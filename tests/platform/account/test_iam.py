@@ -158,6 +158,7 @@ def test_a_dashboard_is_put_listed_changed_and_deleted(still_platform: Platform)
     assert (found["DashboardBody"], found["DashboardArn"]) == (body, "arn:aws:cloudwatch::123456789012:dashboard/a")
     entries = cloudwatch.list_dashboards(DashboardNamePrefix="a")["DashboardEntries"]
     assert [(entry["DashboardName"], entry["Size"]) for entry in entries] == [("a", len(body)), ("ab", 2)]
+    assert code_of(cloudwatch.put_dashboard, DashboardName="a b", DashboardBody="{}") == ("InvalidParameterInput", 400)
     bad = code_of(cloudwatch.put_dashboard, DashboardName="a", DashboardBody="[]")
     assert bad == ("InvalidParameterInput", 400)
     assert code_of(cloudwatch.delete_dashboards, DashboardNames=["a", "c"]) == ("ResourceNotFound", 404)

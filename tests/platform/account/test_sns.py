@@ -64,7 +64,11 @@ def test_a_confirmed_subscription_gets_messages_and_a_pending_one_none(
     still_platform: Platform, receiver: tuple[str, Received]
 ) -> None:
     sns, (url, received) = still_platform.client("sns"), receiver
-    assert sns.create_topic(Name="t", Tags=[{"Key": "a", "Value": "1"}])["TopicArn"] == TOPIC
+    tags = [{"Key": "a", "Value": "1"}]
+    assert (
+        sns.create_topic(Name="t", Tags=tags)["TopicArn"] == sns.create_topic(Name="t", Tags=tags)["TopicArn"] == TOPIC
+    )
+    assert code_of(sns.create_topic, Name="t", Tags=[{"Key": "a", "Value": "2"}]) == ("InvalidParameter", 400)
     sns.subscribe(TopicArn=TOPIC, Protocol="http", Endpoint=url + "&other=1")
     received.get(timeout=WAIT_S)
     with pytest.raises(sns.exceptions.InvalidParameterException, match="Token"):

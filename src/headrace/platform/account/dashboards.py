@@ -1,6 +1,7 @@
 """CloudWatch's dashboards: bodies in JSON, which tools store and read; Headrace draws none."""
 
 import json
+import re
 from typing import Final
 
 from headrace.platform.account.resource import Pages, Refusal, Resource, stored_kind
@@ -9,10 +10,18 @@ from headrace.platform.cloudwatch.validation import PAGES
 from headrace.platform.state.records import Json
 from headrace.serving.wire.aws.errors import AwsError
 
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,255}")
 _ABSENT: Final = Refusal("ResourceNotFound", "Dashboard {name} does not exist", 404)
 
 
-def _check_body(members: Json) -> None:
+def _check(members: Json) -> None:
+    name = members["DashboardName"]
+    if not _NAME.fullmatch(name):
+        raise AwsError(
+            "InvalidParameterInput",
+            f"The value {name} for field DashboardName contains invalid characters. It can only contain alphanumerics, "
+            "dash (-) and underscore (_).",
+        )
     try:
         is_object = isinstance(json.loads(members["DashboardBody"]), dict)
     except (ValueError, RecursionError):
@@ -35,7 +44,7 @@ DASHBOARDS: Final = Resource(
     most=5000,
     arn_member="DashboardArn",
     prefix_member="DashboardNamePrefix",
-    check=_check_body,
+    check=_check,
     shown=lambda _, record: {
         "LastModified": record.modified_s,
         "Size": len(record.spec.members["DashboardBody"].encode(errors="surrogatepass")),

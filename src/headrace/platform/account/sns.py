@@ -72,7 +72,7 @@ SUBSCRIPTIONS: Final = Resource(
 
 
 def create_topic(context: AccountCall, params: Json) -> Json:
-    """Answer CreateTopic: a topic of the same name is returned, unless its attributes differ."""
+    """Answer CreateTopic: a topic of the same name is returned, unless its attributes or tags differ."""
     name, attributes = params["Name"], params.get("Attributes", {})
     if name.endswith(".fifo") or attributes.get("FifoTopic") == "true":
         raise _invalid("Name Reason: FIFO topics are not supported by Headrace. Use a standard topic.")
@@ -84,6 +84,8 @@ def create_topic(context: AccountCall, params: Json) -> Json:
     known = record.spec.members.get("Attributes", {})
     if any(known.get(attribute) != value for attribute, value in attributes.items()):
         raise _invalid("Attributes Reason: Topic already exists with different attributes")
+    if params.get("Tags") and TOPICS.merge_tags(params) != record.tags:
+        raise _invalid("Tags Reason: Topic already exists with different tags")
     return {"TopicArn": TOPICS.arn_of(context, name, record.spec)}
 
 
