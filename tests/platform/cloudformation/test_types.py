@@ -86,6 +86,20 @@ EXPERIMENT = {
     "Outputs": {"Name": {"Value": {"Ref": "Experiment"}}},
 }
 
+AROUND = """
+Resources:
+  Topic:
+    Type: AWS::SNS::Topic
+    Properties: {TopicName: around, DisplayName: %s, Tags: [{Key: k, Value: %s}]}
+  Hook:
+    Type: AWS::SNS::Subscription
+    Properties: {TopicArn: !Ref Topic, Protocol: http, Endpoint: "http://127.0.0.1:9/"}
+  Images:
+    Type: AWS::ECR::Repository
+    Properties: {ImageTagMutability: MUTABLE, EmptyOnDelete: true, Tags: [{Key: k, Value: %s}]}
+Outputs: {Uri: {Value: !GetAtt Images.RepositoryUri}}
+"""
+
 
 @pytest.fixture(scope="module")
 def stacks() -> Iterator[Stacks]:
@@ -141,3 +155,22 @@ def test_an_experiment_runs_changes_and_is_stopped_before_it_is_deleted(stacks: 
     assert stacks.delete("shadows")["StackStatus"] == "DELETE_COMPLETE"
     assert not sagemaker.list_inference_experiments()["InferenceExperiments"]
     assert not sagemaker.list_endpoints()["Endpoints"]
+
+
+def test_topics_subscriptions_and_repositories_are_changed_in_place(stacks: Stacks) -> None:
+    sns, ecr = stacks.platform.client("sns"), stacks.platform.client("ecr")
+    uri = output(stacks.create("around", AROUND % ("a", "1", "1")))
+    (repository,) = ecr.describe_repositories()["repositories"]
+    (topic,) = sns.list_topics()["Topics"]
+    (subscription,) = sns.list_subscriptions_by_topic(**topic)["Subscriptions"]
+    assert (repository["repositoryUri"], subscription["SubscriptionArn"]) == (uri, "PendingConfirmation")
+    assert output(stacks.update("around", AROUND % ("b", "2", "2"))) == uri
+    assert sns.get_topic_attributes(**topic)["Attributes"]["DisplayName"] == "b"
+    tags = sns.list_tags_for_resource(ResourceArn=topic["TopicArn"])["Tags"]
+    assert (
+        tags[0]["Value"]
+        == ecr.list_tags_for_resource(resourceArn=repository["repositoryArn"])["tags"][0]["Value"]
+        == "2"
+    )
+    assert stacks.delete("around")["StackStatus"] == "DELETE_COMPLETE"
+    assert ecr.describe_repositories()["repositories"] == sns.list_topics()["Topics"] == []
