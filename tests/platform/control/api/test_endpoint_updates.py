@@ -15,6 +15,7 @@ from headrace.platform.control.api.endpoints import (
 )
 from headrace.platform.control.model.endpoint import ENDPOINT
 from headrace.platform.state.records import Json, Record
+from headrace.platform.state.routes import ROUTE
 from headrace.serving.wire.aws.errors import AwsError
 from tests.platform.control.components.scene import Scene
 
@@ -88,6 +89,31 @@ async def test_a_serverless_variant_has_no_number_of_instances(scene: Scene) -> 
         update_weights(scene.context, {"EndpointName": "e", "DesiredWeightsAndCapacities": [change]})
     weight = {"VariantName": "v", "DesiredWeight": 2.0}
     update_weights(scene.context, {"EndpointName": "e", "DesiredWeightsAndCapacities": [weight]})
+
+
+async def test_a_serverless_variant_gets_another_concurrency(scene: Scene) -> None:
+    def change(**update: int) -> None:
+        desired = {"VariantName": "v", "DesiredWeight": 2.0, "ServerlessUpdateConfig": update}
+        update_weights(scene.context, {"EndpointName": "e", "DesiredWeightsAndCapacities": [desired]})
+
+    make_config(scene, "serverless", variant=SERVERLESS)
+    create_endpoint(scene.context, {"EndpointName": "e", "EndpointConfigName": "serverless"})
+    await scene.settle()
+    with pytest.raises(AwsError, match="ProvisionedConcurrency of 6; expected at most MaxConcurrency, 5"):
+        change(ProvisionedConcurrency=6)
+    change(MaxConcurrency=10, ProvisionedConcurrency=2)
+    await scene.settle(30)
+    (variant,) = describe_endpoint(scene.context, {"EndpointName": "e"})["ProductionVariants"]
+    expected = {"MemorySizeInMB": 2048, "MaxConcurrency": 10, "ProvisionedConcurrency": 2}
+    assert (variant["CurrentServerlessConfig"], variant["CurrentWeight"]) == (expected, 2.0)
+    route = scene.store.get(ROUTE, "e")
+    assert isinstance(route, Record)
+    assert [variant.max_concurrency for variant in route.spec.variants] == [10]
+    make_config(scene, "plain")
+    update_endpoint(scene.context, {"EndpointName": "e", "EndpointConfigName": "plain"})
+    await scene.settle(30)
+    with pytest.raises(AwsError, match='Variant "v" has instances'):
+        change(MaxConcurrency=3)
 
 
 def deployment(wait_s: int) -> Json:

@@ -261,7 +261,7 @@ def _check_variant(context: CallContext, variant: Json, *, has_role: bool, is_as
     if not is_serverless and not has_type:
         raise validation_error(f"Variant {name} has no InstanceType, and no ServerlessConfig. Give one of them.")
     if is_serverless:
-        _check_serverless(name, variant["ServerlessConfig"])
+        check_serverless(name, variant["ServerlessConfig"])
     if context.is_strict and not is_serverless and "InitialInstanceCount" not in variant:
         raise validation_error(f"Variant {name} has no InitialInstanceCount.")
     model = model_name_of(variant)
@@ -281,7 +281,7 @@ def _check_variant(context: CallContext, variant: Json, *, has_role: bool, is_as
         )
 
 
-def _check_serverless(name: str, config: Json) -> None:
+def check_serverless(name: str, config: Json) -> None:
     """Source: SageMaker API reference, ProductionVariantServerlessConfig."""
     memory_mb, most = config["MemorySizeInMB"], config["MaxConcurrency"]
     if memory_mb % _SERVERLESS_STEP_MB:

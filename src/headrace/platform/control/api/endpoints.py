@@ -7,7 +7,10 @@ own record: its configuration and models may be deleted.
 
 from collections.abc import Iterator, Sequence
 
+from msgspec.structs import replace
+
 from headrace.platform.control.api.context import CallContext, list_page
+from headrace.platform.control.api.definitions import check_serverless
 from headrace.platform.control.model.component import INFERENCE_COMPONENT, ComponentRecord, owner_of
 from headrace.platform.control.model.definitions import ENDPOINT_CONFIG, MODEL, containers_of
 from headrace.platform.control.model.endpoint import (
@@ -118,8 +121,29 @@ def update_weights(context: CallContext, params: Json) -> Json:
             weight=float(change.get("DesiredWeight", desired[name].weight)),
             count=int(change.get("DesiredInstanceCount", desired[name].count)),
         )
-    context.store.update(record, spec=with_capacities(record, desired, arn=arn))
+    config = _with_concurrency(current.config, params["DesiredWeightsAndCapacities"])
+    spec = with_capacities(record, desired, arn=arn)
+    if config != current.config:
+        spec = replace(spec, revision=replace(spec.revision, number=spec.generation, config=config))
+    context.store.update(record, spec=spec)
     return {"EndpointArn": arn}
+
+
+def _with_concurrency(config: Json, changes: Sequence[Json]) -> Json:
+    """Return a configuration with the concurrency that changes of its serverless variants name."""
+    given = {change["VariantName"]: change.get("ServerlessUpdateConfig") for change in changes}
+
+    def changed(variant: Json) -> Json:
+        name = variant["VariantName"]
+        if not (update := given.get(name)):
+            return variant
+        if not _is_serverless(variant):
+            raise validation_error(f'Variant "{name}" has instances. Leave out ServerlessUpdateConfig.')
+        serverless = {**variant["ServerlessConfig"], **update}
+        check_serverless(name, serverless)
+        return {**variant, "ServerlessConfig": serverless}
+
+    return {**config, "ProductionVariants": [changed(variant) for variant in config["ProductionVariants"]]}
 
 
 def describe_endpoint(context: CallContext, params: Json) -> Json:
