@@ -1,5 +1,6 @@
 """The model registry, called with boto3: groups, versions, unversioned packages, and models made from them."""
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -151,6 +152,13 @@ def test_a_repeated_call_creates_one_package(client: Any, still_platform: Platfo
     assert left is not None
     still_platform.store.create(MODEL_PACKAGE, "Group/2", spec=left.spec)
     assert register(client) == f"{ARN}/group/3"
+
+
+def test_calls_at_once_get_consecutive_versions(client: Any) -> None:
+    client.create_model_package_group(ModelPackageGroupName="Many")
+    with ThreadPoolExecutor(4) as calls:
+        made = [calls.submit(register, client, ModelPackageGroupName="Many") for _ in range(6)]
+    assert sorted(call.result() for call in made) == [f"{ARN}/many/{version}" for version in range(1, 7)]
 
 
 def test_a_version_whose_group_is_deleted_meanwhile_is_not_left_behind(client: Any, still_platform: Platform) -> None:

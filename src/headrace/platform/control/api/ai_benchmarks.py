@@ -33,8 +33,7 @@ def create_workload_config(context: CallContext, params: Json) -> Json:
         read_workload(params["AIWorkloadConfigs"]["WorkloadSpec"].get("Inline", ""))
     except WorkloadInvalid as error:
         raise validation_error(str(error)) from None
-    if context.store.find(AI_WORKLOAD_CONFIG, name) is not None:
-        raise AwsError("ResourceInUse", f"AI workload config already exists: {context.arn(AI_WORKLOAD_CONFIG, name)}")
+    context.refuse_existing(AI_WORKLOAD_CONFIG, name)
     spec = DefinitionSpec(members=without(params, "Tags"))
     return {"AIWorkloadConfigArn": context.create(AI_WORKLOAD_CONFIG, name, spec=spec, params=params)}
 

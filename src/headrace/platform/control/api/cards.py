@@ -19,8 +19,7 @@ CardRecord = Record[CardSpec, NoStatus]
 def create_card(context: CallContext, params: Json) -> Json:
     name = params["ModelCardName"]
     _check_content(params["Content"])
-    if context.store.find(MODEL_CARD, name) is not None:
-        raise AwsError("ConflictException", f"Modelcard with name {name} already exists")
+    context.refuse_existing(MODEL_CARD, name)
     first = _version(context, params["Content"], params["ModelCardStatus"])
     spec = CardSpec(versions=[first], security=params.get("SecurityConfig"))
     return {"ModelCardArn": context.create(MODEL_CARD, name, spec=spec, params=params)}

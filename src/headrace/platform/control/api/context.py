@@ -75,7 +75,7 @@ class CallContext(AccountCall):
         return record
 
     def refuse_existing(self, kind: AnyKind, name: str) -> None:
-        """Refuse a name that is taken, ignoring case: "Cannot create already existing ...", which SDKs match."""
+        """Refuse a name that is taken, ignoring case, in AWS's words, which SDKs match."""
         if self.store.find(kind, name) is not None:
             raise self._already_exists(kind, name)
 
@@ -91,7 +91,8 @@ class CallContext(AccountCall):
     def _already_exists(self, kind: AnyKind, name: str) -> AwsError:
         arn = self.arn(kind, name)
         if kind in PRESENT:
-            return validation_error(PRESENT[kind].format(arn=arn))
+            code, message = PRESENT[kind]
+            return AwsError(code, message.format(arn=arn, name=name))
         return validation_error(f'Cannot create already existing {TITLES[kind]} "{arn}".')
 
 

@@ -39,8 +39,7 @@ _DEPLOYED_MEMBERS: Final = frozenset({"ModelVariants", "DataStorageConfig", "Sha
 
 def create_experiment(context: CallContext, params: Json) -> Json:
     name = params["Name"]
-    if context.store.find(INFERENCE_EXPERIMENT, name) is not None:
-        raise AwsError("ResourceInUse", f"Inference experiment {name} already exists. Choose another name.")
+    context.refuse_existing(INFERENCE_EXPERIMENT, name)
     endpoint = context.get(ENDPOINT, params["EndpointName"])
     for other in context.store.each(INFERENCE_EXPERIMENT):
         if isinstance(other, Record) and other.spec.endpoint_uid == endpoint.uid and other.status.state not in ENDED:

@@ -58,12 +58,7 @@ class JobCalls:
     def create(self, context: CallContext, params: Json, *, spec: object) -> Json:
         """Add a job; refuse a name that is taken, in AWS's words."""
         name = params[self.name_member]
-        if context.store.find(self.kind, name) is not None:
-            raise AwsError(
-                "ResourceInUse",
-                "Job name must be unique within an AWS account and region, and a job with this name already exists "
-                f"({context.arn(self.kind, name)})",
-            )
+        context.refuse_existing(self.kind, name)
         return {f"{self.word}Arn": context.create(self.kind, name, spec=spec, params=params)}
 
     def describe(self, context: CallContext, params: Json) -> Json:

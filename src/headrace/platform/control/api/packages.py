@@ -1,6 +1,7 @@
 """The model registry: operations on model packages and their groups, and the containers that models take from them."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -255,26 +256,26 @@ def _create_version(context: CallContext, params: Json, members: Json) -> str:
     """
     Add the next version of a group, and return its ARN.
 
-    The group's record is written after the version: if the group was deleted or got another version meanwhile, this
-    version is removed, and the caller runs again.
+    The group's record is written first: of several calls at once, each gets a number, and none is left out. If the
+    group is deleted between the two writes, the version is removed.
     """
     check_number(context.store, MODEL_PACKAGE)
     group, token = _group(context, params), params.get("ClientToken")
-    if token in group.spec.versions_by_token:
-        return context.arn(MODEL_PACKAGE, f"{group.name}/{group.spec.versions_by_token[token]}")
-    version = group.spec.last_version + 1
-    while context.store.find(MODEL_PACKAGE, f"{group.name}/{version}") is not None:
-        version += 1  # a platform that was killed between the two writes has left it
-    try:
-        package = context.store.create(MODEL_PACKAGE, f"{group.name}/{version}", spec=PackageSpec(members=members))
-    except AlreadyExists:
-        raise Conflict(f"Another call creates version {version} of {group.name}.") from None
-    try:
-        context.store.update(group, spec=group.spec.with_version(version, token))
-    except Conflict:
-        context.store.remove(package)
-        raise
-    return context.arn(MODEL_PACKAGE, package.name)
+    version = group.spec.versions_by_token.get(token or "")
+    if version is None:
+        version = group.spec.last_version + 1
+        while context.store.find(MODEL_PACKAGE, f"{group.name}/{version}") is not None:
+            version += 1  # an earlier Headrace, which wrote the version first, was killed before it wrote the group
+        group = context.store.update(group, spec=group.spec.with_version(version, token))
+    name = f"{group.name}/{version}"
+    # A token's version is missing if the platform was killed between the two writes of its first call.
+    with suppress(AlreadyExists):
+        package = context.store.create(MODEL_PACKAGE, name, spec=PackageSpec(members=members))
+        owner = context.store.find(MODEL_PACKAGE_GROUP, group.name)
+        if owner is None or owner.uid != group.uid:
+            context.store.remove(package)
+            raise Conflict(f"The group {group.name} was deleted by another call.")
+    return context.arn(MODEL_PACKAGE, name)
 
 
 def _create_unversioned(context: CallContext, params: Json, members: Json) -> str:

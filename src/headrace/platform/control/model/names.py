@@ -61,11 +61,19 @@ ABSENT: dict[AnyKind, str] = {
     MODEL_PACKAGE_GROUP: "ModelPackageGroup {arn} does not exist.",
 }
 """AWS's messages for a resource that does not exist; for all other kinds "Could not find ..."."""
-PRESENT: dict[AnyKind, str] = {
-    MODEL_PACKAGE: "Model Package already exists: {arn}",
-    MODEL_PACKAGE_GROUP: "Model Package Group already exists: {arn}",
+_JOB_PRESENT = (
+    "ResourceInUse",
+    "Job name must be unique within an AWS account and region, and a job with this name already exists ({arn})",
+)
+PRESENT: dict[AnyKind, tuple[str, str]] = {
+    MODEL_PACKAGE: ("ValidationException", "Model Package already exists: {arn}"),
+    MODEL_PACKAGE_GROUP: ("ValidationException", "Model Package Group already exists: {arn}"),
+    MODEL_CARD: ("ConflictException", "Modelcard with name {name} already exists"),
+    INFERENCE_EXPERIMENT: ("ResourceInUse", "Inference experiment {name} already exists. Choose another name."),
+    AI_WORKLOAD_CONFIG: ("ResourceInUse", "AI workload config already exists: {arn}"),
+    **dict.fromkeys((TRANSFORM_JOB, OPTIMIZATION_JOB, RECOMMENDATIONS_JOB, AI_BENCHMARK_JOB), _JOB_PRESENT),
 }
-"""AWS's messages for a name that is taken; for all other kinds "Cannot create already existing ..."."""
+"""AWS's codes and messages for a name that is taken; for all other kinds "Cannot create already existing ..."."""
 ENDPOINT_LOG_PREFIX = "/aws/sagemaker/Endpoints/"
 """Source: SageMaker developer guide, "Log groups and streams"."""
 COMPONENT_LOG_PREFIX = "/aws/sagemaker/InferenceComponents/"
