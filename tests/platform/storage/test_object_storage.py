@@ -222,6 +222,7 @@ def test_objects_are_listed_in_pages_and_deleted(s3: Proxied) -> None:
 
 def test_buckets_are_as_strict_as_aws(s3: Proxied) -> None:
     s3.put("keeps the bucket", b"x")
+    assert s3.client.create_bucket(Bucket="bucket")["Location"] == "/bucket"  # an error in other regions than us-east-1
     for call, code in (
         (lambda: s3.client.delete_bucket(Bucket="bucket"), "BucketNotEmpty"),
         (lambda: s3.client.put_object(Bucket="not-made", Key="key", Body=b"x"), "NoSuchBucket"),

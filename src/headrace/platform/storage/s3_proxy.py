@@ -89,6 +89,7 @@ _NOT_RETURNED = frozenset(
     | {f"access-control-allow-{part}" for part in ("credentials", "headers", "methods", "origin")}
     | {name for name, _ in ISOLATION_HEADERS}
 )
+_FIRST_REGION = "us-east-1"
 _TIMEOUTS = {"connect": 10.0, "read": 300.0, "write": 300.0, "pool": 60.0}
 _MAX_CONNECTIONS = 256
 
@@ -150,6 +151,7 @@ class S3Proxy:
             await response.aclose()
             return public, True
         await self._check_bucket(scope, receive, access, response)
+        response = await _without_conflict(scope, access, response)
         return response, upload.body is None or response.status < 300
 
     async def close(self) -> None:
@@ -229,6 +231,24 @@ def _forwarded(headers: Mapping[str, str], upload: Upload) -> dict[str, str]:
     if declared.startswith("STREAMING-AWS4-"):
         dropped |= _CHUNK_HEADERS
     return {name: value for name, value in headers.items() if name not in dropped} | framing
+
+
+async def _without_conflict(scope: Scope, access: S3Access, response: httpcore.Response) -> httpcore.Response:
+    """
+    Return the response of the storage; to a CreateBucket of a bucket that is there already, a success in us-east-1.
+
+    Code that runs a second time relies on it. Source: S3 API reference, Error responses, BucketAlreadyOwnedByYou.
+    """
+    path: str = scope["path"]
+    is_creation = scope["method"] == "PUT" and not scope["query_string"] and "/" not in path.strip("/")
+    if response.status != HTTPStatus.CONFLICT or not is_creation or access.region != _FIRST_REGION:
+        return response
+    body = await response.aread()
+    await response.aclose()
+    if b"<Code>BucketAlreadyOwnedByYou</Code>" not in body:
+        return httpcore.Response(response.status, headers=response.headers, content=body)
+    headers = ((b"location", f"/{path.strip('/')}".encode()), (b"content-length", b"0"))
+    return httpcore.Response(HTTPStatus.OK, headers=headers)
 
 
 async def _answer(response: httpcore.Response, receive: Receive, send: Send, *, is_uploaded: bool) -> None:
