@@ -11,6 +11,7 @@ import openai
 import pytest
 
 from headrace.core.errors import Unauthorized
+from headrace.core.files import Files
 from headrace.core.metrics import BatchMetrics
 from headrace.platform.gateway.app import Gateway
 from headrace.platform.gateway.batches import BatchConfig, BatchGateway
@@ -30,7 +31,7 @@ CONFIG = GatewayConfig(account=ACCOUNT, region=REGION)
 
 @pytest.fixture(scope="module")
 def platform(tmp_path_factory):
-    config = BatchConfig(folder=tmp_path_factory.mktemp("batches") / "new")
+    config = BatchConfig(files=Files(tmp_path_factory.mktemp("batches") / "new"))
     wrapped: list[BatchGateway] = []
 
     def wrap(gateway: Gateway) -> BatchGateway:
@@ -104,7 +105,7 @@ def test_wrong_methods_and_unknown_files_are_answered_as_openai_does(platform):
 
 async def test_batches_that_are_off_are_refused_by_name():
     gateway = Gateway(RouteStore(), CONFIG)
-    off = BatchGateway(gateway, BatchConfig(folder=Path(), max_bytes=0), CONFIG, gateway.metrics.batches)
+    off = BatchGateway(gateway, BatchConfig(files=Files(Path()), max_bytes=0), CONFIG, gateway.metrics.batches)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(off), base_url="http://127.0.0.1") as client:
         refused = await client.post("/v1/batches", json={})
     assert (refused.status_code, "batch_bytes" in refused.json()["error"]["message"]) == (404, True)
@@ -113,7 +114,8 @@ async def test_batches_that_are_off_are_refused_by_name():
 async def test_a_batch_that_another_process_accepted_is_run_by_the_one_that_leads(tmp_path):
     gateways = [Gateway(RouteStore(), CONFIG) for _ in range(2)]
     first, leader = (
-        BatchGateway(gateway, BatchConfig(folder=tmp_path), CONFIG, gateway.metrics.batches) for gateway in gateways
+        BatchGateway(gateway, BatchConfig(files=Files(tmp_path)), CONFIG, gateway.metrics.batches)
+        for gateway in gateways
     )
     told: list[str] = []
     first.on_change(lambda: (told.append("told"), leader.look()))
@@ -153,7 +155,7 @@ async def test_a_batch_has_the_limits_of_its_key_until_the_key_is_deleted(tmp_pa
         return keys[key]
 
     batches = BatchGateway(
-        gateway, BatchConfig(folder=tmp_path, concurrency=1), CONFIG, BatchMetrics(), look_up_limits=look_up
+        gateway, BatchConfig(files=Files(tmp_path), concurrency=1), CONFIG, BatchMetrics(), look_up_limits=look_up
     )
     limits = [allowed, KeyLimits(actions=("read",))]
 

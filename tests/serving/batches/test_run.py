@@ -1,29 +1,19 @@
 """Batches whose requests are refused, fail, come too late or are lost with the process."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
+from headrace.core.files import Files
 from headrace.serving.batches import calls
 from headrace.serving.batches.calls import Answer, Call, Retries
-from headrace.serving.batches.service import Batches
-from headrace.serving.batches.store import BatchStore, Paging, new_id
-from headrace.serving.wire.batches import Batch, read_result
-from headrace.serving.wire.openai.files import StoredFile
+from headrace.serving.batches.store import BatchStore, Paging
+from headrace.serving.wire.batches import Batch
 from headrace.serving.wire.unknown_routes import CHAT
 
 from .conftest import lines_of
-
-OWNER = "_"
-
-
-class Clock:
-    now_s = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.now_s
+from .runs import OWNER, Clock, answer, make_batch, results, run_batches
 
 
 class Killed(Exception):
@@ -43,47 +33,6 @@ class MortalStore(BatchStore):
         super().save(owner, batch)
 
 
-def make_batch(store: BatchStore, content: bytes, clock: Clock) -> Batch:
-    path = store.new_upload(OWNER)
-    path.write_bytes(content)
-    file = StoredFile(
-        id=new_id("file-"), filename="in", purpose="batch", num_bytes=1, created_s=clock(), expires_s=clock() + 1e6
-    )
-    store.add_file(OWNER, path, file)
-    batch = Batch(
-        id=new_id("batch_"),
-        endpoint=CHAT,
-        input_file_id=file.id,
-        created_s=clock(),
-        expires_s=clock() + 86_400,
-        caller="key",
-        prefix="/endpoints/e/openai",
-    )
-    store.add_batch(OWNER, batch, store.content(OWNER, file.id))
-    return batch
-
-
-async def run_batches(store: BatchStore, send: Callable[[Call], Awaitable[Answer]], clock: Clock) -> Batches:
-    """Run the batches of a store until all have ended, or one cannot go on."""
-    batches = Batches(store=store, send=send, max_line_bytes=10_000, clock=clock)
-    running = asyncio.create_task(batches.run(window=4, total_window=4))
-    while store.open_batches() and not batches._retry_s:
-        await asyncio.sleep(0.005)
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
-    return batches
-
-
-async def answer(_call: Call) -> Answer:
-    return Answer(status=200, body=b"{}")
-
-
-def results(store: BatchStore, file_id: str | None) -> list[str]:
-    if file_id is None:
-        return []
-    return [read_result(line).custom_id for line in store.content(OWNER, file_id).read_bytes().splitlines()]
-
-
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
@@ -91,7 +40,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def store(tmp_path: Path, clock: Clock) -> MortalStore:
-    return MortalStore(tmp_path / "batches", max_bytes=1 << 30, clock=clock)
+    return MortalStore(Files(tmp_path / "batches"), max_bytes=1 << 30, clock=clock)
 
 
 async def test_a_refused_request_is_sent_again_and_one_that_fails_three_times_is_an_error(store, clock, monkeypatch):

@@ -1,5 +1,5 @@
 """
-Files and batches on the platform: one folder for all gateways, whose batches one of them runs.
+Files and batches on the platform: the same for all gateways, whose batches one of them runs.
 
 The gateway answers the requests of a batch as those of the access key that created it, within the limits of the key:
 `model` names an endpoint or inference component, and one that is scaled to zero is woken.
@@ -8,10 +8,10 @@ The gateway answers the requests of a batch as those of the access key that crea
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from headrace.core.errors import Forbidden, HeadraceError, MethodNotAllowed
+from headrace.core.files import Files
 from headrace.core.metrics import BatchMetrics
 from headrace.core.tracing import REQUEST_ID, bind_to_log, trace_of
 from headrace.platform.gateway import openai
@@ -49,7 +49,7 @@ async def no_limits(_key: str) -> None:
 class BatchConfig:
     """The configuration of files and batches."""
 
-    folder: Path
+    files: Files
     max_bytes: int = 10 * 1024**3
     """Bytes of all files; while there are more, no other one is taken. 0: batches are off."""
     concurrency: int = 64
@@ -73,7 +73,7 @@ class BatchGateway:
         self._config = config
         self._look_up_limits = look_up_limits
         self._batches = Batches(
-            store=BatchStore(config.folder, max_bytes=config.max_bytes),
+            store=BatchStore(config.files, max_bytes=config.max_bytes),
             send=self._send,
             max_line_bytes=limits.max_body_bytes,
             metrics=metrics,
@@ -106,7 +106,7 @@ class BatchGateway:
             await self._api.answer(scope, receive, watched_send, path=asked.path)
 
     async def run(self) -> None:
-        """Run the batches of all gateways on the folder until cancelled; call it on one of them."""
+        """Run the batches of all gateways until cancelled; call it on one of them."""
         if not self._config.max_bytes:
             await asyncio.Event().wait()
         window = self._config.concurrency

@@ -46,7 +46,7 @@ from headrace.platform.host.operations import operations_of
 from headrace.platform.host.overview import read_counts, read_home, read_models, read_overview, read_uses
 from headrace.platform.host.registry import RegistryApp
 from headrace.platform.host.sharing import METRICS, Links, Members, Sharing, make_links, make_members, usages_of
-from headrace.platform.host.stores import MIB, make_series
+from headrace.platform.host.stores import MIB, Stores, make_series
 from headrace.platform.state.blobs import Blobs
 from headrace.platform.state.records import Json
 from headrace.platform.state.store import Store
@@ -196,6 +196,7 @@ def _make_invocations(site: Site) -> Invocations:
     publisher = Publisher(series, is_strict=settings.strict)
     waker = Waker(site.store, aws_scope=site.aws_scope)
     objects = S3Objects(access.direct_options()) if access is not None else None
+    stores = Stores(settings=settings, home=home, blobs=site.blobs, objects=objects)
     notifications = Notifications(
         store=site.store, aws_scope=site.aws_scope, url=site.address.url, webhook=settings.event_webhook
     )
@@ -228,10 +229,8 @@ def _make_invocations(site: Site) -> Invocations:
         held=lambda: gateway.held,
         each_window=gateway.publish_backlogs,
     )
-    keys, batches = (
-        KeyRing(site.store),
-        BatchConfig(folder=home.batches, max_bytes=settings.batch_bytes, concurrency=settings.batch_concurrency),
-    )
+    keys, files = KeyRing(site.store), stores.files(home.batches)
+    batches = BatchConfig(files=files, max_bytes=settings.batch_bytes, concurrency=settings.batch_concurrency)
     return Invocations(
         gateway=gateway,
         batches=BatchGateway(gateway, batches, config, gateway.metrics.batches, look_up_limits=keys.limits_for),

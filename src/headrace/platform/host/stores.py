@@ -1,14 +1,42 @@
 """The stores of what is no record: in the home of a platform or, on several machines, where all of them reach it."""
 
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
+from headrace.core.files import Files
 from headrace.platform.cloudwatch.series.buffered import BufferedSeries
 from headrace.platform.cloudwatch.series.database import DatabaseSeries
 from headrace.platform.cloudwatch.series.file import FileSeries
+from headrace.platform.gateway.objects import S3Objects
 from headrace.platform.host.folders import DataFolder
+from headrace.platform.state.blobs import Blobs
+from headrace.platform.storage.shared_files import Bucket, SharedFiles
 from headrace.serving.settings.platform_settings import PlatformSettings
 
 MIB: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stores:
+    """Makes the stores of a platform by its settings."""
+
+    settings: PlatformSettings
+    home: DataFolder
+    blobs: Blobs
+    objects: S3Objects | None
+
+    def files(self, folder: Path) -> Files:
+        """Return the files of a folder of the home, or of all machines."""
+        if not self.settings.is_spread or self.objects is None:
+            return Files(folder)
+        bucket = Bucket(own_bucket(self.settings), self.objects.client, self.blobs)
+        return SharedFiles(folder, folder.name, blobs=self.blobs, bucket=bucket)
+
+
+def own_bucket(settings: PlatformSettings) -> str:
+    """Return the bucket for the files that machines share."""
+    return f"headrace-{settings.account}-{settings.region}"
 
 
 def make_series(settings: PlatformSettings, home: DataFolder) -> BufferedSeries:

@@ -145,10 +145,10 @@ class Blobs:
                 found.update((row.key, bytes(row.content)) for row in rows)
         return found
 
-    def parts(self, space: str, key: str, *, first: int = 0) -> Sequence[bytes]:
-        """Return the parts of a blob from one on, in order."""
+    def parts(self, space: str, key: str, *, first: int = 0, limit: int | None = None) -> Sequence[bytes]:
+        """Return the parts of a blob from one on, in order, at most `limit`."""
         is_wanted = (_is(space), _BLOBS.c.key == key, _BLOBS.c.part >= first)
-        wanted = sa.select(_BLOBS.c.content).where(*is_wanted).order_by(_BLOBS.c.part)
+        wanted = sa.select(_BLOBS.c.content).where(*is_wanted).order_by(_BLOBS.c.part).limit(limit)
         with self._reading() as connection:
             return [bytes(content) for content in connection.execute(wanted).scalars()]
 

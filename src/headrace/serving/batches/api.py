@@ -6,7 +6,7 @@ Callers with different access keys never see each other's files and batches.
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -18,7 +18,7 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 
 from headrace.core.errors import Busy, PayloadTooLarge
 from headrace.serving.batches.service import Batches
-from headrace.serving.batches.store import ERRORS, OUTPUT, Paging, new_id
+from headrace.serving.batches.store import Paging, new_id
 from headrace.serving.batches.upload import Upload
 from headrace.serving.http.asgi import Receive, Scope, Send, caller_of, content_length, header
 from headrace.serving.http.body import BodyTooLarge, read_body
@@ -222,8 +222,8 @@ class BatchApi:
         batch = await self._find(asked, is_messages=True)
         if batch.status not in ENDED:
             raise anthropic.not_ended(batch, "read its results")
-        folder = self._store.folder(asked.owner, batch.id)
-        return StreamingResponse(_in_pieces(anthropic.result_lines(_lines(folder))), media_type=_RESULTS_TYPE)
+        paths = await asyncio.to_thread(self._store.results, asked.owner, batch.id)
+        return StreamingResponse(_in_pieces(anthropic.result_lines(_lines(paths))), media_type=_RESULTS_TYPE)
 
     async def delete_messages(self, asked: _Asked) -> Response:
         batch = await self._find(asked, is_messages=True)
@@ -334,11 +334,10 @@ def _write_lines(path: Path, lines: list[bytes]) -> None:
         file.writelines(lines)
 
 
-def _lines(folder: Path) -> Iterator[bytes]:
-    for name in (OUTPUT, ERRORS):
-        if (folder / name).exists():
-            with (folder / name).open("rb") as file:
-                yield from file
+def _lines(paths: Sequence[Path]) -> Iterator[bytes]:
+    for path in paths:
+        with path.open("rb") as file:
+            yield from file
 
 
 async def _in_pieces(lines: Iterator[bytes]) -> AsyncIterator[bytes]:

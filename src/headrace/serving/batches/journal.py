@@ -20,7 +20,7 @@ from typing import Final, Self
 
 import msgspec
 
-from headrace.serving.batches.store import ERRORS, OUTPUT
+from headrace.serving.batches.store import ERRORS, OUTPUT, Progress
 from headrace.serving.wire.batches import Counts, Result, TokenUsage, add_usage, read_result
 
 _MAX_READ_BYTES: Final = 1 << 30
@@ -41,8 +41,9 @@ class Entry:
 class Journal:
     """The results of a batch that runs; `open` reads those of earlier processes."""
 
-    def __init__(self, output: FileIO, errors: FileIO) -> None:
+    def __init__(self, output: FileIO, errors: FileIO, progress: Progress | None) -> None:
         self._files = {OUTPUT: output, ERRORS: errors}
+        self._progress = progress
         self._waiting: list[Entry] = []
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="batch-journal")
         self.done: set[str] = set()
@@ -51,9 +52,16 @@ class Journal:
         self.usage = TokenUsage()
 
     @classmethod
-    def open(cls, folder: Path) -> Self:
-        """Open the results in a folder, without a half-written end; blocks. Raises `OSError`."""
-        journal = cls(_opened(folder / OUTPUT), _opened(folder / ERRORS))
+    def open(cls, folder: Path, progress: Progress | None = None) -> Self:
+        """
+        Open the results in a folder, without a half-written end; blocks. Raises `OSError`.
+
+        With the `progress` that machines share, the folder gets the results that are in there.
+        """
+        journal = cls(_opened(folder / OUTPUT), _opened(folder / ERRORS), progress)
+        if progress is not None:
+            journal._restore(progress)
+            return journal
         for file in journal._files.values():
             end = 0
             for line, result in _valid_lines(file):
@@ -95,12 +103,29 @@ class Journal:
         """Run work on the thread of the journal, in the order of the calls."""
         await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
+    def _restore(self, progress: Progress) -> None:
+        for file in self._files.values():
+            file.truncate(0)
+        lines = progress.lines()
+        while some := list(islice(lines, _LINES_AT_ONCE)):
+            entries = {}
+            for line in some:  # a machine that was no longer the leader may have stored the result of another one
+                result = read_result(line)
+                if result.custom_id not in self.done:
+                    entries[result.custom_id] = Entry(line, result)
+            self._write(list(entries.values()))
+
     def _flush(self) -> None:
         taken, self._waiting = self._waiting, []
         if taken:
             self._append(taken)
 
     def _append(self, entries: list[Entry]) -> None:
+        if self._progress is not None:
+            self._progress.append(b"".join(entry.line for entry in entries))
+        self._write(entries)
+
+    def _write(self, entries: list[Entry]) -> None:
         for name, file in self._files.items():
             lines = [entry.line for entry in entries if _place(entry.result) == name]
             if not lines:

@@ -62,6 +62,8 @@ class BatchRun:
         if self.batch.status == "in_progress":
             await self._work()
         if self.batch.status == "finalizing":
+            if self.store.progress(self.owner, self.batch.id) is not None:  # another machine may have the results
+                await (await self._open_journal()).close()
             await asyncio.to_thread(self._publish)
         await asyncio.to_thread(self.store.close, self.owner, self.batch.id)
         counts = self.batch.counts
@@ -74,7 +76,7 @@ class BatchRun:
         )
 
     async def _validate(self) -> None:
-        path = self.store.input(self.owner, self.batch.id)
+        path = await asyncio.to_thread(self.store.input, self.owner, self.batch.id)
         check = await asyncio.to_thread(check_input, path, self.batch.endpoint, self.max_line_bytes)
         if check.errors:
             failed = replace(self.batch, errors=tuple(check.errors), total=0)
@@ -105,8 +107,11 @@ class BatchRun:
         await self._save(ended.at("finalizing", self.clock()))
 
     async def _open_journal(self) -> Journal:
-        folder = self.store.folder(self.owner, self.batch.id)
-        opening = asyncio.ensure_future(asyncio.to_thread(Journal.open, folder))
+        def open_journal() -> Journal:
+            folder = self.store.folder(self.owner, self.batch.id)
+            return Journal.open(folder, self.store.progress(self.owner, self.batch.id))
+
+        opening = asyncio.ensure_future(asyncio.to_thread(open_journal))
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:  # the thread opens the files all the same
@@ -137,7 +142,8 @@ class BatchRun:
             places.release()
             self.places.release()
 
-        lines = read_lines(self.store.input(self.owner, self.batch.id), self.max_line_bytes)
+        path = await asyncio.to_thread(self.store.input, self.owner, self.batch.id)
+        lines = read_lines(path, self.max_line_bytes)
         async with asyncio.TaskGroup() as tasks:
             while some := await asyncio.to_thread(lambda: list(islice(lines, LINES_AT_ONCE))):
                 for _, text in some:
@@ -196,7 +202,9 @@ class BatchRun:
         """Make files of the results; again after a kill, with the same ids."""
         batch, now_s = self.batch, self.clock()
         ids: dict[str, str | None] = {OUTPUT: batch.output_file_id, ERRORS: batch.error_file_id}
-        if not batch.is_messages:
+        if batch.is_messages:
+            self.store.keep_results(self.owner, batch.id)
+        else:
             for name, file_id in ids.items():
                 ids[name] = self._publish_file(name, file_id or "", now_s)
         ended = replace(batch, output_file_id=ids[OUTPUT], error_file_id=ids[ERRORS]).at(batch.outcome, now_s)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from headrace.core.errors import NotFound
+from headrace.core.errors import NotFound, Unavailable
 from headrace.core.metrics import BatchMetrics
 from headrace.core.telemetry import get_logger
 from headrace.serving.batches.run import BatchRun, Send
@@ -48,13 +48,13 @@ class Batches:
         try:
             while True:
                 self._wake.clear()
-                if not 0 <= self.clock() - swept_s < SWEEP_S:
-                    swept_s = self.clock()
-                    await asyncio.to_thread(self.store.sweep)
                 try:
+                    if not 0 <= self.clock() - swept_s < SWEEP_S:
+                        swept_s = self.clock()
+                        await asyncio.to_thread(self.store.sweep)
                     await self._pass_once(places)
-                except OSError as error:
-                    get_logger().error("batch.folder_unreadable", reason=error.strerror)
+                except (OSError, Unavailable) as error:
+                    get_logger().error("batch.folder_unreadable", reason=str(error))
                 try:
                     async with asyncio.timeout(RETRY_S):
                         await self._wake.wait()

@@ -17,6 +17,7 @@ from typing import Final
 from starlette.routing import Route, Router
 
 from headrace.core.errors import Unavailable
+from headrace.core.files import Files
 from headrace.core.telemetry import get_logger
 from headrace.inference.models.sources import home_folder
 from headrace.serving.batches.api import ROUTES, BatchApi
@@ -35,7 +36,7 @@ def batch_routes(service: Service, inference: Sequence[Route]) -> list[Route]:
     settings = service.settings
     if service.is_managed or not settings.batch_bytes:
         return []
-    store = BatchStore(folder_of(settings), max_bytes=settings.batch_bytes)
+    store = BatchStore(Files(folder_of(settings)), max_bytes=settings.batch_bytes)
     batches = Batches(
         store=store,
         send=partial(call_app, Router(routes=inference)),

@@ -1,0 +1,137 @@
+"""Files that machines share: what one keeps others find, and batches go on when machines are lost at any change."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from botocore.exceptions import EndpointConnectionError
+
+from headrace.core.errors import NotFound, Unavailable
+from headrace.core.files import Files
+from headrace.serving.batches.store import BatchStore, Paging
+from tests.serving.batches.conftest import lines_of
+from tests.serving.batches.runs import OWNER, Clock, answer, make_batch, results, run_batches
+
+from .machines import Killed, World
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    yield made
+    made.close()
+
+
+def test_what_one_machine_keeps_others_find(world: World) -> None:
+    first, second = world.machine(), world.machine()
+    for files in (first, Files(first.root / "local")):
+        other = second if files is first else files
+        folder, there = files.folder(files.root / "a" / "b"), other.root / "a" / "b"
+        assert other.read(there / "small") is None
+        files.write(folder / "small", b"1")
+        files.write(folder / "below" / "small", b"2")
+        assert other.read_many([there / "small", there / "none"]) == {there / "small": b"1"}
+        (folder / "content").write_bytes(b"content")
+        files.keep(folder / "content")
+        assert set(other.names(there)) - {"content"} == {"small", "below"}
+        assert other.names(there / "none") == []
+        assert other.fetch(there / "content").read_bytes() == b"content"
+        assert "content" in other.contents(there)
+        other.discard(there / "content")
+        other.remove(there / "small")
+        other.remove(there / "small")
+        assert files.read(folder / "small") is None
+        with pytest.raises(FileNotFoundError):
+            other.fetch(there / "content")
+        with pytest.raises(FileNotFoundError):
+            other.fetch(there / "never")
+
+
+def test_platforms_of_other_databases_use_other_prefixes(world: World, tmp_path: Path) -> None:
+    other = World(tmp_path / "other")
+    other.s3 = world.s3
+    for number, files in enumerate((world.machine(), world.machine(), other.machine())):
+        path = files.folder(files.root) / f"{number}"
+        path.write_bytes(b"x" * number)
+        files.keep(path)
+    assert [files.num_bytes() for files in (world.machine(), other.machine())] == [1, 2]
+    other.close()
+
+
+def test_a_bucket_out_of_reach_is_unavailable_and_leaves_no_half_content(world: World) -> None:
+    first, second = world.machine(), world.machine()
+    path = first.folder(first.root) / "content"
+    path.write_bytes(b"content")
+    first.keep(path)
+    world.s3.failure = EndpointConnectionError(endpoint_url="http://s3")
+    for use in (lambda: first.keep(path), lambda: second.fetch(second.root / "content"), second.num_bytes):
+        with pytest.raises(Unavailable, match="bucket own"):
+            use()
+    assert list(second.root.iterdir()) == []
+
+
+def test_copies_that_are_not_used_are_removed_and_fetched_again(world: World) -> None:
+    first, second = world.machine(), world.machine()
+    for name in ("used", "unused"):
+        path = first.folder(first.root) / name
+        path.write_bytes(b"content")
+        first.keep(path)
+        os.utime(second.fetch(second.root / name), (0, 0))
+    second.fetch(second.root / "used")
+    second.sweep()
+    assert [path.name for path in second.root.iterdir()] == ["used"]
+    assert second.fetch(second.root / "unused").read_bytes() == b"content"
+
+
+async def test_a_batch_goes_on_when_machines_are_lost_at_each_of_their_changes(world: World) -> None:
+    """The n-th machine is lost at its n-th change; one whose loss comes too late ends the batch."""
+    clock = Clock()
+    accepting = BatchStore(world.machine(), max_bytes=1 << 30, clock=clock)
+    batch = make_batch(accepting, lines_of(9), clock)
+    num_lost = 0
+    while accepting.open_batches():
+        machine = world.machine(changes_left=num_lost)
+        await run_batches(BatchStore(machine, max_bytes=1 << 30, clock=clock), answer, clock)
+        num_lost += 1
+    ended = accepting.batch(OWNER, batch.id)
+    assert num_lost > 5
+    assert (ended.status, ended.counts.completed) == ("completed", 9)
+    for store in (accepting, BatchStore(world.machine(), max_bytes=1 << 30, clock=clock)):
+        assert sorted(results(store, ended.output_file_id)) == sorted(f"r{number}" for number in range(9))
+        files, _ = store.files(OWNER, Paging(limit=10), purpose="batch_output")
+        assert [file.id for file in files] == [ended.output_file_id]
+    clock.now_s = 4e9
+    accepting.sweep()
+    assert [key for objects in world.s3.buckets.values() for key in objects] == []
+    assert accepting.files(OWNER, Paging(limit=10)) == ([], False)
+
+
+async def test_what_is_accepted_before_the_loss_of_a_machine_is_run_and_what_is_not_leaves_nothing(
+    world: World,
+) -> None:
+    clock = Clock()
+    for changes_left in range(6):
+        store = BatchStore(world.machine(changes_left=changes_left), max_bytes=1 << 30, clock=clock)
+        try:
+            make_batch(store, lines_of(1), clock)
+        except Killed:
+            continue
+        break
+    else:
+        raise AssertionError("it was never accepted")
+    other = BatchStore(world.machine(), max_bytes=1 << 30, clock=clock)
+    leader = await run_batches_once(other, clock)
+    assert leader == 1
+
+
+async def run_batches_once(store: BatchStore, clock: Clock) -> int:
+    """Run the batches that were accepted; return how many have completed."""
+    accepted = []
+    for key in store.open_batches():
+        try:
+            accepted.append(store.batch(key.owner, key.batch_id))
+        except NotFound:  # its machine was lost before it was accepted
+            store.close(key.owner, key.batch_id)
+    await run_batches(store, answer, clock)
+    return sum(store.batch(OWNER, batch.id).status == "completed" for batch in accepted)
