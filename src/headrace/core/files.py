@@ -7,6 +7,7 @@ them, and the folder is then a cache. All methods block.
 """
 
 import os
+import shutil
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -103,6 +104,10 @@ class Files:
 
     def end_log(self, path: Path) -> None:
         """Remove a log."""
+
+    def remove_tree(self, folder: Path) -> None:
+        """Remove the small files and logs below a folder, and all that it has on this machine."""
+        shutil.rmtree(folder, ignore_errors=True)
 
     def sweep(self) -> None:
         """Remove copies that have not been used for long."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from headrace.core.files import Files
 from headrace.platform.control.model.jobs import OPTIMIZATION_JOB, RECOMMENDATIONS_JOB
 from headrace.platform.control.model.transform_job import TRANSFORM_JOB
 from headrace.platform.gateway.app import Gateway
@@ -66,7 +67,7 @@ class Scene:
                         service=gateway.invocations, objects=self.objects, num_cores=2
                     ),
                 }
-                jobs = Jobs(store=store, runners=runners, folder=self.folder / "transforms")
+                jobs = Jobs(store=store, runners=runners, files=Files(self.folder / "transforms"))
                 running = asyncio.create_task(jobs.run())
                 self.num_starts += 1
                 try:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.core.files import Files
 from headrace.platform.jobs import inputs as inputs_module
 from headrace.platform.jobs.inputs import InputFile, find_inputs, read_bodies
 from headrace.platform.jobs.processing import Processing, ProcessingFailed
@@ -156,10 +157,10 @@ async def test_compressed_objects_are_read_in_parts(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_spool_goes_on_after_the_answers_that_it_has_in_whole(tmp_path: Path) -> None:
-    folder = JobFolder(tmp_path / "job")
+    folder = JobFolder(Files(tmp_path), tmp_path / "job")
     assert folder.read_inputs() is None
     folder.write_inputs([InputFile(uri="s3://b/k", output_uri="s3://b/o", num_bytes=1, etag="e")])
-    assert JobFolder(tmp_path / "job").read_inputs() == [
+    assert JobFolder(Files(tmp_path), tmp_path / "job").read_inputs() == [
         InputFile(uri="s3://b/k", output_uri="s3://b/o", num_bytes=1, etag="e")
     ]
     spool = folder.spool(0)

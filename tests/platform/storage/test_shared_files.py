@@ -9,11 +9,16 @@ from botocore.exceptions import EndpointConnectionError
 
 from headrace.core.errors import NotFound, Unavailable
 from headrace.core.files import Files
+from headrace.platform.jobs import spool
+from headrace.platform.jobs.inputs import InputFile
+from headrace.platform.jobs.spool import JobFolder
 from headrace.serving.batches.store import BatchStore, Paging
 from tests.serving.batches.conftest import lines_of
 from tests.serving.batches.runs import OWNER, Clock, answer, make_batch, results, run_batches
 
 from .machines import Killed, World
+
+INPUT = InputFile(uri="s3://b/k", output_uri="s3://b/o", num_bytes=1, etag="e")
 
 
 @pytest.fixture
@@ -135,3 +140,50 @@ async def run_batches_once(store: BatchStore, clock: Clock) -> int:
             store.close(key.owner, key.batch_id)
     await run_batches(store, answer, clock)
     return sum(store.batch(OWNER, batch.id).status == "completed" for batch in accepted)
+
+
+def test_answers_of_a_job_are_found_by_another_machine_up_to_the_last_second(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machines = [world.machine() for _ in range(3)]
+    folders = [JobFolder(files, files.root / "job") for files in machines]
+    folders[0].write_inputs([INPUT])
+    monkeypatch.setattr(spool, "_LOG_S", 0.0)
+    first = folders[0].spool(0)
+    first.add(2, b"two")
+    first.add(0, b"")
+    monkeypatch.setattr(spool, "_LOG_S", 1e9)
+    first.add(1, b"lost")
+
+    assert folders[1].read_inputs() == [INPUT]
+    second = folders[1].spool(0)
+    assert [request in second for request in range(3)] == [True, False, True]
+    second.add(1, b"x" * spool._BUFFER_BYTES)
+    first.add(1, b"y" * spool._BUFFER_BYTES)  # it does not know yet that it no longer leads
+    with folders[2].spool(0).assembled(by_line=True) as output:
+        output.seek(0)
+        assert output.read() == b"\n" + b"x" * spool._BUFFER_BYTES + b"\ntwo\n"
+    with folders[0].spool(0).assembled(by_line=False) as output:
+        output.seek(0)
+        assert output.read(2) == b"xx", "what this machine had alone is not used"
+    second.end("why")
+    assert [folder.ended() for folder in folders] == [{0: "why"}] * 3
+    assert 2 not in folders[2].spool(0)
+    folders[2].remove()
+    assert [folder.read_inputs() for folder in folders] == [None] * 3
+
+
+def test_progress_that_cannot_be_logged_is_logged_later(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spool, "_LOG_S", 0.0)
+    files = world.machine()
+    answers = JobFolder(files, files.root / "job").spool(0)
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "append", refuse)
+        answers.add(0, b"zero")
+    answers.add(1, b"one")
+    other = world.machine()
+    assert 0 in JobFolder(other, other.root / "job").spool(0)
+
+
+def refuse(_path: Path, _entry: bytes) -> None:
+    raise Unavailable("The store failed.")

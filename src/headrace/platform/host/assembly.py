@@ -100,6 +100,7 @@ class Invocations:
     keys: KeyRing
     waker: Waker
     series: BufferedSeries
+    stores: Stores
     sampler: Sampler
     objects: S3Objects | None
     notifications: Notifications
@@ -136,7 +137,7 @@ def assemble(site: Site) -> Parts:
         defaults=workers.defaults,
         aws_scope=site.aws_scope,
         objects=invocations.objects,
-        transforms=site.sharing.home.transforms,
+        transforms=invocations.stores.files(site.sharing.home.transforms),
         call=StackCalls(control.call, invocations.objects),
         memory_bytes=workers.host.memory_bytes,
         num_cores=workers.host.num_cores,
@@ -237,6 +238,7 @@ def _make_invocations(site: Site) -> Invocations:
         keys=keys,
         waker=waker,
         series=series,
+        stores=stores,
         sampler=sampler,
         objects=objects,
         notifications=notifications,

@@ -14,10 +14,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 from headrace.core.errors import Unavailable
+from headrace.core.files import Files
 from headrace.core.telemetry import get_logger
 from headrace.platform.autoscaling.loops.autoscaler import Autoscaler
 from headrace.platform.cloudformation.calls import Call
@@ -231,8 +231,8 @@ class Leading:
     defaults: WorkerDefaults
     aws_scope: AwsScope
     objects: Objects | None
-    transforms: Path
-    """Folder with the progress of jobs."""
+    transforms: Files
+    """The progress of jobs."""
     call: Call
     """Calls an operation of a service, or of S3, as a client does."""
     memory_bytes: int
@@ -296,7 +296,7 @@ class Leading:
             "in-flight sampler": self.sampler.run(),
             "asynchronous invocations": self.gateway.run_async(),
             "batches": self.batches.run(),
-            "jobs": Jobs(store=store, runners=self._job_runners(), folder=self.transforms).run(),
+            "jobs": Jobs(store=store, runners=self._job_runners(), files=self.transforms).run(),
             "inference experiments": Experiments(store=store, aws_scope=self.aws_scope).run(),
             "stacks": StackLoop(store=store, call=self.call, aws_scope=self.aws_scope).run(),
         }

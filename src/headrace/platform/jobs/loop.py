@@ -16,6 +16,7 @@ from typing import Final, Protocol
 
 from msgspec.structs import replace
 
+from headrace.core.files import Files
 from headrace.core.telemetry import get_logger
 from headrace.platform.control.loops import store_access
 from headrace.platform.control.model.endpoint import JOB_ENDPOINT
@@ -59,7 +60,7 @@ _Key = tuple[AnyKind, str]
 class Jobs:
     store: Store
     runners: Mapping[AnyKind, JobRunner]
-    folder: Path
+    files: Files
     clock: Callable[[], float] = time.time
     _tasks: "dict[str, tuple[_Key, asyncio.Task[None]]]" = field(default_factory=dict)
     """The running jobs, by the uid of their records."""
@@ -161,9 +162,10 @@ class Jobs:
                 if (record := self.store.get(*key)) is not None:
                     self.store.remove(record)
                 self._ended.discard(key)
-        for folder in self.folder.iterdir() if self.folder.exists() else ():
-            if folder.name not in active:
-                JobFolder(folder).remove()
+        root = self.files.root
+        on_disk = [folder.name for folder in root.iterdir()] if root.exists() else []
+        for name in {*self.files.names(root), *on_disk} - active:
+            JobFolder(self.files, root / name).remove()
 
     async def _cancel(self, uids: Iterable[str]) -> None:
         tasks = [found[1] for uid in uids if (found := self._tasks.pop(uid, None)) is not None]
@@ -181,7 +183,7 @@ class Jobs:
     async def _run(self, job: AnyJob) -> None:
         """Run a job to its end. A cancelled one goes on when it is run again."""
         try:
-            reason = await self.runners[job.kind].run(job, self.folder / job.uid, self)
+            reason = await self.runners[job.kind].run(job, self.files.root / job.uid, self)
         except JobFailed as error:
             reason = str(error)
         except (ObjectFailed, InputBroken) as error:
@@ -194,5 +196,5 @@ class Jobs:
     async def _end(self, job: AnyJob, state: JobState, reason: str = "") -> None:
         reason = reason if len(reason) <= MAX_REASON_CHARACTERS else f"{reason[: MAX_REASON_CHARACTERS - 3]}..."
         await self.update(job, lambda status: replace(status, state=state, failure_reason=reason, ended_s=self.clock()))
-        await asyncio.to_thread(JobFolder(self.folder / job.uid).remove)
+        await asyncio.to_thread(JobFolder(self.files, self.files.root / job.uid).remove)
         get_logger().info("job.ended", kind=str(job.kind), job=job.name, state=state, reason=reason.partition("\n")[0])

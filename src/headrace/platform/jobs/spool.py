@@ -2,12 +2,13 @@
 The progress of a job on disk: its inputs as they were listed once, and the answers that are in no output object yet.
 
 Answers are appended in the order in which they come; a line of the index with number, offset and length follows each.
-After a kill -9 a file goes on after the answers that its index has: none is asked for again, and none is lost. An
-output object is written at once, when all of its answers are there. The methods block: call them in a thread.
+After a kill -9 a file goes on after the answers that its index has: none is asked for again, and none is lost. Where
+machines share the files, another one goes on with the answers that are in the log, which is at most a second behind.
+An output object is written at once, when all of its answers are there. The methods block: call them in a thread.
 """
 
-import shutil
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,50 +16,66 @@ from typing import BinaryIO, Final
 
 import msgspec
 
+from headrace.core.errors import Unavailable
+from headrace.core.files import Files
+from headrace.core.telemetry import get_logger
 from headrace.platform.jobs.inputs import InputFile
 
 _INPUTS: Final = "inputs.json"
 _ENDED: Final = ".ended"
 _BUFFER_BYTES: Final = 1 << 20
+_LOG_S: Final = 1.0
+"""Seconds between entries of the log, unless the answers fill the buffer before."""
+
+_Answers = list[tuple[int, bytes]]
+"""Requests with their answers."""
 
 
 class JobFolder:
-    def __init__(self, folder: Path) -> None:
+    """The folder of a job, on this machine or shared by all."""
+
+    def __init__(self, files: Files, folder: Path) -> None:
+        self._files = files
         self._folder = folder
 
     def read_inputs(self) -> list[InputFile] | None:
         """Return the inputs as they were listed; None if they have not been."""
+        content = self._files.read(self._folder / _INPUTS)
         try:
-            return msgspec.json.decode((self._folder / _INPUTS).read_bytes(), type=list[InputFile])
-        except (FileNotFoundError, msgspec.DecodeError):
+            return None if content is None else msgspec.json.decode(content, type=list[InputFile])
+        except msgspec.DecodeError:
             return None
 
     def write_inputs(self, inputs: Sequence[InputFile]) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        partial = self._folder / f"{_INPUTS}.partial"
-        partial.write_bytes(msgspec.json.encode(inputs))
-        partial.replace(self._folder / _INPUTS)
+        self._files.write(self._folder / _INPUTS, msgspec.json.encode(inputs))
 
     def ended(self) -> dict[int, str]:
         """Return the files that have ended by their numbers, each with the reason of its failure, or an empty text."""
-        return {int(path.stem): path.read_text("utf-8") for path in self._folder.glob(f"*{_ENDED}")}
+        paths = [self._folder / name for name in self._files.names(self._folder) if name.endswith(_ENDED)]
+        return {int(path.stem): content.decode() for path, content in self._files.read_many(paths).items()}
 
     def spool(self, number: int) -> "Spool":
-        return Spool(self._folder, number)
+        return Spool(self._files, self._folder, number)
 
     def remove(self) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._files.remove_tree(self._folder)
 
 
 class Spool:
     """The answers to the requests for one input object."""
 
-    def __init__(self, folder: Path, number: int) -> None:
-        self._folder, self._number = folder, number
+    def __init__(self, files: Files, folder: Path, number: int) -> None:
+        self._files, self._folder, self._number = files, files.folder(folder), number
         self._data, self._index = folder / f"{number}.data", folder / f"{number}.index"
+        self._log = folder / f"{number}.log"
         self._lock = threading.Lock()
         self._places: dict[int, tuple[int, int]] = {}
-        self._read_index()
+        self._not_logged: _Answers = []
+        self._logged_s = time.monotonic()
+        if files.is_shared:
+            self._replay()
+        else:
+            self._read_index()
 
     def __contains__(self, request: int) -> bool:
         return request in self._places
@@ -66,12 +83,39 @@ class Spool:
     def add(self, request: int, answer: bytes) -> None:
         """Append the answer to a request. Raises `OSError`, for example on a full disk."""
         with self._lock:
-            with self._data.open("ab") as data:
-                offset = data.tell()
-                data.write(answer)
-            with self._index.open("a", encoding="ascii") as index:
-                index.write(f"{request} {offset} {len(answer)}\n")
-            self._places[request] = offset, len(answer)
+            self._append(request, answer)
+            if self._files.is_shared:
+                self._not_logged.append((request, answer))
+                self._log_answers()
+
+    def _append(self, request: int, answer: bytes) -> None:
+        with self._data.open("ab") as data:
+            offset = data.tell()
+            data.write(answer)
+        with self._index.open("a", encoding="ascii") as index:
+            index.write(f"{request} {offset} {len(answer)}\n")
+        self._places[request] = offset, len(answer)
+
+    def _log_answers(self) -> None:
+        """Log the answers of the last second; while the database fails, the next call logs them."""
+        num_bytes = sum(len(answer) for _, answer in self._not_logged)
+        if num_bytes < _BUFFER_BYTES and time.monotonic() - self._logged_s < _LOG_S:
+            return
+        try:
+            self._files.append(self._log, msgspec.msgpack.encode(self._not_logged))
+        except Unavailable as error:
+            get_logger().warning("transform.progress_not_logged", message=error.message)
+            return
+        self._not_logged, self._logged_s = [], time.monotonic()
+
+    def _replay(self) -> None:
+        """Read the answers that any machine has logged; those that this one has besides may not be all of the log."""
+        for path in (self._data, self._index):
+            path.unlink(missing_ok=True)
+        for entry in self._files.entries(self._log):
+            for request, answer in msgspec.msgpack.decode(entry, type=_Answers):
+                if request not in self:
+                    self._append(request, answer)
 
     @contextmanager
     def assembled(self, *, by_line: bool) -> Iterator[BinaryIO]:
@@ -88,7 +132,8 @@ class Spool:
 
     def end(self, failure: str) -> None:
         """Record that the file has ended, which is durable before the answers are removed."""
-        (self._folder / f"{self._number}{_ENDED}").write_text(failure, "utf-8")
+        self._files.write(self._folder / f"{self._number}{_ENDED}", failure.encode())
+        self._files.end_log(self._log)
         for path in (self._data, self._index):
             path.unlink(missing_ok=True)
 

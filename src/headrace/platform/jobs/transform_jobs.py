@@ -40,7 +40,8 @@ class TransformRunner:
             raise JobFailed("ClientError: batch transform needs an object storage; none is configured.")
         workers = JobWorkers(store=jobs.store, service=self.service, name=job_endpoint_name(job.name))
         await workers.start(job_endpoint_spec(job))
-        inputs = await _inputs(job, JobFolder(folder), self.objects)
+        progress = JobFolder(jobs.files, folder)
+        inputs = await _inputs(job, progress, self.objects)
         await workers.until_serving()
         parameters = await _parameters(job, workers, jobs)
         run = TransformRun(
@@ -49,7 +50,7 @@ class TransformRunner:
             parameters=parameters,
             service=self.service,
             objects=self.objects,
-            folder=JobFolder(folder),
+            folder=progress,
         )
         return await run.run(inputs)
 

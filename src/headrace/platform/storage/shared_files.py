@@ -204,6 +204,11 @@ class SharedFiles(Files):
     def end_log(self, path: Path) -> None:
         self._blobs.delete(self._space + _LOGS, self._key(path))
 
+    def remove_tree(self, folder: Path) -> None:
+        for space in (self._space, self._space + _LOGS):
+            self._blobs.delete(space, *self._blobs.keys(space, f"{self._key(folder)}/"))
+        super().remove_tree(folder)
+
     def sweep(self) -> None:
         before_s = self._clock() - _UNUSED_S
         for folder, _, names in os.walk(self.root):

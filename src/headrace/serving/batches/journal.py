@@ -20,6 +20,7 @@ from typing import Final, Self
 
 import msgspec
 
+from headrace.core.errors import Unavailable
 from headrace.serving.batches.store import ERRORS, OUTPUT, Progress
 from headrace.serving.wire.batches import Counts, Result, TokenUsage, add_usage, read_result
 
@@ -59,17 +60,25 @@ class Journal:
         With the `progress` that machines share, the folder gets the results that are in there.
         """
         journal = cls(_opened(folder / OUTPUT), _opened(folder / ERRORS), progress)
-        if progress is not None:
-            journal._restore(progress)
-            return journal
-        for file in journal._files.values():
+        try:
+            journal._read() if progress is None else journal._restore(progress)
+        except BaseException:
+            journal._close_files()
+            raise
+        return journal
+
+    def _read(self) -> None:
+        for file in self._files.values():
             end = 0
             for line, result in _valid_lines(file):
                 end += len(line)
-                journal._count(result)
+                self._count(result)
             file.truncate(end)
             file.seek(end)
-        return journal
+
+    def _close_files(self) -> None:
+        for file in self._files.values():
+            file.close()
 
     async def add(self, line: bytes) -> None:
         """Store a result; it is on the disk when this returns. Raises `OSError`."""
@@ -90,10 +99,11 @@ class Journal:
         """Store what was added, and close the files; a result that cannot be written runs again."""
 
         def end() -> None:
-            with suppress(OSError):
-                self._flush()
-            for file in self._files.values():
-                file.close()
+            try:
+                with suppress(OSError, Unavailable):
+                    self._flush()
+            finally:
+                self._close_files()
 
         ending = self._thread.submit(end)
         self._thread.shutdown(wait=False)

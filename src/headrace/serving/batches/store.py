@@ -9,7 +9,6 @@ not ended. Machines may share the files (`core.files`).
 
 import re
 import secrets
-import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -237,11 +236,9 @@ class BatchStore:
 
     def delete_batch(self, owner: str, batch_id: str) -> None:
         folder = self._batch(owner, batch_id)
-        for name in (_STATE, _CANCEL):
-            self._files.remove(folder / name)
         for name in (_INPUT, OUTPUT, ERRORS):
             self._files.discard(folder / name)
-        shutil.rmtree(folder, ignore_errors=True)
+        self._files.remove_tree(folder)
 
     def sweep(self) -> None:
         """Remove expired files, batches that ended long ago, and what killed processes have left."""
