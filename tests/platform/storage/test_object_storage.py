@@ -7,14 +7,10 @@ import os
 import re
 import socket
 import zlib
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
-import boto3
 import pytest
-from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from headrace.core.errors import SettingsError
@@ -24,67 +20,17 @@ from headrace.platform.storage.object_grants import ObjectGrants
 from headrace.platform.storage.object_storage import (
     ExternalStorage,
     ObjectStorage,
-    find_weed,
     make_storage,
 )
-from headrace.platform.storage.s3_proxy import ISOLATION_HEADERS, S3Proxy
+from headrace.platform.storage.s3_proxy import ISOLATION_HEADERS
 from headrace.platform.storage.s3_signing import S3Access
 from headrace.serving.artifacts.fetch_bounds import Deadline
 from headrace.serving.artifacts.object_grants import GrantedObjects
 from headrace.serving.artifacts.sources import ArtifactSource, ObjectLocation
 from tests import plain_http
-from tests.platform.host.serving import serving
 from tests.waiting import WAIT_S
 
-MIB = 1024 * 1024
-
-
-class Proxied:
-    """A proxy in front of a storage, and a client."""
-
-    def __init__(self, url: str, folder: Path | None = None, **config: Any) -> None:
-        self.url = url
-        self.folder = folder
-        self.access: S3Access | None = None
-        self.client = boto3.client(
-            "s3",
-            endpoint_url=url,
-            region_name="us-east-1",
-            aws_access_key_id="any",
-            aws_secret_access_key="thing",
-            config=Config(retries={"total_max_attempts": 1}, **config),
-        )
-
-    def put(self, key: str, body: bytes) -> None:
-        self.client.put_object(Bucket="bucket", Key=key, Body=body)
-
-    def get(self, key: str, **more: Any) -> bytes:
-        with self.client.get_object(Bucket="bucket", Key=key, **more)["Body"] as body:
-            return body.read()
-
-
-def proxied(storage: ObjectStorage) -> Any:
-    proxy = S3Proxy(storage)
-
-    async def stop() -> None:
-        await proxy.close()
-        await storage.stop()
-
-    return serving(proxy, start=storage.start, stop=stop)
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
-    if find_weed(os.environ) is None:
-        pytest.skip("SeaweedFS is not installed (extra s3)")
-    folder = tmp_path_factory.mktemp("s3")
-    storage = make_storage(None, folder, "us-east-1", os.environ)
-    with proxied(storage) as url:
-        made = Proxied(url, folder)
-        made.access = storage.access
-        made.client.create_bucket(Bucket="bucket")
-        yield made
-        made.client.close()
+from .conftest import MIB, Proxied, proxied
 
 
 def test_an_object_is_read_back(s3: Proxied) -> None:

@@ -99,13 +99,15 @@ class S3Objects:
     threads of the event loop, which the rest of the program needs.
     """
 
-    def __init__(self, client_options: Mapping[str, Any]) -> None:
+    def __init__(self, client_options: Mapping[str, Any], *, own_bucket: str | None = None) -> None:
         """
         Prepare the store; the client is created on first use, as importing boto3 is slow.
 
         The options are those of `boto3.client("s3", ...)`; a `config` overrides the store's own timeouts and retries.
+        Objects in `own_bucket`, the platform's, are refused: the addresses are those of clients.
         """
         self._options = dict(client_options)
+        self._own_bucket = own_bucket
         self._client: Any = None
         self._making = threading.Lock()
         self._threads = ThreadPoolExecutor(MAX_CALLS, thread_name_prefix="objects")
@@ -184,6 +186,8 @@ class S3Objects:
         from botocore.exceptions import BotoCoreError, ClientError
 
         bucket, _ = split_uri(uri)
+        if bucket == self._own_bucket:
+            raise ObjectFailed(f"{uri} is in the platform's own bucket. Use another one.")
         try:
             return use(self.client())
         except (BotoCoreError, ClientError) as error:

@@ -46,7 +46,7 @@ from headrace.platform.host.operations import operations_of
 from headrace.platform.host.overview import read_counts, read_home, read_models, read_overview, read_uses
 from headrace.platform.host.registry import RegistryApp
 from headrace.platform.host.sharing import METRICS, Links, Members, Sharing, make_links, make_members, usages_of
-from headrace.platform.host.stores import MIB, Stores, make_series
+from headrace.platform.host.stores import MIB, Stores, make_series, own_bucket
 from headrace.platform.state.blobs import Blobs
 from headrace.platform.state.records import Json
 from headrace.platform.state.store import Store
@@ -159,7 +159,8 @@ def assemble(site: Site) -> Parts:
     )
     disk = DiskSpace((site.sharing.home.root, site.sharing.folder.root))
     public = PublicBuckets(workers.defaults.jumpstart, site.settings.public_buckets)
-    s3 = S3Proxy(site.storage, disk=disk if site.settings.s3_endpoint is None else None, public=public)
+    s3_disk = disk if site.settings.s3_endpoint is None else None
+    s3 = S3Proxy(site.storage, disk=s3_disk, public=public, own_bucket=own_bucket(site.settings))
     app = _make_app(site, control, workers, invocations, leading, members, s3, disk)
     return Parts(app=app, workers=workers, invocations=invocations, leading=leading, members=members, s3=s3, disk=disk)
 
@@ -182,7 +183,7 @@ def _make_workers(site: Site, links: Links | None) -> Workers:
         own_images=own_images,
         is_strict=settings.strict,
         environment=environment,
-        grants=ObjectGrants(access) if access is not None else NO_GRANTS,
+        grants=ObjectGrants(access, own_bucket(settings)) if access is not None else NO_GRANTS,
         jumpstart=open_catalogue(settings.jumpstart, home.jumpstart),
         public_source=partial(public_source, source=settings.public_buckets),
         prefix_caches=prefixes if settings.cluster == LOCAL else None,
@@ -196,7 +197,7 @@ def _make_invocations(site: Site) -> Invocations:
     series = make_series(settings, home)
     publisher = Publisher(series, is_strict=settings.strict)
     waker = Waker(site.store, aws_scope=site.aws_scope)
-    objects = S3Objects(access.direct_options()) if access is not None else None
+    objects = S3Objects(access.direct_options(), own_bucket=own_bucket(settings)) if access is not None else None
     stores = Stores(settings=settings, home=home, blobs=site.blobs, objects=objects)
     notifications = Notifications(
         store=site.store, aws_scope=site.aws_scope, url=site.address.url, webhook=settings.event_webhook
@@ -208,7 +209,7 @@ def _make_invocations(site: Site) -> Invocations:
         max_held=settings.max_held,
         stored_responses_bytes=settings.stored_responses_bytes,
         stored_responses_age_s=settings.stored_responses_age_s,
-        grants=NO_GRANTS if access is None else ObjectGrants(access),
+        grants=NO_GRANTS if access is None else ObjectGrants(access, own_bucket(settings)),
     )
     gateway = Gateway(
         site.store,

@@ -28,15 +28,16 @@ class Stores:
 
     def files(self, folder: Path) -> Files:
         """Return the files of a folder of the home, or of all machines."""
-        if not self.settings.is_spread or self.objects is None:
+        name = own_bucket(self.settings)
+        if name is None or self.objects is None:
             return Files(folder)
-        bucket = Bucket(own_bucket(self.settings), self.objects.client, self.blobs)
+        bucket = Bucket(name, self.objects.client, self.blobs)
         return SharedFiles(folder, folder.name, blobs=self.blobs, bucket=bucket)
 
 
-def own_bucket(settings: PlatformSettings) -> str:
-    """Return the bucket for the files that machines share."""
-    return f"headrace-{settings.account}-{settings.region}"
+def own_bucket(settings: PlatformSettings) -> str | None:
+    """Return the bucket for the files that machines share; None if the platform is on one machine."""
+    return f"headrace-{settings.account}-{settings.region}" if settings.is_spread else None
 
 
 def make_series(settings: PlatformSettings, home: DataFolder) -> BufferedSeries:

@@ -49,6 +49,8 @@ class ObjectGrants:
     """Grants objects of one S3 server; see `cluster.object_grants.Grants`."""
 
     access: S3Access
+    own_bucket: str | None = None
+    """The platform's own bucket, of which nothing is granted."""
     now: Callable[[], float] = field(default=time.time)
 
     def for_worker(self, spec: WorkerSpec) -> tuple[ObjectGrant, ...]:
@@ -73,6 +75,8 @@ class ObjectGrants:
         uri = source.uri
         try:
             location = parse_location(uri)
+            if location.bucket == self.own_bucket:
+                return ObjectGrant(uri=uri, is_prefix=source.is_prefix, error=f"{uri} is in the platform's own bucket.")
             if source.is_prefix:
                 location = ObjectLocation(location.bucket, folder_prefix(location.key))
             uri = str(location)

@@ -19,6 +19,7 @@ from headrace.core.aws_buckets import explain_missing_bucket
 from headrace.core.telemetry import get_logger
 from headrace.platform.control.jumpstart.catalogue import Catalogue
 from headrace.platform.storage.object_storage import READY, DiskSpace, ObjectStorage
+from headrace.platform.storage.own_bucket import check_request, without_bucket
 from headrace.platform.storage.public_buckets import SIGNATURE_PARAMETERS, PublicBuckets
 from headrace.platform.storage.s3_signing import (
     S3Access,
@@ -101,9 +102,11 @@ class S3Proxy:
         *,
         disk: DiskSpace | None = None,
         public: PublicBuckets | None = None,
+        own_bucket: str | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """Create the application; without `disk` the storage's disk is not the platform's."""
+        """Create the application; without `disk` the storage's disk is not the platform's, and no bucket is hidden."""
+        self._own_bucket = own_bucket
         self._storage = storage
         self._public = PublicBuckets(Catalogue()) if public is None else public
         self._disk = disk
@@ -138,6 +141,7 @@ class S3Proxy:
     async def _find(self, scope: Scope, receive: Receive) -> tuple[httpcore.Response | ASGIApp, bool]:
         """Return the response of the storage, or of a public bucket of AWS, and whether the whole body was read."""
         self._check_room(scope)
+        check_request(self._own_bucket, scope["path"], headers_of(scope))
         try:
             access = await self._storage.ready()
         except StorageMissing:
@@ -150,6 +154,8 @@ class S3Proxy:
         if response.status == HTTPStatus.NOT_FOUND and (public := await self._public.find(scope)) is not None:
             await response.aclose()
             return public, True
+        if self._own_bucket is not None and scope["method"] == "GET" and not scope["path"].strip("/"):
+            return await _listing_without(self._own_bucket, response), True
         await self._check_bucket(scope, receive, access, response)
         response = await _without_conflict(scope, access, response)
         return response, upload.body is None or response.status < 300
@@ -274,6 +280,15 @@ async def _answer(response: httpcore.Response, receive: Receive, send: Send, *, 
                 with suppress(asyncio.CancelledError, Exception):
                     await task
         await response.aclose()
+
+
+async def _listing_without(own_bucket: str, response: httpcore.Response) -> ASGIApp:
+    """Return an application that answers with a list of buckets, without one of them."""
+    content = without_bucket(await response.aread(), own_bucket)
+    await response.aclose()
+    kept = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in response.headers]
+    headers = [(name, value) for name, value in kept if name not in {*_NOT_RETURNED, "content-length"}]
+    return lambda scope, _, send: send_response(scope, send, response.status, headers, content)
 
 
 async def _stream(response: httpcore.Response, send: Send) -> None:
