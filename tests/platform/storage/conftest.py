@@ -15,7 +15,6 @@ from headrace.platform.storage.object_storage import (
     make_storage,
 )
 from headrace.platform.storage.s3_proxy import S3Proxy
-from headrace.platform.storage.s3_signing import S3Access
 from tests.platform.host.serving import serving
 
 MIB = 1024 * 1024
@@ -29,7 +28,7 @@ class Proxied:
     def __init__(self, url: str, folder: Path | None = None, **config: Any) -> None:
         self.url = url
         self.folder = folder
-        self.access: S3Access | None = None
+        self.access: Any = None
         self.client = boto3.client(
             "s3",
             endpoint_url=url,
