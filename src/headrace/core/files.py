@@ -98,8 +98,8 @@ class Files:
     def append(self, path: Path, entry: bytes) -> None:
         """Add an entry to a log, for another machine that goes on."""
 
-    def entries(self, path: Path) -> Iterator[bytes]:  # noqa: ARG002 -- of a subclass
-        """Yield the entries of a log, in order; none on one machine, whose own files have the progress."""
+    def entries(self, path: Path, *, first: int = 0) -> Iterator[bytes]:  # noqa: ARG002 -- of a subclass
+        """Yield the entries of a log from one on; none on one machine, whose own files have the progress."""
         yield from ()
 
     def end_log(self, path: Path) -> None:

@@ -40,6 +40,7 @@ def test_what_one_machine_keeps_others_find(world: World) -> None:
         (folder / "content").write_bytes(b"content")
         files.keep(folder / "content")
         assert set(other.names(there)) - {"content"} == {"small", "below"}
+        assert "a" in other.names(other.root)
         assert other.names(there / "none") == []
         assert other.fetch(there / "content").read_bytes() == b"content"
         assert "content" in other.contents(there)

@@ -33,7 +33,8 @@ MIN_COUNTED_BYTES: Final = 64 << 10
 """Smallest size that a log counts as, which bounds the number of small logs."""
 _MOVING: Final = "ended"
 """Folder in a worker's folder in which its log is prepared for the move."""
-_NOTE: Final = "stream.json"
+NOTE: Final = "stream.json"
+"""Describes an ended log, in its folder."""
 _PREPARED: Final = "prepared_"
 """Begins the name of a folder in which a log is made; no worker's name has an underscore."""
 _OPEN_PREFIX: Final = "put."
@@ -49,6 +50,14 @@ def _encoded(timestamp_ms: int, message: str) -> bytes:
     """Return an event as a line: its time, by which it is found, and its message, which may have several lines."""
     moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
     return f"{moment} {json.dumps(message)}\n".encode()
+
+
+def encode_events(events: Iterable[tuple[int, str]]) -> bytes:
+    """Return events, their times in milliseconds, as lines. Raises `ValueError`: an event is too large."""
+    lines = [_encoded(timestamp_ms, message) for timestamp_ms, message in events]
+    if any(len(line) > MAX_EVENT_BYTES for line in lines):
+        raise ValueError(f"an event is larger than {MAX_EVENT_BYTES} bytes")
+    return b"".join(lines)
 
 
 def _decoded(event: WorkerLogEvent) -> WorkerLogEvent:
@@ -75,6 +84,8 @@ class EndedLog:
     """Time of the first line."""
     last_ms: int
     """Time of the last line."""
+    num_bytes: int = 0
+    """Size of the log when it was moved; 0: an earlier version moved it."""
     is_open: bool = False
     """A stream that a caller has created, and to which callers write; its times are those of its creation."""
 
@@ -130,6 +141,9 @@ class PlatformLogs:
                 return [_decoded(event) for event in events] if worker.startswith(_OPEN_PREFIX) else events
         return ()
 
+    def fetch(self, worker: str) -> None:
+        """Let the folders have all of a log, which they always have on one machine."""
+
     @property
     def folders(self) -> tuple[Path, Path]:
         """The folders of the logs of running workers, and of all other logs."""
@@ -146,7 +160,7 @@ class PlatformLogs:
             made.log.touch(mode=0o600)
             times = dict.fromkeys(("created_ms", "ended_ms", "first_ms", "last_ms"), now_ms)
             note = EndedLog(worker=name, log_group=log_group, log_stream=log_stream, is_open=True, **times)
-            write_value(made.folder / _NOTE, note)
+            write_value(made.folder / NOTE, note)
             try:
                 made.folder.rename(files.folder)
             except OSError:
@@ -161,12 +175,9 @@ class PlatformLogs:
 
         Raises `OSError`: it has been removed, or the disk is full; `ValueError`: an event is too large.
         """
-        lines = [_encoded(timestamp_ms, message) for timestamp_ms, message in events]
-        if any(len(line) > MAX_EVENT_BYTES for line in lines):
-            raise ValueError(f"an event is larger than {MAX_EVENT_BYTES} bytes")
-        files = worker_files(self._ended, worker)
+        content, files = encode_events(events), worker_files(self._ended, worker)
         with os.fdopen(os.open(files.log, os.O_WRONLY | os.O_APPEND), "ab") as file:
-            file.write(b"".join(lines))
+            file.write(content)
         self._ended_logs.trim(worker)
 
     def size_bytes(self, worker: str) -> int:
@@ -210,8 +221,9 @@ class PlatformLogs:
                 ended_ms=int(self._now_s() * 1000),
                 first_ms=first[0].timestamp_ms,
                 last_ms=last[-1].timestamp_ms,
+                num_bytes=logs.size_bytes(_MOVING),
             )
-            write_value(moving.folder / _NOTE, ended)
+            write_value(moving.folder / NOTE, ended)
             # One rename moves the whole: from now on the log has ended.
             self._ended.mkdir(mode=0o700, parents=True, exist_ok=True)
             moving.folder.replace(self._ended / worker)
@@ -226,17 +238,25 @@ class PlatformLogs:
 
     def _read_index(self) -> None:
         """Add the logs that any process has moved here since the last call, and forget those that were removed."""
-        try:
-            with os.scandir(self._ended) as entries:
-                present = {entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(_PREPARED)}
-        except FileNotFoundError:
-            present = set()
+        present = self._present()
         for gone in self._index.keys() - present:
             self._forget(gone)
         for ended in sorted(self._read_notes(present - self._index.keys()), key=lambda ended: ended.ended_ms):
             self._add(ended)
+        self._refresh_open()
+
+    def _present(self) -> AbstractSet[str]:
+        """Return the names of the logs that have ended or are open."""
+        try:
+            with os.scandir(self._ended) as entries:
+                return {entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(_PREPARED)}
+        except FileNotFoundError:
+            return set()
+
+    def _refresh_open(self) -> None:
+        """Read again what changes of open logs: another process may have written to them."""
         for worker, ended in list(self._index.items()):
-            if ended.is_open:  # another process may have written to it
+            if ended.is_open:
                 self._forget(worker)
                 self._add(replace(ended, ended_ms=self._ended_logs.written_ms(worker) or ended.ended_ms))
 
@@ -244,14 +264,14 @@ class PlatformLogs:
         """Read the notes of ended logs. Incomplete entries were being removed, and are removed now."""
         for worker in sorted(workers):
             folder = self._ended / worker
-            ended = read_value(folder / _NOTE, EndedLog)
+            ended = read_value(folder / NOTE, EndedLog)
             if ended is not None and ended.worker == worker and WorkerFiles(folder).log.exists():
                 yield ended
             else:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _add(self, ended: EndedLog) -> None:
-        size = max(self._ended_logs.size_bytes(ended.worker), MIN_COUNTED_BYTES)
+        size = max(ended.num_bytes or self._ended_logs.size_bytes(ended.worker), MIN_COUNTED_BYTES)
         self._index[ended.worker] = ended
         self._sizes[ended.worker] = size
         self._total += size

@@ -46,7 +46,7 @@ from headrace.platform.host.operations import operations_of
 from headrace.platform.host.overview import read_counts, read_home, read_models, read_overview, read_uses
 from headrace.platform.host.registry import RegistryApp
 from headrace.platform.host.sharing import METRICS, Links, Members, Sharing, make_links, make_members, usages_of
-from headrace.platform.host.stores import MIB, Stores, make_series, own_bucket
+from headrace.platform.host.stores import Stores, make_logs, make_series, make_stores, own_bucket
 from headrace.platform.state.blobs import Blobs
 from headrace.platform.state.records import Json
 from headrace.platform.state.store import Store
@@ -100,7 +100,6 @@ class Invocations:
     keys: KeyRing
     waker: Waker
     series: BufferedSeries
-    stores: Stores
     sampler: Sampler
     objects: S3Objects | None
     notifications: Notifications
@@ -124,7 +123,8 @@ def assemble(site: Site) -> Parts:
     Raises `SettingsError` if the file with own images cannot be read, or a package for the cluster is not installed.
     """
     links = make_links(site.sharing)
-    workers, invocations = _make_workers(site, links), _make_invocations(site)
+    stores = make_stores(site.settings, site.sharing.home, site.blobs, site.storage.access)
+    workers, invocations = _make_workers(site, stores, links), _make_invocations(site, stores)
     control = _make_control(site, workers, invocations)
     leading = Leading(
         store=site.store,
@@ -137,7 +137,7 @@ def assemble(site: Site) -> Parts:
         defaults=workers.defaults,
         aws_scope=site.aws_scope,
         objects=invocations.objects,
-        transforms=invocations.stores.files(site.sharing.home.transforms),
+        transforms=stores.files(site.sharing.home.transforms),
         call=StackCalls(control.call, invocations.objects),
         memory_bytes=workers.host.memory_bytes,
         num_cores=workers.host.num_cores,
@@ -165,7 +165,7 @@ def assemble(site: Site) -> Parts:
     return Parts(app=app, workers=workers, invocations=invocations, leading=leading, members=members, s3=s3, disk=disk)
 
 
-def _make_workers(site: Site, links: Links | None) -> Workers:
+def _make_workers(site: Site, stores: Stores, links: Links | None) -> Workers:
     settings, home, access = site.settings, site.sharing.home, site.storage.access
     own_images, host = configured_images(settings, home), this_host()
     runs_containers = any(image.is_container for image in own_images.values())
@@ -188,17 +188,16 @@ def _make_workers(site: Site, links: Links | None) -> Workers:
         public_source=partial(public_source, source=settings.public_buckets),
         prefix_caches=prefixes if settings.cluster == LOCAL else None,
     )
-    logs = PlatformLogs(home.workers, home.ended_logs, max_bytes=settings.logs_mib * MIB)
+    logs = make_logs(stores, links.channel if links is not None else None)
     return Workers(cluster=cluster, host=host, own_images=own_images, defaults=defaults, logs=logs)
 
 
-def _make_invocations(site: Site) -> Invocations:
+def _make_invocations(site: Site, stores: Stores) -> Invocations:
     settings, home, access = site.settings, site.sharing.home, site.storage.access
+    objects = stores.objects
     series = make_series(settings, home)
     publisher = Publisher(series, is_strict=settings.strict)
     waker = Waker(site.store, aws_scope=site.aws_scope)
-    objects = S3Objects(access.direct_options(), own_bucket=own_bucket(settings)) if access is not None else None
-    stores = Stores(settings=settings, home=home, blobs=site.blobs, objects=objects)
     notifications = Notifications(
         store=site.store, aws_scope=site.aws_scope, url=site.address.url, webhook=settings.event_webhook
     )
@@ -239,7 +238,6 @@ def _make_invocations(site: Site) -> Invocations:
         keys=keys,
         waker=waker,
         series=series,
-        stores=stores,
         sampler=sampler,
         objects=objects,
         notifications=notifications,

@@ -166,7 +166,7 @@ class SharedFiles(Files):
         self._blobs.delete(self._space, self._key(path))
 
     def names(self, folder: Path) -> list[str]:
-        prefix = f"{self._key(folder)}/"
+        prefix = self._below(folder)
         keys = self._blobs.keys(self._space, prefix)
         return list(dict.fromkeys(key.removeprefix(prefix).partition("/")[0] for key in keys))
 
@@ -186,7 +186,7 @@ class SharedFiles(Files):
         self._bucket.delete(f"{self._space}/{self._key(path)}")
 
     def contents(self, folder: Path) -> Mapping[str, float]:
-        prefix = f"{self._space}/{self._key(folder)}/"
+        prefix = f"{self._space}/{self._below(folder)}"
         return {found.key.removeprefix(prefix): found.stored_s for found in self._bucket.find(prefix)}
 
     def num_bytes(self) -> int:
@@ -195,8 +195,7 @@ class SharedFiles(Files):
     def append(self, path: Path, entry: bytes) -> None:
         self._blobs.append(self._space + _LOGS, self._key(path), entry)
 
-    def entries(self, path: Path) -> Iterator[bytes]:
-        first = 0
+    def entries(self, path: Path, *, first: int = 0) -> Iterator[bytes]:
         while parts := self._blobs.parts(self._space + _LOGS, self._key(path), first=first, limit=_ENTRIES_AT_ONCE):
             yield from parts
             first += len(parts)
@@ -206,7 +205,7 @@ class SharedFiles(Files):
 
     def remove_tree(self, folder: Path) -> None:
         for space in (self._space, self._space + _LOGS):
-            self._blobs.delete(space, *self._blobs.keys(space, f"{self._key(folder)}/"))
+            self._blobs.delete(space, *self._blobs.keys(space, self._below(folder)))
         super().remove_tree(folder)
 
     def sweep(self) -> None:
@@ -216,6 +215,10 @@ class SharedFiles(Files):
                 with suppress(FileNotFoundError):
                     if path.stat().st_mtime < before_s:
                         path.unlink()
+
+    def _below(self, folder: Path) -> str:
+        """Return how the keys of all that is in a folder begin."""
+        return "" if folder == self.root else f"{self._key(folder)}/"
 
     def _key(self, path: Path) -> str:
         return path.relative_to(self.root).as_posix()

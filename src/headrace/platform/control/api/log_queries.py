@@ -73,6 +73,9 @@ def _groups(context: CallContext, params: Json) -> list[str]:
 
 def _job(context: CallContext, spec: LogQuerySpec) -> QueryJob:
     workers, ended = context.logs.folders
+    streams = [stream for stream in all_streams(context) if stream.group in spec.groups]
+    for stream in streams:
+        context.logs.fetch(stream.worker)
     return QueryJob(
         query=spec.query,
         start_ms=int(spec.start_s * 1000),
@@ -81,7 +84,7 @@ def _job(context: CallContext, spec: LogQuerySpec) -> QueryJob:
         account=context.aws_scope.account,
         workers=str(workers),
         ended=str(ended),
-        streams=[stream for stream in all_streams(context) if stream.group in spec.groups],
+        streams=streams,
         retention_ms={group: expiry_ms(context, group) for group in spec.groups},
     )
 

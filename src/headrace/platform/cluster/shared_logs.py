@@ -1,0 +1,232 @@
+"""
+The logs of all machines of a platform, as each machine finds them.
+
+A worker's log is on its machine while it runs: other machines ask for what they do not have yet. When it has ended, its
+machine keeps it with the files that all machines share, as are the logs that callers write. A folder has copies, which
+`PlatformLogs` reads. The log of a worker whose machine is lost is lost with it.
+"""
+
+import os
+import shutil
+import threading
+import time
+from base64 import b64decode
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from headrace.core.errors import Unavailable
+from headrace.core.files import Files
+from headrace.core.log_files import MAX_LOG_BYTES
+from headrace.core.telemetry import get_logger
+from headrace.platform.cluster.platform_logs import MAX_AGE_S, NOTE, EndedLog, PlatformLogs, encode_events, open_name
+from headrace.platform.cluster.worker_files import WorkerFiles, read_value, worker_files, write_atomically, write_value
+from headrace.platform.cluster.worker_logs import WorkerLogEvent
+
+LOG_BYTES: Final = "bytes of a log"
+"""The question for the bytes of a running worker's log: its name, and a position."""
+KEEP_LOG: Final = "keep a log"
+"""The question to keep the log of a worker that has ended: the arguments of `PlatformLogs.keep`."""
+_PULLED_BYTES: Final = 1 << 20
+"""Bytes of an answer."""
+_MAX_PULLS: Final = 2 * MAX_LOG_BYTES // _PULLED_BYTES
+
+Ask = Callable[[str, Sequence[object]], Sequence[Any]]
+"""Asks all other machines a question; blocks."""
+
+
+class SharedLogs(PlatformLogs):
+    """The logs of a platform on several machines. All methods block on files, the database and other machines."""
+
+    def __init__(
+        self,
+        workers: Path,
+        files: Files,
+        *,
+        ask: Ask,
+        max_bytes: int,
+        max_age_s: float = MAX_AGE_S,
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(workers, files.root, max_bytes=max_bytes, max_age_s=max_age_s, now_s=now_s)
+        self._files = files
+        self._ask = ask
+        self._copying = threading.Lock()
+        self._num_copied: dict[str, int] = {}
+        """Log of callers → its entries that the copy has."""
+
+    def read(
+        self,
+        worker: str,
+        *,
+        start_ms: int | None = None,
+        end_ms: int | None = None,
+        position: int | None = None,
+        limit: int = 1000,
+        is_backward: bool = False,
+    ) -> Sequence[WorkerLogEvent]:
+        self.fetch(worker)
+        return super().read(
+            worker, start_ms=start_ms, end_ms=end_ms, position=position, limit=limit, is_backward=is_backward
+        )
+
+    def size_bytes(self, worker: str) -> int:
+        ended = self._index.get(worker)
+        if ended is not None:
+            return ended.num_bytes
+        self.fetch(worker)
+        return super().size_bytes(worker)
+
+    def fetch(self, worker: str) -> None:
+        """Copy a log to this machine as far as it is not here. Raises `OSError`."""
+        try:
+            files = worker_files(self._ended, worker)
+        except ValueError:
+            return
+        if worker_files(self._workers, worker).log.exists():
+            return
+        with self._copying, _as_os_error():
+            note = self._read_note(worker)
+            if note is None:
+                self._pull(worker)
+            elif note.is_open:
+                self._copy_entries(note, files)
+            elif read_value(files.folder / NOTE, EndedLog) is None:
+                self._copy_ended(files, note)
+
+    def open(self, log_group: str, log_stream: str) -> bool:
+        name = open_name(log_group, log_stream)
+        times = dict.fromkeys(("created_ms", "ended_ms", "first_ms", "last_ms"), int(self._now_s() * 1000))
+        note = EndedLog(worker=name, log_group=log_group, log_stream=log_stream, is_open=True, **times)
+        with _as_os_error():
+            if self._read_note(name) is not None:
+                return False
+            self._write_note(note)
+        return True
+
+    def put(self, worker: str, events: Iterable[tuple[int, str]]) -> None:
+        content = encode_events(events)
+        with _as_os_error():
+            note = self._read_note(worker)
+            if note is None:
+                raise FileNotFoundError(2, "The log was removed")
+            log = worker_files(self._ended, worker).log
+            if note.num_bytes > MAX_LOG_BYTES:
+                self._files.end_log(log)
+                note = replace(note, num_bytes=0)
+            self._files.append(log, content)
+            ended_ms = int(self._now_s() * 1000)
+            self._write_note(replace(note, num_bytes=note.num_bytes + len(content), ended_ms=ended_ms))
+
+    def keep(self, worker: str, *, log_group: str, log_stream: str, created_s: float) -> None:
+        """Keep the log of a worker that has ended, on whichever machine. Raises `OSError`, as if it were here."""
+        if not self.keep_own(worker, log_group=log_group, log_stream=log_stream, created_s=created_s):
+            self._ask(KEEP_LOG, (worker, log_group, log_stream, created_s))
+
+    def keep_own(self, worker: str, *, log_group: str, log_stream: str, created_s: float) -> bool:
+        """Keep the log of a worker of this machine; return False if it is of another one."""
+        is_here = worker_files(self._workers, worker).folder.is_dir()
+        files = worker_files(self._ended, worker)
+        with _as_os_error():
+            super().keep(worker, log_group=log_group, log_stream=log_stream, created_s=created_s)
+            note = read_value(files.folder / NOTE, EndedLog)
+            if note is None:
+                return is_here
+            if self._read_note(worker) is None:  # else it was kept before
+                self._files.keep(files.log)
+                if files.log_base.exists():
+                    self._files.write(files.log_base, files.log_base.read_bytes())
+                self._write_note(note)
+        return True
+
+    def answer_bytes(self, worker: str, position: int) -> tuple[int, bytes]:
+        """Answer `LOG_BYTES` with the position of the bytes, and the bytes."""
+        return self._live_logs.read_bytes(worker, position, _PULLED_BYTES)
+
+    def _pull(self, worker: str) -> None:
+        """Copy what the machine of a running worker has written since the last call."""
+        for _ in range(_MAX_PULLS):
+            answers = self._ask(LOG_BYTES, (worker, self._ended_logs.end_position(worker)))
+            found = [(position, content) for position, content in answers if content]
+            for position, content in found:
+                self._ended_logs.append(worker, position, b64decode(content))
+            if not found:
+                return
+        self._ended_logs.trim(worker)
+
+    def _copy_entries(self, note: EndedLog, files: WorkerFiles) -> None:
+        """Copy what callers have written since the last call; all of it if the log has begun again."""
+        worker = note.worker
+        if worker not in self._num_copied or self._ended_logs.end_position(worker) > note.num_bytes:
+            shutil.rmtree(files.folder, ignore_errors=True)
+            self._num_copied[worker] = 0
+        for entry in self._files.entries(files.log, first=self._num_copied[worker]):
+            self._ended_logs.append(worker, self._ended_logs.end_position(worker), entry)
+            self._num_copied[worker] += 1
+        self._ended_logs.trim(worker)
+
+    def _copy_ended(self, files: WorkerFiles, note: EndedLog) -> None:
+        shutil.rmtree(files.folder, ignore_errors=True)  # what was copied while it ran, which is not all
+        self._files.fetch(files.log)
+        os.utime(files.log, ns=(note.ended_ms * 1_000_000, note.last_ms * 1_000_000))  # the time of lines without one
+        base = self._files.read(files.log_base)
+        if base is not None:
+            write_atomically(files.log_base, base)
+        write_value(files.folder / NOTE, note)
+
+    def _read_note(self, worker: str) -> EndedLog | None:
+        content = self._files.read(self._ended / worker / NOTE)
+        return None if content is None else _decoded(content)
+
+    def _write_note(self, note: EndedLog) -> None:
+        self._files.write(self._ended / note.worker / NOTE, msgspec.json.encode(note))
+
+    def _present(self) -> AbstractSet[str]:
+        return set(self._files.names(self._ended))
+
+    def _read_notes(self, workers: AbstractSet[str]) -> Iterator[EndedLog]:
+        contents = self._files.read_many([self._ended / worker / NOTE for worker in workers])
+        for content in contents.values():
+            if (note := _decoded(content)) is not None:
+                yield note
+
+    def _refresh_open(self) -> None:
+        is_open = {worker for worker, ended in self._index.items() if ended.is_open}
+        for note in self._read_notes(is_open):
+            self._forget(note.worker)
+            self._add(note)
+
+    def _remove(self, worker: str) -> None:
+        note = self._index.get(worker)
+        if note is None:
+            return
+        files = worker_files(self._ended, worker)
+        try:
+            self._files.remove(files.folder / NOTE)  # first: what is left is not found any more
+            self._files.end_log(files.log) if note.is_open else self._files.discard(files.log)
+            self._files.remove_tree(files.folder)
+        except Unavailable as error:
+            get_logger().warning("worker.ended_log_not_removed", worker=worker, error=error.message)
+        self._forget(worker)
+        self._num_copied.pop(worker, None)
+
+
+def _decoded(content: bytes) -> EndedLog | None:
+    try:
+        return msgspec.json.decode(content, type=EndedLog)
+    except msgspec.MsgspecError:  # of a newer version
+        return None
+
+
+class _as_os_error:  # noqa: N801 -- a context manager
+    """Raise `OSError` for a database, a bucket or a machine that cannot be reached, as for a disk."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _kind: object, error: BaseException | None, _at: object) -> None:
+        if isinstance(error, Unavailable):
+            raise OSError(5, error.message) from error
