@@ -4,6 +4,8 @@ import multiprocessing
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from headrace.platform.gateway.key_usage import KeyUsages, Usage
 from headrace.serving.wire.key_limits import MinuteCount
 
@@ -23,6 +25,22 @@ def test_processes_see_each_others_counts_at_once(tmp_path: Path) -> None:
     assert second.of("K").read(NOW_S).in_flight == 1
     first.of("K").add(NOW_S, tokens=-4, in_flight=-1)
     assert second.of("K").read(NOW_S) == Usage(MinuteCount(3, 0), MinuteCount(11, 0), 0, 0.0)
+
+
+def test_counts_of_other_machines_are_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.platform.gateway.key_usage.time.time", lambda: NOW_S + 70)
+    here, there = KeyUsages(tmp_path / "here"), KeyUsages(tmp_path / "there")
+    here.of("K").add(NOW_S, requests=1, tokens=10, in_flight=1)
+    there.of("K").add(NOW_S, requests=2, tokens=5, in_flight=1)
+    there.of("K").add(NOW_S + 61, requests=4)
+    there.of("OLD").add(NOW_S - 300, requests=4)
+    there.of("READ").read(NOW_S)
+    here.elsewhere = [there.own()]
+    assert list(there.own()) == ["K"]
+    assert here.of("K").read(NOW_S + 70) == Usage(MinuteCount(4, 3), MinuteCount(0, 15), 2, 10.0)
+    assert here.of("K").read(NOW_S + 130).requests == MinuteCount(0, 4)
+    here.elsewhere = []
+    assert here.of("K").read(NOW_S).requests == MinuteCount(1, 0)
 
 
 def test_counts_move_to_the_minute_before_and_then_away(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -34,10 +34,15 @@ class Reporter:
             on_reports=self._take,
             on_quarantine=self._quarantined,
             on_async=self._accepted,
+            on_keys=self._count,
         )
+        self.keys: list[Mapping[str, Sequence[int]]] = []
 
     def _take(self, loads: Mapping[str, int], held: Mapping[str, int]) -> None:
         self.loads, self.held = dict(loads), dict(held)
+
+    def _count(self, keys: Sequence[Mapping[str, Sequence[int]]]) -> None:
+        self.keys = list(keys)
 
     def _quarantined(self) -> None:
         self.num_quarantines += 1
@@ -53,8 +58,8 @@ class Reporter:
 def reporter(tmp_path: Path) -> Iterator[Callable[[str], Reporter]]:
     with contextlib.ExitStack() as stack:
 
-        def make(name: str) -> Reporter:
-            member = Member(id=name, url="", host="host", data_dir="", version="1")
+        def make(name: str, url: str = "") -> Reporter:
+            member = Member(id=name, url=url, host="host", data_dir="", version="1")
             coordination = Coordination(str(tmp_path / "store.db"), member)
             stack.callback(coordination.close)
             coordination.open(term=0)
@@ -74,6 +79,18 @@ async def test_each_member_knows_the_requests_of_all_others(reporter: Callable[[
     assert (a.loads, a.held) == ({"w1": 5}, {})
     assert (b.loads, b.held) == ({"w1": 2, "w2": 1}, {"e": 3})
     assert (c.loads, c.held) == ({"w1": 7, "w2": 1}, {"e": 3})
+
+
+async def test_the_counts_of_keys_come_from_other_machines_only(reporter: Callable[..., Reporter]) -> None:
+    a, b, c = members = reporter("a", "http://one"), reporter("b", "http://one"), reporter("c", "http://two")
+    for number, member in enumerate(members):
+        member.own = Report(keys={"K": [1, number, 0, 0, 0, 0]})
+    for _ in range(2):
+        for member in members:
+            member.beat()
+            await member.peers.exchange()
+    assert a.keys == b.keys == [c.own.keys]
+    assert c.keys == [a.own.keys, b.own.keys]
 
 
 async def test_only_changes_are_posted_and_idle_members_say_so(reporter: Callable[[str], Reporter]) -> None:

@@ -1,9 +1,10 @@
 """
 The usage of access keys, which all processes of a platform count together.
 
-The processes of a platform run on one machine and share a folder. For each limited key it has a file of one page, which
-all of them map: each process counts in a slot of its own and reads the others' at once, without a lock and without the
-database. The file outlives a process, so that neither a restart nor a crash gives a key a new minute.
+The processes of a machine share a folder. For each limited key it has a file of one page, which all of them map: each
+process counts in a slot of its own and reads the others' at once, without a lock and without the database. The file
+outlives a process, so that neither a restart nor a crash gives a key a new minute. The processes of other machines
+report their counts, which are a fraction of a second old.
 See docs/decisions/0050-key-usage-in-mapped-files.md.
 """
 
@@ -13,7 +14,7 @@ import os
 import secrets
 import struct
 import time
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,6 +67,10 @@ class Usage:
     """Seconds of the minute that have passed."""
 
 
+KeyCounts = Mapping[str, Sequence[int]]
+"""Key → minute, requests, tokens, requests and tokens of the minute before, requests in flight."""
+
+
 @dataclass(slots=True)
 class KeyUsages:
     """The counters of this process, by key; without a folder, in memory only."""
@@ -75,6 +80,8 @@ class KeyUsages:
     """This process's number, by which the others know it."""
     live: Container[int] = frozenset()
     """The numbers of the other processes that run."""
+    elsewhere: Sequence[KeyCounts] = ()
+    """The counts of each process of another machine."""
     _counters: "dict[str, KeyCounter]" = field(default_factory=dict)
 
     def of(self, key: str) -> "KeyCounter":
@@ -82,6 +89,12 @@ class KeyUsages:
         if counter is None:
             counter = self._counters[key] = KeyCounter(self, key)
         return counter
+
+    def own(self) -> KeyCounts:
+        """Return the counts of this process, of keys that it has counted for in the last minutes."""
+        found = {key: counter.own_counts() for key, counter in self._counters.items()}
+        before = int(time.time() // MINUTE_S) - _STALE_MINUTES
+        return {key: counts for key, counts in found.items() if counts and (counts[0] > before or counts[-1])}
 
     def pages_of(self, key: str) -> "mmap.mmap | bytearray":
         """Return the page of a key; in memory only if the file cannot be written."""
@@ -133,23 +146,37 @@ class KeyCounter:
     def read(self, now_s: float) -> Usage:
         minute = int(now_s // MINUTE_S)
         requests = tokens = requests_before = tokens_before = in_flight = 0
-        for begin in range(0, _FILE_BYTES, _SLOT.size):
-            owner, then, *counts, flying, _ = _SLOT.unpack_from(self._pages, begin)
-            if not owner:
-                break
+        for then, *counts, flying in self._all_counts():
             if then >= minute:
                 requests, tokens = requests + counts[0], tokens + counts[1]
                 requests_before, tokens_before = requests_before + counts[2], tokens_before + counts[3]
             elif then == minute - 1:
                 requests_before, tokens_before = requests_before + counts[0], tokens_before + counts[1]
-            if flying and (owner == self._usages.owner or owner in self._usages.live):
-                in_flight += flying
+            in_flight += flying
         return Usage(
             requests=MinuteCount(requests, requests_before),
             tokens=MinuteCount(tokens, tokens_before),
             in_flight=in_flight,
             elapsed_s=now_s - minute * MINUTE_S,
         )
+
+    def own_counts(self) -> Sequence[int]:
+        """Return the counts of this process, as `KeyCounts` has them; none if it has not counted."""
+        slot = self._own()
+        if slot is None:
+            return ()
+        return slot.minute, slot.requests, slot.tokens, slot.requests_before, slot.tokens_before, slot.in_flight
+
+    def _all_counts(self) -> Iterator[Sequence[int]]:
+        """Yield the counts of each process, without the requests in flight of those that have ended."""
+        for begin in range(0, _FILE_BYTES, _SLOT.size):
+            owner, *counts, flying, _ = _SLOT.unpack_from(self._pages, begin)
+            if not owner:
+                break
+            yield *counts, flying if owner == self._usages.owner or owner in self._usages.live else 0
+        for counts_elsewhere in self._usages.elsewhere:
+            if self._key in counts_elsewhere:
+                yield counts_elsewhere[self._key]
 
     def add(self, now_s: float, *, requests: int = 0, tokens: int = 0, in_flight: int = 0) -> None:
         """Count amounts, which may be negative: an estimate is corrected."""

@@ -43,6 +43,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Endpoint → requests held for a replica."""
     readings: dict[str, WorkerReading] = {}
     """Worker → its newest numbers; the leader has them."""
+    keys: dict[str, list[int]] = {}
+    """The counts of access keys, if other machines limit them too (`KeyUsages.own`)."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,12 +59,16 @@ class Peers:
     """Called when another member has a worker in quarantine."""
     on_async: Callable[[], Awaitable[None]]
     """Called when another member has accepted an asynchronous invocation."""
+    on_keys: Callable[[Sequence[Mapping[str, Sequence[int]]]], None] = lambda _: None
+    """Called with the counts of access keys of each member on another machine."""
     idle_s: float = IDLE_S
     _reports: dict[str, Report] = field(default_factory=dict)
     _posted: Report = field(default_factory=Report)
     _events: set[str] = field(default_factory=set)
     """Topics to post."""
     _others: frozenset[str] = frozenset()
+    _elsewhere: frozenset[str] = frozenset()
+    """The members on other machines: those on this one count keys in the same files."""
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -76,7 +82,9 @@ class Peers:
         self._wake.set()
 
     def set_standing(self, standing: Standing) -> None:
-        self._others = frozenset(member.id for member in standing.members) - {self.coordination.member.id}
+        own = self.coordination.member
+        self._others = frozenset(member.id for member in standing.members) - {own.id}
+        self._elsewhere = frozenset(member.id for member in standing.members if member.machine != own.machine)
         if self._reports.keys() - self._others:
             self._reports = {name: report for name, report in self._reports.items() if name in self._others}
             self._sum()
@@ -127,6 +135,7 @@ class Peers:
             loads.update(report.workers)
             held.update(report.held)
         self.on_reports(loads, held)
+        self.on_keys([report.keys for name, report in self._reports.items() if name in self._elsewhere])
 
 
 TIMEOUT_S: Final = 2.0

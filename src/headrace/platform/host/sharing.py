@@ -20,7 +20,7 @@ from headrace.core.processes import host_id
 from headrace.platform.cluster.machines import Presence
 from headrace.platform.gateway.app import Gateway
 from headrace.platform.gateway.batches import BatchGateway
-from headrace.platform.gateway.key_usage import KeyUsages
+from headrace.platform.gateway.key_usage import KeyCounts, KeyUsages
 from headrace.platform.gateway.metrics import render
 from headrace.platform.host.channel import Channel
 from headrace.platform.host.console import TRAFFIC
@@ -297,12 +297,25 @@ def make_members(
         batches.look()
         await gateway.look_for_async()
 
+    def read_own() -> Report:
+        keys = gateway.key_usages.own() if links.channel is not None else {}
+        return Report(
+            workers=gateway.own_loads(),
+            held=gateway.own_held(),
+            readings=dict(leading.readings),
+            keys={key: list(counts) for key, counts in keys.items()},
+        )
+
+    def count_elsewhere(keys: Sequence[KeyCounts]) -> None:
+        gateway.key_usages.elsewhere = keys
+
     peers = Peers(
         coordination=coordination,
-        read_own=lambda: Report(workers=gateway.own_loads(), held=gateway.own_held(), readings=dict(leading.readings)),
+        read_own=read_own,
         on_reports=gateway.set_others,
         on_quarantine=leading.look_at_workers,
         on_async=look_for_accepted,
+        on_keys=count_elsewhere,
     )
     answers = links.siblings.answers
     answers |= {TRAFFIC: traffic, METRICS: lambda _: render(gateway.metrics).decode()}
