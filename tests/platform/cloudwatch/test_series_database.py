@@ -148,7 +148,7 @@ def rename(series: DatabaseSeries, old: str, new: str) -> None:
 
 
 def test_a_database_that_is_not_there_leaves_the_series_in_memory(clock: Clock, tmp_path: object) -> None:
-    series = DatabaseSeries(f"postgresql://nobody@/none?host={tmp_path}", max_bytes=2**20, clock=clock)
+    series = DatabaseSeries(f"postgresql://user@/none?host={tmp_path}", max_bytes=2**20, clock=clock)
     series.put(M, 1, now_s=T0)
     with capture_logs() as logs:
         series.flush()

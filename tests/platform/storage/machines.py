@@ -102,7 +102,7 @@ class Machine(SharedFiles):
 
 
 class World:
-    """What outlives machines."""
+    """The database and the S3 server, which outlive machines."""
 
     def __init__(self, folder: Path) -> None:
         self.s3 = MemoryS3()

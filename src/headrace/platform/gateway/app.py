@@ -87,9 +87,8 @@ class Gateway:
         """
         Create the gateway for the routes of a store.
 
-        Without `objects` and `pending` asynchronous invocations are refused; without `wake`, which is called with the
-        target of held requests, requests without a replica fail at once. `publish` is called with each finished request
-        to an existing endpoint.
+        Without `objects` and `pending` asynchronous invocations are refused; without `wake`, which gets the target of
+        held requests, requests without a replica fail at once. `publish` gets finished requests to existing endpoints.
         """
         self._tracer = tracer
         self._publish = publish

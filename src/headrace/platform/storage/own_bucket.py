@@ -24,8 +24,8 @@ def check_request(own_bucket: str | None, path: str, headers: Mapping[str, str])
 def without_bucket(listing: bytes, own_bucket: str) -> bytes:
     """Return the answer to ListBuckets without the platform's own bucket."""
     name = re.escape(escape(own_bucket).encode())
-    one = rb"<Bucket>(?:(?!</Bucket>).)*<Name>" + name + rb"</Name>(?:(?!</Bucket>).)*</Bucket>"
-    return re.sub(one, b"", listing, flags=re.DOTALL)
+    entry = rb"<Bucket>(?:(?!</Bucket>).)*<Name>" + name + rb"</Name>(?:(?!</Bucket>).)*</Bucket>"
+    return re.sub(entry, b"", listing, flags=re.DOTALL)
 
 
 def _bucket_of(path: str) -> str:
