@@ -143,7 +143,7 @@ def machines_site(folder: Path, clock: Callable[[], float] = time.monotonic) -> 
             return await room()
 
         leads.room = full  # type: ignore[method-assign]
-        return MachinesLauncher(leads, presence, ask)
+        return MachinesLauncher(leads, presence, ask, clock)
 
     presence = Presence("own:1", max_gap_s=1e9, clock=clock)
     presence.update(["own:1", "other:1"])

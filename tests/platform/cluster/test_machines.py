@@ -10,7 +10,7 @@ from headrace.platform.cluster import machines
 from headrace.platform.cluster.host_resources import HostResources
 from headrace.platform.cluster.launcher import Handle, StartPending, WorkerPhase, WorkerSpec
 from headrace.platform.cluster.machine import OF_MACHINE, MachineValues, localized, machine_of
-from headrace.platform.cluster.machines import ABANDONED_S, LOST_S, MachinesLauncher, Presence
+from headrace.platform.cluster.machines import ABANDONED_S, LOST_S, SILENT_S, MachinesLauncher, Presence
 from tests.waiting import WAIT_S
 
 from .sites import MachinesSite, local_site, machine, machines_site, seen_as, spec
@@ -73,7 +73,7 @@ async def test_a_worker_that_does_not_answer_is_lost_only_some_time_after_its_ma
 
 
 async def test_a_silent_machine_is_left_out_and_asked_again_if_it_may_have_started_a_worker(
-    site: MachinesSite, tmp_path: Path
+    site: MachinesSite, tmp_path: Path, clock: Clock
 ) -> None:
     handle = await site.healthy("w")
     site.answers.clear()
@@ -85,6 +85,8 @@ async def test_a_silent_machine_is_left_out_and_asked_again_if_it_may_have_start
     second = await site.launcher.start(spec("w"))
     assert machine_of(second) == "own:1"
     site.answers.add("other:1")
+    assert await site.launcher.known() == {"w": second}, "it is not asked again at once"
+    clock.now_s = SILENT_S
     assert await site.launcher.known() == {"w": handle, "w@own:1": second}
     await site.launcher.stop("w@own:1", second, grace_s=0)
     await seen_as(site.launcher, "w@own:1", second, WorkerPhase.EXITED)
@@ -105,7 +107,7 @@ async def test_a_worker_that_does_not_answer_is_unhealthy_if_most_machines_do(tm
         assert argument == ["room", {}]
         return {"result": room}
 
-    launcher = MachinesLauncher(machine(own.launcher, "own:1", MachineValues(folder=tmp_path)), presence, ask)
+    launcher = MachinesLauncher(machine(own.launcher, "own:1", MachineValues(folder=tmp_path)), presence, ask, clock)
     handle = Handle(launcher=launcher.name, url="http://127.0.0.1:9", facts={"machine": "b:1"})
     assert (await launcher.poll("w", handle)).phase is WorkerPhase.UNHEALTHY
     answering.clear()
@@ -132,10 +134,10 @@ async def test_a_machine_that_falls_silent_during_a_start_is_asked_first_the_nex
             return {"error": "pending", "message": "The GPUs are in use."}
         raise Unavailable("no answer in time")
 
-    launcher = MachinesLauncher(machine(own.launcher, "own:1", MachineValues(folder=tmp_path)), presence, ask)
+    launcher = MachinesLauncher(machine(own.launcher, "own:1", MachineValues(folder=tmp_path)), presence, ask, clock)
     presence.live -= {"own:1"}
-    for _ in range(2):
-        with pytest.raises(StartPending, match="no answer in time"):
+    for clock.now_s, reason in ((0.0, "no answer in time"), (0.1, "has not answered"), (SILENT_S, "no answer in time")):
+        with pytest.raises(StartPending, match=reason):
             await launcher.start(WorkerSpec(name="w"))
     assert asked == ["b:1", "c:1", "c:1"]
     presence.live = frozenset()

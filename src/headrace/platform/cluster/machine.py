@@ -26,9 +26,9 @@ OF_MACHINE: Final = "headrace:machine"
 A value in a worker's environment that each machine fills in: alone, the value of this variable there; with a path, one
 in the machine's data folder.
 """
-_TIMEOUT_S: Final = {"start": 20.0, "poll": PING_TIMEOUT_S + 2.0, "forget": 20.0}
+_TIMEOUT_S: Final = {"start": 20.0, "forget": 20.0}
 """Longest wait for the answer to a question."""
-_DEFAULT_TIMEOUT_S: Final = 5.0
+_DEFAULT_TIMEOUT_S: Final = PING_TIMEOUT_S + 1.0
 
 
 class AskMachine(Protocol):

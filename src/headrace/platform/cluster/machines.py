@@ -31,6 +31,8 @@ ABANDONED_S: Final = 60.0
 """Seconds without a live member after which workers that still answer are replaced: nothing could stop them."""
 ISOLATED_S: Final = 5.0
 """Seconds without an answer of most machines after which a leader lets another one lead."""
+SILENT_S: Final = 2.0
+"""Seconds for which a machine that has not answered is not asked again."""
 _ISOLATION_GAP_S: Final = 10.0
 """Seconds without a sign of it after which an isolation is over."""
 _MIN_MAJORITY: Final = 3
@@ -89,18 +91,26 @@ class MachinesLauncher:
 
     name = OwnMachine.name
 
-    def __init__(self, own: OwnMachine, presence: Presence, ask: AskMachine) -> None:
+    def __init__(
+        self, own: OwnMachine, presence: Presence, ask: AskMachine, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._own = own
         self._presence = presence
         self._ask = ask
+        self._clock = clock
+        self._silent_until_s: dict[str, float] = {}
+        """Machine that has not answered → when it is asked again."""
         self._asked: dict[str, str] = {}
         """Worker → the machine that was asked to start it, and may have done so."""
 
     async def start(self, spec: WorkerSpec) -> Handle:
         """Start a worker on a machine with room, the machine that was asked before first; see `Launcher.start`."""
+        before = self._asked.get(spec.name)
+        if before in self._presence.live and self._is_silent(before):
+            raise StartPending(f"The machine {before} was asked to start the worker {spec.name}, and has not answered.")
         rooms = await self._rooms()
         order = in_order(spec, rooms)
-        if (before := self._asked.get(spec.name)) in rooms:
+        if before in rooms:
             order.sort(key=lambda machine: machine != before)
         errors: list[Exception] = []
         for machine in order:
@@ -190,7 +200,6 @@ class MachinesLauncher:
             try:
                 return await getattr(self._on(machine), method)(*arguments)
             except Unavailable as error:
-                get_logger().warning("machine.silent", machine=machine, reason=error.message)
                 return error
 
         names = sorted(self._presence.live if machines is None else self._presence.live & set(machines))
@@ -200,7 +209,25 @@ class MachinesLauncher:
         }
 
     def _on(self, machine: str) -> Machine:
-        return self._own if machine == self._own.machine else OtherMachine(machine=machine, ask=self._ask)
+        return self._own if machine == self._own.machine else OtherMachine(machine, self._ask_other)
+
+    def _is_silent(self, machine: str | None) -> bool:
+        return self._clock() < self._silent_until_s.get(machine or "", 0.0)
+
+    async def _ask_other(self, machine: str, question: str, argument: object, *, timeout_s: float) -> Any:
+        """Ask another machine; one that has just not answered is not waited for, which would delay all others."""
+        if self._is_silent(machine):
+            raise Unavailable(f"The machine {machine} has not answered for a moment.")
+        try:
+            answer = await self._ask(machine, question, argument, timeout_s=timeout_s)
+        except Unavailable as error:
+            if machine not in self._silent_until_s:
+                get_logger().warning("machine.silent", machine=machine, reason=error.message)
+            self._silent_until_s[machine] = self._clock() + SILENT_S
+            raise
+        if self._silent_until_s.pop(machine, None) is not None:
+            get_logger().info("machine.answers", machine=machine)
+        return answer
 
 
 class _Silent(StartPending):

@@ -81,6 +81,8 @@ class WorkerManager:
     defaults: WorkerDefaults
     config: ReconcilerConfig
     clock: Callable[[], float]
+    _unseen: set[str] = field(default_factory=set)
+    """Workers that could not be observed the last time."""
     _grants: dict[str, tuple[float, tuple[ObjectGrant, ...]]] = field(default_factory=dict)
     """Worker that waits for its start → when its objects were listed, and these."""
 
@@ -162,10 +164,14 @@ class WorkerManager:
             return Observation(phase=WorkerPhase.EXITED, message=message)
         try:
             async with asyncio.timeout(_LAUNCHER_PATIENCE_S):
-                return await self.launcher.poll(name, handle)
+                seen = await self.launcher.poll(name, handle)
         except Exception as error:  # noqa: BLE001 -- an edge: one worker must not delay the others
-            get_logger().warning("worker.not_seen", worker=name, error=repr(error))
+            if name not in self._unseen:
+                get_logger().warning("worker.not_seen", worker=name, error=repr(error))
+            self._unseen.add(name)
             return None
+        self._unseen.discard(name)
+        return seen
 
     async def _start(self, owned: WorkerSet, action: actions.Start) -> None:
         assert owned.owner is not None
