@@ -62,7 +62,6 @@ _ALONE_POLL_S: Final = 0.5
 _REVISION_S: Final = 1.0
 """Seconds between reads of the newest revision."""
 _MAX_RETRY_S: Final = 2.0
-_KEEPALIVE: Final = "SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 2; SET tcp_keepalives_count = 3"
 
 
 @contextmanager
@@ -107,7 +106,6 @@ def _listen(engine: sa.Engine, listeners: Listeners, ended: threading.Event) -> 
     import psycopg
 
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.exec_driver_sql(_KEEPALIVE)
         connection.exec_driver_sql(f"LISTEN {CHANNEL}")
         session = connection.connection.driver_connection
         assert isinstance(session, psycopg.Connection)

@@ -24,6 +24,17 @@ or its network would wait for two hours: `tcp_user_timeout` counts only from dat
 Source: https://www.postgresql.org/docs/current/libpq-connect.html, tcp(7)
 """
 
+_SERVER_OPTIONS: Final = {
+    "tcp_keepalives_idle": "5s",
+    "tcp_keepalives_interval": "2s",
+    "tcp_keepalives_count": "3",
+    "tcp_user_timeout": "11s",
+}
+"""
+Options by which PostgreSQL ends the connections of a machine that is gone after 11 seconds. By default it keeps them
+for two hours, and a few lost machines take all that it allows (100).
+"""
+
 _REFUSALS: Final = ("authentication", "does not exist", "pg_hba.conf", "permission denied")
 """Parts of the errors with which PostgreSQL refuses connections until the URL or its configuration changes."""
 
@@ -87,14 +98,22 @@ def engine_of(
                 "tcp_user_timeout": wait_s * 1000,
                 "keepalives_idle": min(_KEEPALIVE_S, wait_s),
                 "keepalives_interval": min(_KEEPALIVE_S, wait_s),
-                "options": f"-c lock_timeout={wait_s}s -c statement_timeout={wait_s}s "
-                f"-c idle_in_transaction_session_timeout={min(_IDLE_TRANSACTION_S, wait_s)}s",
+                "options": " ".join(f"-c {name}={value}" for name, value in _session_options(wait_s).items()),
             },
         )
     except ModuleNotFoundError as error:
         raise SettingsError(
             f"PostgreSQL needs the package {error.name}, which is not installed: {pip_install('headrace[postgres]')}."
         ) from error
+
+
+def _session_options(wait_s: int) -> dict[str, str]:
+    return {
+        **_SERVER_OPTIONS,
+        "lock_timeout": f"{wait_s}s",
+        "statement_timeout": f"{wait_s}s",
+        "idle_in_transaction_session_timeout": f"{min(_IDLE_TRANSACTION_S, wait_s)}s",
+    }
 
 
 def _sqlite(url: sa.URL, wait_s: int, *, is_durable: bool) -> sa.Engine:
