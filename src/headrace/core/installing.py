@@ -4,10 +4,12 @@ import json
 import re
 import shutil
 import sys
-from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution
 
 _UV_RECEIPT: Final = "uv-receipt.toml"
 """What `uv tool install` leaves in the environment of a tool, which no shell activates."""
@@ -40,7 +42,7 @@ def _pip(prefix: Path, executable: str) -> str:
     return str(own) if own.exists() and not is_activated else "pip"
 
 
-def extra_options(extras: str, installed: Distribution) -> list[str]:
+def extra_options(extras: str, installed: "Distribution") -> list[str]:
     """
     Return pip's arguments for extras of an installed Headrace.
 
@@ -63,13 +65,15 @@ def _options(requirement: str) -> list[str]:
     ours = _OURS.fullmatch(requirement)
     if ours is None:
         return [requirement]
+    from importlib.metadata import PackageNotFoundError, distribution
+
     try:
         return extra_options(ours[1], distribution(_PROJECT))
     except PackageNotFoundError:  # it runs from its source, without an installation
         return [requirement]
 
 
-def _packages(extras: set[str], installed: Distribution) -> list[str]:
+def _packages(extras: set[str], installed: "Distribution") -> list[str]:
     found = []
     for requirement in installed.requires or ():
         marker = _EXTRA.search(requirement)

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.errors import PayloadTooLarge
-from headrace.serving.wire.json_size import _BLOCK_BYTES, check_json_size, count_json
+from headrace.serving.wire.json_count import _BLOCK_BYTES, count_json
+from headrace.serving.wire.json_size import check_json_size
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(alphabet=st.sampled_from('a,:[{"\\\\\u00e9'), max_size=8),

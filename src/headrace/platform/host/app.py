@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import version as package_version
 
 import msgspec
 from starlette.applications import Starlette
@@ -77,11 +76,10 @@ from headrace.serving.wire.aws.signature_faults import KEY_HINT
 from headrace.serving.wire.aws.sigv4 import access_key_of
 from headrace.serving.wire.dialect import ErrorReply
 from headrace.serving.wire.openai.envelope import render_error as render_openai_error
-from headrace.serving.wire.openapi.document import render_openapi
-from headrace.serving.wire.openapi.operations import OPENAPI_PATH, PLATFORM_OPERATIONS
 from headrace.serving.wire.unknown_routes import (
     OLLAMA_PAGES,
     OLLAMA_POSTS,
+    OPENAPI_PATH,
     is_foreign,
     render_error_for,
     unknown_route,
@@ -317,6 +315,11 @@ _FILE_PATHS = frozenset(route.path for route in api_page_routes()) - {DOCS_PATH}
 
 @cache
 def _document() -> bytes:
+    from importlib.metadata import version as package_version
+
+    from headrace.serving.wire.openapi.document import render_openapi
+    from headrace.serving.wire.openapi.operations import PLATFORM_OPERATIONS
+
     return render_openapi(
         PLATFORM_OPERATIONS, title="Headrace platform", version=package_version("headrace"), description=_ABOUT
     )

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl
 from xml.sax.saxutils import escape
 
-import httpcore
 from starlette.responses import FileResponse, Response
 
 from headrace.core.aws_buckets import is_of_aws, region_of
@@ -31,6 +30,7 @@ from headrace.serving.http.asgi import ASGIApp, Scope, headers_of
 from headrace.serving.wire.aws.errors import AwsError
 
 if TYPE_CHECKING:
+    import httpcore
     import httpx
 
 AWS: Final = "aws"
@@ -51,7 +51,7 @@ class PublicBuckets:
         self._remote = source if source is not None and self._folder is None else None
         self._client: httpx.AsyncClient | None = None
 
-    async def find(self, scope: Scope) -> ASGIApp | httpcore.Response | None:
+    async def find(self, scope: Scope) -> "ASGIApp | httpcore.Response | None":
         """
         Return the response to a request that reads; None if no source has what it names.
 
@@ -75,7 +75,8 @@ class PublicBuckets:
         region = region_of_bucket(bucket)
         return None if region is None else bucket_content(self._catalogue.rows, key, region=region)
 
-    async def _fetch(self, scope: Scope, bucket: str) -> httpcore.Response:
+    async def _fetch(self, scope: Scope, bucket: str) -> "httpcore.Response":
+        import httpcore
         import httpx
 
         assert self._remote is not None

@@ -10,10 +10,10 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import cached_property
 from http import HTTPStatus
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
-
-import httpcore
 
 from headrace.core.aws_buckets import explain_missing_bucket
 from headrace.core.telemetry import get_logger
@@ -43,6 +43,9 @@ from headrace.serving.http.asgi import (
 from headrace.serving.http.body import ClientGone
 from headrace.serving.wire.aws.calls import render_error
 from headrace.serving.wire.aws.errors import AwsError
+
+if TYPE_CHECKING:
+    import httpcore
 
 _HOP_BY_HOP = frozenset(
     {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding"}
@@ -111,11 +114,19 @@ class S3Proxy:
         self._public = PublicBuckets(Catalogue()) if public is None else public
         self._disk = disk
         self._now = now
-        self._pool = httpcore.AsyncConnectionPool(
+
+    @cached_property
+    def _pool(self) -> "httpcore.AsyncConnectionPool":
+        """Connections to the storage. Their library is imported with the first request, to start sooner."""
+        import httpcore
+
+        return httpcore.AsyncConnectionPool(
             max_connections=_MAX_CONNECTIONS, max_keepalive_connections=32, keepalive_expiry=20.0
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        import httpcore
+
         send = add_headers(send, ISOLATION_HEADERS)
         request_id = secrets.token_hex(8).upper()
         try:
@@ -138,7 +149,7 @@ class S3Proxy:
             else:
                 await found(scope, receive, send)
 
-    async def _find(self, scope: Scope, receive: Receive) -> tuple[httpcore.Response | ASGIApp, bool]:
+    async def _find(self, scope: Scope, receive: Receive) -> "tuple[httpcore.Response | ASGIApp, bool]":
         """Return the response of the storage, or of a public bucket of AWS, and whether the whole body was read."""
         self._check_room(scope)
         check_request(self._own_bucket, scope["path"], headers_of(scope))
@@ -161,11 +172,12 @@ class S3Proxy:
         return response, upload.body is None or response.status < 300
 
     async def close(self) -> None:
-        await self._pool.aclose()
+        if "_pool" in self.__dict__:
+            await self._pool.aclose()
         await self._public.close()
 
     async def _check_bucket(
-        self, scope: Scope, receive: Receive, access: S3Access, response: httpcore.Response
+        self, scope: Scope, receive: Receive, access: S3Access, response: "httpcore.Response"
     ) -> None:
         """
         Refuse a request for a bucket of AWS that is missing here by an error that says so.
@@ -196,7 +208,9 @@ class S3Proxy:
             why = self._disk.shortage or f"The disk is too full for an upload of {length} bytes. Free some space."
             raise AwsError("InsufficientStorage", why, status=507)
 
-    def _request(self, scope: Scope, access: S3Access, upload: Upload) -> httpcore.Request:
+    def _request(self, scope: Scope, access: S3Access, upload: Upload) -> "httpcore.Request":
+        import httpcore
+
         url = urlsplit(access.endpoint_url)
         headers = _forwarded(headers_of(scope), upload)
         path = canonical_path(url.path + scope["raw_path"].decode("latin-1"))
@@ -239,12 +253,14 @@ def _forwarded(headers: Mapping[str, str], upload: Upload) -> dict[str, str]:
     return {name: value for name, value in headers.items() if name not in dropped} | framing
 
 
-async def _without_conflict(scope: Scope, access: S3Access, response: httpcore.Response) -> httpcore.Response:
+async def _without_conflict(scope: Scope, access: S3Access, response: "httpcore.Response") -> "httpcore.Response":
     """
     Return the response of the storage; to a CreateBucket of a bucket that is there already, a success in us-east-1.
 
     Code that runs a second time relies on it. Source: S3 API reference, Error responses, BucketAlreadyOwnedByYou.
     """
+    import httpcore
+
     path: str = scope["path"]
     is_creation = scope["method"] == "PUT" and not scope["query_string"] and "/" not in path.strip("/")
     if response.status != HTTPStatus.CONFLICT or not is_creation or access.region != _FIRST_REGION:
@@ -257,8 +273,10 @@ async def _without_conflict(scope: Scope, access: S3Access, response: httpcore.R
     return httpcore.Response(HTTPStatus.OK, headers=headers)
 
 
-async def _answer(response: httpcore.Response, receive: Receive, send: Send, *, is_uploaded: bool) -> None:
+async def _answer(response: "httpcore.Response", receive: Receive, send: Send, *, is_uploaded: bool) -> None:
     """Stream the response until it ends or the client disconnects, which is detected once its body was read."""
+    import httpcore
+
     streaming = asyncio.create_task(_stream(response, send))
 
     async def gone() -> None:
@@ -282,7 +300,7 @@ async def _answer(response: httpcore.Response, receive: Receive, send: Send, *, 
         await response.aclose()
 
 
-async def _listing_without(own_bucket: str, response: httpcore.Response) -> ASGIApp:
+async def _listing_without(own_bucket: str, response: "httpcore.Response") -> ASGIApp:
     """Return an application that answers with a list of buckets, without one of them."""
     content = without_bucket(await response.aread(), own_bucket)
     await response.aclose()
@@ -291,7 +309,7 @@ async def _listing_without(own_bucket: str, response: httpcore.Response) -> ASGI
     return lambda scope, _, send: send_response(scope, send, response.status, headers, content)
 
 
-async def _stream(response: httpcore.Response, send: Send) -> None:
+async def _stream(response: "httpcore.Response", send: Send) -> None:
     headers = [(name.lower(), value) for name, value in response.headers]
     kept = [(name, value) for name, value in headers if name.decode("latin-1") not in _NOT_RETURNED]
     await send({"type": "http.response.start", "status": response.status, "headers": kept})

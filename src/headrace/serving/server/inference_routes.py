@@ -41,8 +41,6 @@ from headrace.serving.wire.openai.pooling import OpenAIEmbeddings, Rerank, Score
 from headrace.serving.wire.openai.responses import OpenAIResponses
 from headrace.serving.wire.openai.responses_reply import render_count
 from headrace.serving.wire.openai.stored_responses import ACTIONS, Action, ResponseCall, ResponseKey, ResponseStore
-from headrace.serving.wire.openapi.document import render_openapi
-from headrace.serving.wire.openapi.operations import OPENAPI_PATH, SERVER_OPERATIONS, with_model
 from headrace.serving.wire.tei.dialect import Tei, TeiRoute
 from headrace.serving.wire.tei.dialect import render_info as render_tei_info
 from headrace.serving.wire.tgi.dialect import Tgi
@@ -59,6 +57,7 @@ from headrace.serving.wire.unknown_routes import (
     DETOKENIZE,
     INPUT_TOKENS,
     MESSAGES,
+    OPENAPI_PATH,
     RESPONSES,
     TOKENIZE,
     TOKENIZER_INFO,
@@ -311,5 +310,8 @@ def web_routes(service: Service) -> list[Route]:
 
 @lru_cache(maxsize=2)
 def _document(model: str) -> bytes:
+    from headrace.serving.wire.openapi.document import render_openapi
+    from headrace.serving.wire.openapi.operations import SERVER_OPERATIONS, with_model
+
     operations, version = with_model(SERVER_OPERATIONS, model), package_version("headrace")
     return render_openapi(operations, title="Headrace model server", version=version, description=_ABOUT)

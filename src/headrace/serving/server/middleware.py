@@ -35,8 +35,13 @@ from headrace.serving.server.base_service import BaseService, ServerPhase
 from headrace.serving.settings.rules import is_loopback
 from headrace.serving.settings.values import env_name
 from headrace.serving.wire.dialect import ErrorReply
-from headrace.serving.wire.openapi.operations import OPENAPI_PATH
-from headrace.serving.wire.unknown_routes import MESSAGES, refuse_websocket, render_error_for, unknown_route
+from headrace.serving.wire.unknown_routes import (
+    MESSAGES,
+    OPENAPI_PATH,
+    refuse_websocket,
+    render_error_for,
+    unknown_route,
+)
 
 
 def middleware(service: BaseService, *, host: str | None = None) -> list[Middleware]:

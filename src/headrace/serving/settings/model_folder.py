@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from headrace.core.client_text import reason_of
 from headrace.core.errors import SettingsError
 from headrace.serving.settings.container_names import MODEL_OPTIONS, Notice
@@ -111,6 +109,8 @@ def read_yaml_mapping(text: str, name: str) -> dict[str, Any]:
     Raises:
         SettingsError: it is not YAML, or not a mapping.
     """
+    import yaml
+
     try:
         loaded = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:

@@ -135,7 +135,6 @@ def find_user_code(
     """
     from headrace.serving.handlers.torchserve_archive import is_archive
     from headrace.serving.handlers.torchserve_config import load_config, variable
-    from headrace.serving.handlers.torchserve_store import holds_models
 
     folder, is_mounted, is_named = locate_model(overrides, env, model_folder=model_folder)
     if not folder.parts and not is_named:  # TS_CONFIG_FILE names a file with a store, or TS_MODEL_STORE the store
@@ -148,6 +147,8 @@ def find_user_code(
     search = _Search(folder, merged, env, family=family, channels=channels or {}, is_mounted=is_mounted)
     if search.settings.handler == "native":
         return None
+    from headrace.serving.handlers.torchserve_store import holds_models  # last: it takes a tenth of a start
+
     if holds_models(folder) and (store := search.store()) is not None:
         return store
     return search.model()

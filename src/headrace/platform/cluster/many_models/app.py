@@ -22,8 +22,8 @@ from headrace.serving.wire.framing import JSON_CONTENT_TYPE
 from headrace.serving.wire.ollama import models as ollama
 from headrace.serving.wire.openai.pages import render_version
 from headrace.serving.wire.openapi.document import render_openapi
-from headrace.serving.wire.openapi.operations import MANY_MODELS_OPERATIONS, OPENAPI_PATH
-from headrace.serving.wire.unknown_routes import LOAD_MODEL, MODELS, UNLOAD_MODEL, VERSION
+from headrace.serving.wire.openapi.operations import MANY_MODELS_OPERATIONS
+from headrace.serving.wire.unknown_routes import LOAD_MODEL, MODELS, OPENAPI_PATH, UNLOAD_MODEL, VERSION
 
 _PAGES: Final = "headrace.serving.server"
 """The package with the files of the chat page."""

@@ -9,8 +9,6 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-import yaml
-
 from headrace.platform.state.records import Json
 
 _OPTIONS: Final[Mapping[str, str]] = {
@@ -41,6 +39,8 @@ class WorkloadInvalid(Exception):
 
 def read_workload(inline: str) -> Json:
     """Parse and check a `WorkloadSpec`. Raises `WorkloadInvalid`."""
+    import yaml
+
     try:
         spec = yaml.safe_load(inline)
     except yaml.YAMLError as error:

@@ -36,13 +36,13 @@ from headrace.serving.wire.unknown_routes import (
     MESSAGE_BATCHES,
     MESSAGES,
     MODELS,
+    OPENAPI_PATH,
     RERANK,
     RESPONSES,
     SCORE,
     TOKENIZE,
 )
 
-OPENAPI_PATH = "/openapi.json"
 _STORED = f"{RESPONSES}/{{id}}"
 _ADAPTER_PREFIXES = ("", "/models/{model}")
 
