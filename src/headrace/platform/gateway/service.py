@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -201,24 +201,34 @@ class InvocationService:
             except NoCapacity:
                 record.is_without_capacity = True
                 raise
-            captured = None
-            try:
-                record.head_s = perf_counter()
-                record.model_status = forwarded.response.status
-                if record.containers:
-                    record.read_containers(forwarded.response.headers)
-                if query.target_model is not None:
-                    record.target_timing = parse_timing(forwarded.response.headers.get(TIMING_HEADER, ""))
-                if self.captures is not None:
-                    captured = self.captures.begin(
-                        self.forwarder.routes.get(endpoint), record, request, forwarded.response
-                    )
+            with closing(forwarded), self._noted(endpoint, query, request, forwarded.response, record):
                 yield forwarded.response
-            finally:
-                note_usage(record, forwarded.response)
-                if self.captures is not None and captured is not None:
-                    self.captures.end(captured)
-                forwarded.close()
+
+    @contextmanager
+    def _noted(
+        self,
+        endpoint: str,
+        query: RoutingQuery,
+        request: ClientRequest,
+        response: ClientResponse,
+        record: InvocationRecord,
+    ) -> Iterator[None]:
+        """Note in `record` what the head of a response and its end say, and capture both if the endpoint does."""
+        captured = None
+        try:
+            record.head_s = perf_counter()
+            record.model_status = response.status
+            if record.containers:
+                record.read_containers(response.headers)
+            if query.target_model is not None:
+                record.target_timing = parse_timing(response.headers.get(TIMING_HEADER, ""))
+            if self.captures is not None:
+                captured = self.captures.begin(self.forwarder.routes.get(endpoint), record, request, response)
+            yield
+        finally:
+            note_usage(record, response)
+            if self.captures is not None and captured is not None:
+                self.captures.end(captured)
 
     def _copy(
         self, endpoint: str, query: RoutingQuery, request: ClientRequest, record: InvocationRecord, *, timeout_s: float

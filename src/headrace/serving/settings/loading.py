@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.core.errors import SettingsError
-from headrace.serving.settings.container_names import Notice, read_container_names
+from headrace.serving.settings.container_names import ContainerSettings, Notice, read_container_names
 from headrace.serving.settings.file_guard import FileGuard
 from headrace.serving.settings.rules import is_loopback, split_address
 from headrace.serving.settings.server_settings import ServerSettings, setting_rule
@@ -90,22 +90,26 @@ def load_settings(
     for name, (source, raw) in foreign.values.items():
         if name not in values:
             values[name] = _read(name, source, raw)
-    notices = list(foreign.notices)
     if is_container:
         values.setdefault("host", "0.0.0.0")  # noqa: S104 -- a container's port is published by its platform
-    # The names that were found tell which server the configuration was written for.
     if values.get("dialect", "auto") == "auto":
-        by_files = "lmi-17" if foreign.is_lmi else "torchserve" if model_config else "tgi-3"
-        is_toolkit = foreign.values.get("task", ("", ""))[0] == "HF_TASK" and values["task"] in ("features", "score")
-        values["dialect"] = "hf-toolkit" if is_toolkit else by_files
+        values["dialect"] = _dialect(foreign, values.get("task"), has_model_config=bool(model_config))
     values.setdefault("enable_lora", bool(values.get("adapter")))
     settings = ServerSettings(**values)
+    notices = list(foreign.notices)
     if settings.smoothquant_alpha is not None and settings.dtype != "smoothquant":
         name = foreign.values.get("smoothquant_alpha", ("smoothquant_alpha", ""))[0]
         why = "it is for dtype smoothquant (option.quantize=smoothquant)"
         notices.append(Notice(name, "ignored", f"{name} has no effect: {why}."))
     _check_together(settings)
     return settings, notices
+
+
+def _dialect(foreign: ContainerSettings, task: str | None, *, has_model_config: bool) -> str:
+    """Return the dialect of the server for which the configuration was written: the names that it has tell which."""
+    if foreign.values.get("task", ("", ""))[0] == "HF_TASK" and task in ("features", "score"):
+        return "hf-toolkit"
+    return "lmi-17" if foreign.is_lmi else "torchserve" if has_model_config else "tgi-3"
 
 
 def _read(name: str, source: str, raw: str) -> Any:

@@ -181,19 +181,15 @@ class RequestProcessor:
         now_s: float,
     ) -> Iterator[Choice]:
         """Yield the choices, each with its own tokens, seed and grammar state."""
-        params, pooling, pooler = request.sampling, request.pooling, self._parts.pooler
+        params = request.sampling
         num_choices = params.best_of or params.n
         if num_choices > params.n and params.logprobs is None:
             params = replace(params, logprobs=0)  # candidates are ranked by their logprobs
         request_seed = params.seed if params.seed is not None else secrets.randbits(_SEED_BITS)
         own_ends = frozenset() if params.ignore_eos else self._parts.eos_token_ids | prompt.end_ids
         end_ids = frozenset(params.stop_token_ids) | own_ends
-        num_prompt_tokens = len(prompt.ids)
         tokens = np.empty(max_total_tokens, np.int32)
-        tokens[:num_prompt_tokens] = prompt.ids
-        pool_method: PoolingMethod = pooler.method
-        if pooling is not None and pooling.task == "embed_tokens":
-            pool_method = "all"
+        tokens[: len(prompt.ids)] = prompt.ids
         root = self._root(request, adapter)
         # With a grammar from the first token on, the answer does not continue the reasoning that the prompt began.
         continues = request.separates_reasoning and (self._delays_grammars or params.grammar is None)
@@ -206,8 +202,8 @@ class RequestProcessor:
                 is_background=request.is_background,
                 arrived_s=now_s,
                 tokens=tokens if index == 0 else tokens.copy(),
-                num_tokens=num_prompt_tokens,
-                num_prompt_tokens=num_prompt_tokens,
+                num_tokens=len(prompt.ids),
+                num_prompt_tokens=len(prompt.ids),
                 max_total_tokens=max_total_tokens,
                 params=params,
                 root_hash=root,
@@ -217,9 +213,8 @@ class RequestProcessor:
                 num_turn_tokens=prompt.num_turn_tokens,
                 scores_prompt=scores_prompt,
                 can_draft=grammar is None,  # the mask of a row depends on the tokens before it
-                pool=None if pooling is None else SequencePool(pool_method, num_prompt_tokens),
-                # Texts are embedded once; the documents of a reranker share their query.
-                shares_blocks=pooling is None or (pooling.task == "score" and pooler.method == "last"),
+                pool=self._pool(request, len(prompt.ids)),
+                shares_blocks=self._shares_blocks(request),
                 session=request.session if self._limits.enable_prefix_caching else None,
             )
             yield Choice(
@@ -231,12 +226,24 @@ class RequestProcessor:
                 end_ids=end_ids,
                 extras=make_extras(params, end_ids=end_ids, grammar=grammar),
                 repetition=RepetitionDetector(params.repetition_detection) if params.repetition_detection else None,
-                pooler=pooler,
-                pooling=pooling,
+                pooler=self._parts.pooler,
+                pooling=request.pooling,
                 reported_seed=seed if params.temperature > 0 else None,
                 opening=prompt.opening if continues else "",
                 prompt=[prompt_token(self._table, int(tokens[0]))] if scores_prompt else [],
             )
+
+    def _pool(self, request: GenerationRequest, num_tokens: int) -> SequencePool | None:
+        """Return where the hidden states of a request for vectors or scores are collected."""
+        if request.pooling is None:
+            return None
+        method: PoolingMethod = "all" if request.pooling.task == "embed_tokens" else self._parts.pooler.method
+        return SequencePool(method, num_tokens)
+
+    def _shares_blocks(self, request: GenerationRequest) -> bool:
+        """Return whether the prefix cache serves a request: texts are embedded once, but documents share a query."""
+        pooling = request.pooling
+        return pooling is None or (pooling.task == "score" and self._parts.pooler.method == "last")
 
     def _shown_ids(self, request: GenerationRequest) -> frozenset[int]:
         """Return the special tokens that the caller needs in the text."""
