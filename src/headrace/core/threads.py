@@ -89,12 +89,12 @@ def collect_seldom() -> None:
 
 def keep_from_collector() -> None:
     """
-    Exempt all present objects from garbage collection, after a last one: they live as long as the process.
+    Exempt all present objects from garbage collection: they live as long as the process.
 
     A collection visits all objects and holds the GIL meanwhile: 60 ms for those of a platform, and a request that
-    makes many objects causes several.
+    makes many objects causes several. A last one before would free next to nothing: a start leaves few cycles (11
+    objects of 81,000 in a model server, 804 of 118,000 in a platform).
     """
-    gc.collect()
     gc.freeze()
     if gc.get_threshold() == _THRESHOLDS_AT_START:
         gc.set_threshold(*_THRESHOLDS)

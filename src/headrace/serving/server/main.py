@@ -2,6 +2,7 @@
 
 import asyncio
 import atexit
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -168,6 +169,8 @@ class _EngineServer(ModelServer):
             atexit.register(_exit_at_once)
             raise
         self._backend = backend
+        if backend.info.backend != "native":
+            gc.collect()  # other libraries may leave weights in cycles, which would be kept
         keep_from_collector()
         self._service.attach(backend)
         if self._service.batches is not None:
