@@ -15,7 +15,7 @@ from headrace.core.sampling_defaults import RECOMMENDED
 from headrace.tools.cli.answers import PartWriter, Stopwatch, collect_shown, ending_note, prompt_request, write_text
 from headrace.tools.cli.command import HelpfulCommand
 from headrace.tools.cli.sampling_options import SAMPLING_GROUPS, sampling_options, sampling_params
-from headrace.tools.cli.setting_options import ENGINE_SETTINGS, SERVER_GROUPS, setting_options
+from headrace.tools.cli.setting_options import ENGINE_SETTINGS, groups_of, setting_options
 from headrace.tools.cli.sources import Source, opened_source
 from headrace.tools.cli.tables import count_of, wrapped
 
@@ -25,7 +25,7 @@ headrace chat smollm2 --system "Answer in one line."   set the system message
 headrace chat --url http://127.0.0.1:8080              use a running server
 echo "What is a headrace?" | headrace chat smollm2     one question per line
 """
-_GROUPS = {"Conversation": ("system", "url", "api_key"), **SAMPLING_GROUPS, **SERVER_GROUPS}
+_GROUPS = {"Conversation": ("system", "url", "api_key"), **SAMPLING_GROUPS, **groups_of()}
 _COMMON = (
     *("system", "url", "api_key", "max_new_tokens", "temperature", "top_p", "seed"),
     *("dtype", "max_model_len", "threads", "backend"),

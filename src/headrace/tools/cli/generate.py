@@ -37,7 +37,7 @@ from headrace.tools.cli.answers import (
 from headrace.tools.cli.command import HelpfulCommand
 from headrace.tools.cli.progress import showing_progress
 from headrace.tools.cli.sampling_options import MAX_NEW_TOKENS, SAMPLING_GROUPS, sampling_options, sampling_params
-from headrace.tools.cli.setting_options import ENGINE_SETTINGS, SERVER_GROUPS, setting_options
+from headrace.tools.cli.setting_options import ENGINE_SETTINGS, groups_of, setting_options
 from headrace.tools.cli.sources import Source, opened_source
 from headrace.tools.cli.tables import count_of
 
@@ -54,7 +54,7 @@ _GROUPS = {
     "File of prompts": ("input_path", "output_path", "resume", "overwrite"),
     **SAMPLING_GROUPS,
     "Result and server": ("as_json", "url", "api_key"),
-    **SERVER_GROUPS,
+    **groups_of(),
 }
 _COMMON = (
     *("prompt_option", "system", "completion", "input_path", "output_path", "as_json", "url"),

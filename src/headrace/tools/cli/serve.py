@@ -24,7 +24,7 @@ from headrace.serving.settings.values import env_name
 from headrace.tools.cli.command import HelpfulCommand
 from headrace.tools.cli.progress import showing_progress
 from headrace.tools.cli.ready import print_many_ready, print_ready
-from headrace.tools.cli.setting_options import SERVER_GROUPS, merge_rope, rope_options, setting_options
+from headrace.tools.cli.setting_options import groups_of, merge_rope, rope_options, setting_options
 from headrace.tools.cli.user_code import (
     UserCode,
     cache_home,
@@ -74,7 +74,7 @@ _MAX_READ_BYTES: Final = 32 << 20
 """Of a longer file, size and time of change count: a pickle of gigabytes is not read at each start."""
 
 
-@click.command(cls=HelpfulCommand, examples=EXAMPLES, groups=SERVER_GROUPS, common=_COMMON)
+@click.command(cls=HelpfulCommand, examples=EXAMPLES, groups=groups_of(), common=_COMMON)
 @click.argument("model", required=False)
 @setting_options()
 @rope_options()

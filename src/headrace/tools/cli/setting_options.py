@@ -76,15 +76,12 @@ def platform_options() -> Decorator:
     return _options(setting_rows(PlatformSettings))
 
 
-def _groups(kind: type) -> dict[str, list[str]]:
+def groups_of(kind: type = ServerSettings) -> dict[str, list[str]]:
+    """Return the names of options of settings by the title of their group."""
     groups: dict[str, list[str]] = {}
     for row in setting_rows(kind):
         groups.setdefault(row.group, []).extend([row.name, *(_ROPE_HELP if row.name == "rope" else ())])
     return groups
-
-
-SERVER_GROUPS, PLATFORM_GROUPS = _groups(ServerSettings), _groups(PlatformSettings)
-"""The names of options of settings by the title of their group."""
 
 
 def rope_options() -> Decorator:

@@ -10,7 +10,7 @@ import click
 
 from headrace.serving.settings.platform_settings import PlatformSettings, data_folder, load_platform_settings
 from headrace.tools.cli.command import HelpfulCommand
-from headrace.tools.cli.setting_options import PLATFORM_GROUPS, platform_options
+from headrace.tools.cli.setting_options import groups_of, platform_options
 
 if TYPE_CHECKING:
     from headrace.platform.host.folders import DataFolder
@@ -33,7 +33,10 @@ _COMMON = (
 
 
 @click.command(
-    cls=HelpfulCommand, examples=EXAMPLES, groups={"Start": ("detach", "takeover"), **PLATFORM_GROUPS}, common=_COMMON
+    cls=HelpfulCommand,
+    examples=EXAMPLES,
+    groups={"Start": ("detach", "takeover"), **groups_of(PlatformSettings)},
+    common=_COMMON,
 )
 @platform_options()
 @click.option(
