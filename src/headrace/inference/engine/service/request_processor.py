@@ -181,10 +181,7 @@ class RequestProcessor:
         now_s: float,
     ) -> Iterator[Choice]:
         """Yield the choices, each with its own tokens, seed and grammar state."""
-        params = request.sampling
-        num_choices = params.best_of or params.n
-        if num_choices > params.n and params.logprobs is None:
-            params = replace(params, logprobs=0)  # candidates are ranked by their logprobs
+        params = _rankable(request.sampling)
         request_seed = params.seed if params.seed is not None else secrets.randbits(_SEED_BITS)
         own_ends = frozenset() if params.ignore_eos else self._parts.eos_token_ids | prompt.end_ids
         end_ids = frozenset(params.stop_token_ids) | own_ends
@@ -193,7 +190,7 @@ class RequestProcessor:
         root = self._root(request, adapter)
         # With a grammar from the first token on, the answer does not continue the reasoning that the prompt began.
         continues = request.separates_reasoning and (self._delays_grammars or params.grammar is None)
-        for index in range(num_choices):
+        for index in range(params.best_of or params.n):
             seed = _choice_seed(request_seed, index)
             grammar = constraint if constraint is None or index == 0 else constraint.fork()
             scores_prompt = params.prompt_logprobs is not None and index == 0
@@ -261,6 +258,12 @@ class RequestProcessor:
 
 def _token_ids(markers: Iterable[str], tokenizer: Tokenizer) -> dict[str, int]:
     return {marker: token_id for marker in markers if (token_id := tokenizer.token_id(marker)) is not None}
+
+
+def _rankable(params: SamplingParams) -> SamplingParams:
+    """Return the parameters with logprobs if there are more candidates than choices, which are ranked by them."""
+    has_candidates = params.best_of is not None and params.best_of > params.n
+    return replace(params, logprobs=0) if has_candidates and params.logprobs is None else params
 
 
 def _choice_seed(seed: int, index: int) -> int:
