@@ -33,6 +33,7 @@ from headrace.platform.control.api import (
     transform_jobs,
 )
 from headrace.platform.control.api.context import CallContext, Handler, add_tags, delete_tags, list_tags
+from headrace.platform.control.api.search import search
 from headrace.platform.control.model.cards import MODEL_CARD
 from headrace.platform.control.model.component import INFERENCE_COMPONENT
 from headrace.platform.control.model.definitions import ENDPOINT_CONFIG, MODEL
@@ -185,6 +186,7 @@ OPERATIONS: Mapping[tuple[str, str], Handler] = {
     ("sagemaker", "ListModelCards"): cards.list_cards,
     ("sagemaker", "ListModelCardVersions"): cards.list_card_versions,
     ("sagemaker", "DeleteModelCard"): cards.delete_card,
+    ("sagemaker", "Search"): search,
     ("sagemaker", "AddTags"): add_tags,
     ("sagemaker", "ListTags"): list_tags,
     ("sagemaker", "DeleteTags"): delete_tags,
