@@ -114,10 +114,16 @@ def test_extras_that_they_install_exist(path: Path) -> None:
 def test_workflows_and_pages_use_one_version_of_each_action() -> None:
     texts = [path.read_text() for path in (*WORKFLOWS, *(ROOT / "docs").rglob("*.md"))]
     versions: dict[str, set[str]] = {}
-    for action, version in re.findall(r"uses: ([\w./-]+)@(\S+)", "\n".join(texts)):
-        versions.setdefault(action, set()).add(version)
+    for action, major in re.findall(r"uses: ([\w./-]+)@(?:[0-9a-f]{40} # )?(v\d+|\S+)", "\n".join(texts)):
+        versions.setdefault(action, set()).add(major)
     assert {"actions/checkout", "actions/cache"} <= versions.keys()
     assert {action: found for action, found in versions.items() if len(found) > 1} == {}
+
+
+def test_workflows_pin_each_action_by_its_commit_and_say_its_version() -> None:
+    used = [line for path in WORKFLOWS for line in re.findall(r"uses: *(.*)", path.read_text())]
+    assert len(used) > 20
+    assert [line for line in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", line)] == []
 
 
 def test_extras_that_texts_name_exist() -> None:
