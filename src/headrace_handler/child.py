@@ -53,9 +53,11 @@ def main(sandbox: Sandbox | None = None) -> NoReturn:
     parser.add_argument(ARGUMENT.rstrip("="))
     options = parser.parse_args()
     folders = dict(text.split("=", 1) for text in options.folder)
-    notice = provide({Path(path): Path(folder) for path, folder in folders.items()}, options.private)
+    has_namespaces = sandbox is not None and bool(sandbox.namespaces)
+    mounts = {Path(path): Path(folder) for path, folder in folders.items()}
+    notice = provide(mounts, options.private, has_own_mounts=has_namespaces)
     rights = _without_privileges()
-    if sandbox is None or not sandbox.namespaces:  # the end of process 1 is the end of its namespace
+    if not has_namespaces:  # the end of process 1 is the end of its namespace
         _end_with(options.parent)  # a change of namespaces or capabilities may reset it
     if sandbox is not None:
         confine(sandbox, options.private)

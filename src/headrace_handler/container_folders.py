@@ -11,6 +11,7 @@ Source: Linux `mount_namespaces(7)`, `user_namespaces(7)`, `mount(2)`, `capabili
 import os
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from headrace_handler.namespaces import (
@@ -42,13 +43,14 @@ _SWITCHES = (
 """Kernel settings that may forbid user namespaces: name, forbidding value, and allowing value."""
 
 
-def provide(folders: Mapping[Path, Path], private: Sequence[Path] = ()) -> str:
+def provide(folders: Mapping[Path, Path], private: Sequence[Path] = (), *, has_own_mounts: bool = False) -> str:
     """
     Make folders visible at their paths in the container, for this process; call it before threads exist.
 
     Args:
         folders: by the path below `CONTAINER_ROOT`.
         private: folders of the host, such as `/lib`, in which this process may make files that the host does not get.
+        has_own_mounts: this process is in a mount namespace of its own, and may mount in it.
 
     Returns:
         The reason why code will not find them, and advice; empty if it will.
@@ -57,9 +59,10 @@ def provide(folders: Mapping[Path, Path], private: Sequence[Path] = ()) -> str:
     missing = {path: folder for path, folder in folders.items() if not folder.resolve().is_relative_to(path.resolve())}
     if not missing and not private:
         return ""
-    error = rehearse(lambda: _mount(missing, private))
+    act = partial(_mount if has_own_mounts else _enter_and_mount, missing, private)
+    error = None if has_own_mounts else rehearse(act)
     if error is None:
-        _mount(missing, private)
+        act()
         return ""
     return _notice(missing or folders, error)
 
@@ -75,15 +78,20 @@ def explain(error: BaseException | None, notice: str) -> str:
     return ""
 
 
+def _enter_and_mount(folders: Mapping[Path, Path], private: Sequence[Path]) -> None:
+    kernel = Kernel()
+    kernel.enter()
+    kernel.mount(None, "/", None, MS_REC | MS_SLAVE)  # mounts here are not made on the host
+    _mount(folders, private)
+
+
 def _mount(folders: Mapping[Path, Path], private: Sequence[Path]) -> None:
     """
-    Enter a mount namespace and mount the folders.
+    Mount the folders, in a mount namespace of this process.
 
     Raises `OSError`: the kernel does not allow it, or there is no place for the mounts.
     """
     kernel = Kernel()
-    kernel.enter()
-    kernel.mount(None, Path("/"), None, MS_REC | MS_SLAVE)  # mounts here are not made on the host
     sources = {path: _open(folder) for path, folder in folders.items()}
     base = CONTAINER_ROOT if CONTAINER_ROOT.is_dir() else CONTAINER_ROOT.parent
     if folders:

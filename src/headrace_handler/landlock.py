@@ -10,6 +10,7 @@ import stat
 import struct
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import cache
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same numbers on all architectures
 _VERSION_FLAG, _PATH_BENEATH = 1, 1
@@ -27,8 +28,7 @@ _SCOPE_ABSTRACT_SOCKETS, _SCOPE_SIGNALS = 1, 2
 
 def abi() -> int:
     """Return the version of Landlock that this kernel offers; 0 for none."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    return max(0, int(libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION_FLAG))))
+    return max(0, int(_libc().syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION_FLAG))))
 
 
 def restrict(reads: Iterable[str], writes: Iterable[str], devices: Iterable[str], listed: Iterable[str] = ()) -> int:
@@ -75,14 +75,18 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
             os.close(descriptor)
 
 
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
 def _packed(content: bytes) -> "tuple[ctypes.Array[ctypes.c_char], int]":
     return ctypes.create_string_buffer(content, len(content)), len(content)
 
 
 def _call(number: int, *arguments: "int | ctypes.Array[ctypes.c_char]") -> int:
-    libc = ctypes.CDLL(None, use_errno=True)
     values = [ctypes.c_long(value) if isinstance(value, int) else value for value in arguments]
-    result = int(libc.syscall(ctypes.c_long(number), *values))
+    result = int(_libc().syscall(ctypes.c_long(number), *values))
     if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, f"Landlock: {os.strerror(code)}")

@@ -13,6 +13,7 @@ import resource
 import select
 import signal
 import socket
+import stat
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -25,11 +26,13 @@ MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 1, 2, 4, 8, 32
 MS_BIND, MS_REC, MS_SLAVE = 1 << 12, 1 << 14, 1 << 19
 _DETACH = 2
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
+_CLONE = {"x86_64": 56, "aarch64": 220}
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _MOUNT_SETATTR, _AT_RECURSIVE, _MOUNT_ATTR_RDONLY = 442, 0x8000, 1
 _PR_SET_PDEATHSIG = 1
 _NO_ERRNO = 255
-_EMPTY_FOLDERS = ("dev", "opt", "proc", "run")
+_EMPTY_FOLDERS = ("/dev", "/opt", "/proc", "/run")
+_BASE = "/tmp"  # noqa: S108 -- covered by a mount of this process's own
 
 
 class Kernel:
@@ -52,22 +55,52 @@ class Kernel:
         else:
             return
         self._call("unshare", NEW_USER | flags)
-        Path("/proc/self/setgroups").write_text("deny")
-        Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
-        Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+        self.map_user(user, group)
 
-    def mount(self, source: str | None, target: Path, kind: str | None, flags: int, data: bytes | None = None) -> None:
+    def fork_into(self, flags: int) -> tuple[int, bool]:
+        """
+        Fork as process 1 of new namespaces; return its id, 0 in it, and whether it has a user namespace to map.
+
+        It may only wait and fork: this is not `os.fork`, which prepares Python and the C library for more.
+        """
+        if (pid := self._clone(flags)) >= 0:
+            return pid, False
+        if os.geteuid() != 0 and (pid := self._clone(NEW_USER | flags)) >= 0:
+            return pid, True
+        number = self._ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+    def _clone(self, flags: int) -> int:
+        long = self._ctypes.c_long
+        libc = self._ctypes.PyDLL(None, use_errno=True)  # keeps Python's lock, which the new process needs
+        libc.syscall.restype = long
+        return int(libc.syscall(long(_CLONE[os.uname().machine]), long(flags | signal.SIGCHLD), *[long(0)] * 4))
+
+    @staticmethod
+    def map_user(user: int, group: int) -> None:
+        """Be the same user in a new user namespace."""
+        for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+            Path("/proc/self", name).write_text(text)
+
+    def mount(
+        self, source: str | None, target: str | Path, kind: str | None, flags: int, data: bytes | None = None
+    ) -> None:
         texts = (None if text is None else os.fsencode(text) for text in (source, target, kind))
         self._call("mount", *texts, self._ctypes.c_ulong(flags), data)
 
-    def protect(self, place: Path) -> None:
+    def protect(self, place: str) -> None:
         """Make what is mounted at a place read-only, with the mounts below it; no other mount of it changes."""
-        if not place.is_symlink():
-            attributes = struct.pack("QQQQ", _MOUNT_ATTR_RDONLY, 0, 0, 0)
-            size = self._ctypes.c_size_t(len(attributes))
-            self._call("syscall", _MOUNT_SETATTR, -1, os.fsencode(place), _AT_RECURSIVE, attributes, size)
+        self._set_attributes(place, _AT_RECURSIVE, (_MOUNT_ATTR_RDONLY, 0))
 
-    def change_root(self, folder: Path) -> None:
+    def make_writable(self, place: str) -> None:
+        self._set_attributes(place, 0, (0, _MOUNT_ATTR_RDONLY))
+
+    def _set_attributes(self, place: str, flags: int, set_and_cleared: tuple[int, int]) -> None:
+        attributes = struct.pack("QQQQ", *set_and_cleared, 0, 0)
+        size = self._ctypes.c_size_t(len(attributes))
+        self._call("syscall", _MOUNT_SETATTR, -1, os.fsencode(place), flags, attributes, size)
+
+    def change_root(self, folder: str) -> None:
         """Make a mount point the root of this process and of what it starts, and forget the old one."""
         os.chdir(folder)
         self._call("syscall", _PIVOT_ROOT[os.uname().machine], b".", b".")
@@ -83,14 +116,6 @@ class Kernel:
             raise OSError(number, os.strerror(number))
 
 
-def try_to_isolate(flags: int) -> None:
-    """Enter namespaces and mount in them: what a kernel or a container may forbid."""
-    kernel = Kernel()
-    kernel.enter(flags)
-    kernel.mount(None, Path("/"), None, MS_REC | MS_SLAVE)
-    kernel.mount("tmpfs", Path("/tmp"), "tmpfs", MS_NOSUID | MS_NODEV)  # noqa: S108 -- of this process alone
-
-
 def rehearse(action: Callable[[], None]) -> OSError | None:
     """Return why an action fails, tried in a fork: a partly built namespace is useless to user code."""
     pid = os.fork()
@@ -104,11 +129,7 @@ def rehearse(action: Callable[[], None]) -> OSError | None:
         finally:
             os._exit(code)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    if code < 0:
-        return OSError(_NO_ERRNO, f"the process was ended by {signal.Signals(-code).name}")
-    if code == _NO_ERRNO:
-        return OSError(code, "this Python cannot make one")
-    return OSError(code, os.strerror(code)) if code else None
+    return _reason(code) if code else None
 
 
 def build_root(kernel: Kernel, reads: Sequence[str], writes: Sequence[str], folders: Mapping[str, int | None]) -> None:
@@ -121,58 +142,62 @@ def build_root(kernel: Kernel, reads: Sequence[str], writes: Sequence[str], fold
         writes: files and folders that can.
         folders: private folders of memory by their path, with their limits in bytes (None: half of the memory).
     """
-    kernel.mount(None, Path("/"), None, MS_REC | MS_SLAVE)  # mounts here are not made on the host
-    found = _outermost([*reads, *writes])
-    opened = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in found}
-    base = Path("/tmp")  # noqa: S108 -- covered by a mount of this process's own
-    kernel.mount("tmpfs", base, "tmpfs", MS_NOSUID | MS_NODEV, b"mode=755")
-    root = base / "root"
-    root.mkdir()
+    kernel.mount(None, "/", None, MS_REC | MS_SLAVE)  # mounts here are not made on the host
+    found, opened = _open_outermost([*reads, *writes])
+    kernel.mount("tmpfs", _BASE, "tmpfs", MS_NOSUID | MS_NODEV, b"mode=755")
+    root = f"{_BASE}/root"
+    os.mkdir(root)  # noqa: PTH102 -- pathlib costs milliseconds here
     kernel.mount("tmpfs", root, "tmpfs", MS_NOSUID | MS_NODEV, b"mode=755")
     for folder, limit_bytes in folders.items():
-        place = root / folder.lstrip("/")
-        place.mkdir(parents=True, exist_ok=True)
+        os.makedirs(root + folder)  # noqa: PTH103
         size = b"" if limit_bytes is None else b",size=%d" % limit_bytes
-        kernel.mount("tmpfs", place, "tmpfs", MS_NOSUID | MS_NODEV, b"mode=1777" + size)
-    for path, descriptor in opened.items():
-        _bind(kernel, root, Path(path), found[path], descriptor)
-        if path not in writes:
-            kernel.protect(root / path.lstrip("/"))
-        os.close(descriptor)  # it leads out of the new root
-    for name in _EMPTY_FOLDERS:
-        (root / name).mkdir(exist_ok=True)
+        kernel.mount("tmpfs", root + folder, "tmpfs", MS_NOSUID | MS_NODEV, b"mode=1777" + size)
+    places = {path: root + path for path in found if _make_place(root + path, path, found[path], opened[path])}
+    for path in places.keys() - set(writes):
+        kernel.mount(f"/proc/self/fd/{opened[path]}", places[path], None, MS_BIND | MS_REC)
+    for folder in _EMPTY_FOLDERS:
+        os.makedirs(root + folder, exist_ok=True)  # noqa: PTH103
     for name, target in (("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
-        (root / "dev" / name).symlink_to(target)
+        os.symlink(target, f"{root}/dev/{name}")  # noqa: PTH211
+    kernel.protect(root)
+    for folder in folders:
+        kernel.make_writable(root + folder)
+    for path in places.keys() & set(writes):
+        kernel.mount(f"/proc/self/fd/{opened[path]}", places[path], None, MS_BIND | MS_REC)
+    _close(*opened.values())  # they lead out of the new root
     kernel.change_root(root)
 
 
-def _outermost(paths: Sequence[str]) -> dict[str, str]:
-    """Return the paths that exist and lie below no other one, with their targets; a link comes after its target."""
-    targets = {path: os.path.realpath(path) for path in dict.fromkeys(paths)}
-    found = {place: target for path, target in targets.items() for place in (path, target) if os.path.exists(target)}  # noqa: PTH110
+def _open_outermost(paths: Sequence[str]) -> tuple[dict[str, str], dict[str, int]]:
+    """Return the paths that exist and lie below no other one: their targets (after them, if links), and descriptors."""
+    found: dict[str, str] = {}
+    for path in dict.fromkeys(paths):
+        with suppress(OSError):
+            descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            target = os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115 -- `realpath`, but a tenth of its time
+            os.close(descriptor)
+            found.update({path: target, target: target})
     kept: dict[str, str] = {}
     for place, target in sorted(found.items(), key=lambda item: (item[0] != item[1], item[0])):
         parts = place.split("/")
         if not any("/".join(parts[:count]) in kept for count in range(2, len(parts))):
             kept[place] = target
-    return kept
+    return kept, {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in kept}
 
 
-def _bind(kernel: Kernel, root: Path, path: Path, target: str, descriptor: int) -> None:
-    """Show a path of the host in the new root; a link becomes a link, for its target has a place of its own."""
-    place = root / str(path).lstrip("/")
-    place.parent.mkdir(parents=True, exist_ok=True)
+def _make_place(place: str, path: str, target: str, descriptor: int) -> bool:
+    """Make the mount point of a path in the new root; a link becomes a link, for its target has a place of its own."""
+    os.makedirs(os.path.dirname(place), exist_ok=True)  # noqa: PTH103, PTH120
     if os.path.lexists(place):  # through a link that is there already
-        return
-    if target != str(path) and not str(path).startswith("/etc/"):
-        place.symlink_to(target)
+        return False
+    if target != path and not path.startswith("/etc/"):
+        os.symlink(target, place)  # noqa: PTH211
+        return False
+    if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+        os.mkdir(place)  # noqa: PTH102
     else:
-        source = f"/proc/self/fd/{descriptor}"
-        if os.path.isdir(source):  # noqa: PTH112 -- a magic link
-            place.mkdir()
-        else:
-            place.touch()
-        kernel.mount(source, place, None, MS_BIND | MS_REC)
+        os.close(os.open(place, os.O_CREAT | os.O_CLOEXEC, 0o600))
+    return True
 
 
 def raise_loopback() -> None:
@@ -183,49 +208,86 @@ def raise_loopback() -> None:
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", flags | _IFF_UP))
 
 
-def continue_inside(prepare: Callable[[], None], resign: Callable[[], None]) -> None:
+def continue_inside(flags: int, prepare: Callable[[], None], resign: Callable[[], None]) -> OSError | None:
     """
-    Return in a new process of the namespace for processes that this one has entered; this one ends as that one does.
+    Return None in a new process in namespaces of its own; the first process only waits for it, and ends as it does.
 
-    Process 1 of the namespace lies between the two: it collects orphans, and all other processes end with it.
+    Process 1 of the namespaces lies between the two: it collects orphans, and all other processes end with it. Where
+    namespaces cannot be made, nothing has changed and the reason is returned.
 
     Args:
-        prepare: runs in process 1, with the capabilities of this process.
+        flags: the kinds of namespaces, that for processes among them.
+        prepare: runs in process 1, with all capabilities in the namespaces; an `OSError` of it is a reason.
         resign: gives up the capabilities of the two processes that only wait.
     """
     status_read, status_write = os.pipe()
     alive_read, alive_write = os.pipe()
-    parent = os.getppid()
-    pid = os.fork()
+    parent, user, group = os.getppid(), os.geteuid(), os.getegid()
+    try:
+        pid, is_mapped = Kernel().fork_into(flags)
+    except OSError as error:
+        _close(status_read, status_write, alive_read, alive_write)
+        return error
     if pid != 0:
+        _close(status_write, alive_read)
+        if (reason := _read_outcome(pid, status_read)) is not None:
+            _close(status_read, alive_write)
+            return reason
         resign()
         Kernel().end_with_parent()  # a change of capabilities may reset it
         if os.getppid() != parent:
             os._exit(1)
         _relay(pid, status_read, keep=alive_write)
-    os.close(status_read)
-    os.close(alive_write)
-    Kernel().end_with_parent()
-    if select.select([alive_read], [], [], 0)[0]:  # the other end is closed: the parent has ended before
-        os._exit(1)
-    prepare()
+    _close(status_read, alive_write)
+    _begin_as_first(prepare, status_write, alive_read, (user, group) if is_mapped else None)
     pid = os.fork()
     if pid != 0:
         resign()
         _collect(pid, status_write, keep=alive_read)
-    os.close(status_write)
-    os.close(alive_read)
+    _close(status_write, alive_read)
+    return None
+
+
+def _begin_as_first(prepare: Callable[[], None], status: int, alive: int, ids: tuple[int, int] | None) -> None:
+    """Prepare the namespaces as their process 1, and say how that went."""
+    code = _NO_ERRNO
+    try:
+        kernel = Kernel()
+        kernel.end_with_parent()
+        if not select.select([alive], [], [], 0)[0]:  # else the other end is closed: the parent has ended before
+            if ids is not None:
+                kernel.map_user(*ids)
+            prepare()
+            code = 0
+    except OSError as error:
+        code = error.errno or code
+    finally:
+        os.write(status, struct.pack("i", code))
+        if code:
+            os._exit(1)
+
+
+def _read_outcome(pid: int, status: int) -> OSError | None:
+    """Return why process 1 could not prepare its namespaces; None if it could."""
+    written = os.read(status, 4)
+    if len(written) == 4 and struct.unpack("i", written)[0] == 0:
+        return None
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return _reason(struct.unpack("i", written)[0] if len(written) == 4 else code)
+
+
+def _reason(code: int) -> OSError:
+    """Return an error from the error number or the negative signal of a process that has tried."""
+    if code < 0:
+        return OSError(_NO_ERRNO, f"the process was ended by {signal.Signals(-code).name}")
+    return OSError(code, "this Python cannot make one" if code == _NO_ERRNO else os.strerror(code))
 
 
 def _relay(pid: int, status: int, *, keep: int) -> NoReturn:
     """Wait for process 1, then end with the status that it has written, or by the signal that has ended it."""
     _close_others(status, keep)
     _, own = os.waitpid(pid, 0)
-    os.set_blocking(status, False)
-    try:
-        written = os.read(status, 4)
-    except BlockingIOError:
-        written = b""
+    written = os.read(status, 4)
     code = os.waitstatus_to_exitcode(struct.unpack("i", written)[0] if len(written) == 4 else own)
     if code < 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -243,6 +305,11 @@ def _collect(pid: int, status: int, *, keep: int) -> NoReturn:
         if ended == pid:
             os.write(status, struct.pack("i", its_status))
             os._exit(0)
+
+
+def _close(*descriptors: int) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 def _close_others(*kept: int) -> None:

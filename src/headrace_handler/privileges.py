@@ -33,15 +33,17 @@ def give_up_privileges() -> None:
     _check(call("prctl", _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
     num_capabilities = int(Path("/proc/sys/kernel/cap_last_cap").read_text()) + 1  # that this kernel knows
     for capability in range(num_capabilities):
-        # without CAP_SETPCAP the bounding set stays, which no program can use under PR_SET_NO_NEW_PRIVS
-        _check(call("prctl", _PR_CAPBSET_DROP, capability, 0, 0, 0), harmless=errno.EPERM)
+        number = call("prctl", _PR_CAPBSET_DROP, capability, 0, 0, 0)
+        if number == errno.EPERM:  # without CAP_SETPCAP; no program can use the bounding set under PR_SET_NO_NEW_PRIVS
+            break
+        _check(number)
     _check(call("prctl", _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0))
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     _check(call("capset", header, (ctypes.c_uint32 * 6)()))
 
 
-def _check(number: int, *, harmless: int = 0) -> None:
-    if number not in (0, harmless):
+def _check(number: int) -> None:
+    if number != 0:
         raise OSError(number, os.strerror(number))
 
 

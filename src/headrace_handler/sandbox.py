@@ -13,6 +13,7 @@ import re
 import resource
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -30,8 +31,6 @@ from headrace_handler.namespaces import (
     build_root,
     continue_inside,
     raise_loopback,
-    rehearse,
-    try_to_isolate,
 )
 from headrace_handler.privileges import give_up_privileges
 
@@ -124,12 +123,14 @@ def enter(policy: Policy) -> Sandbox:
     sandbox = Sandbox(policy=policy)
     flags = NEW_MOUNTS | NEW_IPC | NEW_PROCESSES | (NEW_NETWORK if policy.network == "loopback" else 0)
     temporary = _TEMPORARY
-    error = rehearse(lambda: try_to_isolate(flags))
+
+    def only_wait() -> None:
+        give_up_privileges()
+        with suppress(OSError):  # process 1 has another /tmp
+            os.rmdir(policy.scratch)  # noqa: PTH106
+
+    error = continue_inside(flags, lambda: _prepare_inside(sandbox, flags), only_wait)
     if error is None:
-        if policy.scratch:
-            Path(policy.scratch).rmdir()
-        _isolate(policy, flags)
-        continue_inside(lambda: _prepare_inside(sandbox), give_up_privileges)
         sandbox.namespaces = ("mount", "ipc", "pid", *(["network"] if flags & NEW_NETWORK else []))
     elif policy.network == "loopback":
         sandbox.failure = f"A network of its own cannot be made for the code: {error.strerror}. {_ADVICE}"
@@ -172,24 +173,16 @@ def _without_mounts(policy: Policy) -> str:
     return policy.scratch or next(iter(policy.write), _SHARED_MEMORY)
 
 
-def _isolate(policy: Policy, flags: int) -> None:
-    kernel = Kernel()
-    kernel.enter(flags)
+def _prepare_inside(sandbox: Sandbox, flags: int) -> None:
+    """Show only what the policy names, and only the processes of the namespace; limit their number."""
+    policy, kernel = sandbox.policy, Kernel()
     if flags & NEW_NETWORK:
         raise_loopback()
     writes = (*policy.write, *_devices())
-    build_root(
-        kernel,
-        (*_SYSTEM, *_CONFIGURATION, *policy.read),
-        writes,
-        {_TEMPORARY: policy.temporary_bytes, _SHARED_MEMORY: None},
-    )
-
-
-def _prepare_inside(sandbox: Sandbox) -> None:
-    """Show only the processes of the namespace in `/proc`, and limit their number."""
+    folders = {_TEMPORARY: policy.temporary_bytes, _SHARED_MEMORY: None}
+    build_root(kernel, (*_SYSTEM, *_CONFIGURATION, *policy.read), writes, folders)
     try:
-        Kernel().mount("proc", Path("/proc"), "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+        kernel.mount("proc", Path("/proc"), "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     except OSError as error:  # such as in a container that hides parts of /proc
         sandbox.missing += (f"no /proc of its own ({error.strerror}): it sees the names of other processes",)
         return
