@@ -57,7 +57,7 @@ _OWN_PID_MAX = (6, 14)
 _LEAST_PID_MAX = 301
 _ADVICE = (
     "Run Headrace where user namespaces or CAP_SYS_ADMIN, Landlock and seccomp are allowed (`headrace doctor` says "
-    "which are), or change the setting `sandbox` or `code_network`."
+    "which are), or change the setting `sandbox`, `code_network` or `code_temporary_bytes`."
 )
 
 
@@ -118,7 +118,7 @@ def enter(policy: Policy) -> Sandbox:
     """
     Enter namespaces; call it before threads exist. Where it returns, this is a new process: the first one waits for it.
 
-    `failure` says if the network that the policy wants cannot be had.
+    `failure` says if the network or the limit of temporary files that the policy wants cannot be had.
     """
     sandbox = Sandbox(policy=policy)
     flags = NEW_MOUNTS | NEW_IPC | NEW_PROCESSES | (NEW_NETWORK if policy.network == "loopback" else 0)
@@ -134,6 +134,8 @@ def enter(policy: Policy) -> Sandbox:
         sandbox.namespaces = ("mount", "ipc", "pid", *(["network"] if flags & NEW_NETWORK else []))
     elif policy.network == "loopback":
         sandbox.failure = f"A network of its own cannot be made for the code: {error.strerror}. {_ADVICE}"
+    elif policy.temporary_bytes is not None:
+        sandbox.failure = f"The code's temporary files cannot be limited: no namespaces ({error.strerror}). {_ADVICE}"
     else:
         sandbox.missing += (f"no namespaces ({error.strerror})",)
         temporary = _without_mounts(policy)
@@ -216,7 +218,10 @@ def survey() -> NoReturn:
 def run_program(policy: str, command: list[str]) -> NoReturn:
     """Replace this process by a program that runs in a sandbox, such as an installer of packages."""
     os.environ["PIP_NO_CACHE_DIR"] = "1"  # its home is temporary
+    folder = Path.cwd()
     inside = enter(decode(policy))
+    with suppress(OSError):  # requirements may name packages by relative paths
+        os.chdir(folder)
     give_up_privileges()
     confine(inside)
     if inside.failure:

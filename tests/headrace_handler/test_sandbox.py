@@ -203,7 +203,7 @@ def test_where_namespaces_are_not_allowed_the_rest_still_holds(site: Site) -> No
     left_over(site.facts["marker"])
 
 
-@pytest.mark.parametrize("demand", [{"is_required": True}, {"network": "loopback"}])
+@pytest.mark.parametrize("demand", [{"is_required": True}, {"network": "loopback"}, {"temporary_bytes": MIB}])
 def test_what_is_demanded_and_cannot_be_had_runs_no_code(site: Site, demand: dict[str, object]) -> None:
     if site.user:
         pytest.skip("namespaces of users are allowed here")
