@@ -26,7 +26,7 @@ from headrace.serving.wire.aws.sigv4 import MAX_SKEW_S
 from tests import plain_http
 from tests.waiting import WAIT_S
 
-from .test_app import CBOR, FORM, KEY, LIST_METRICS, SECRET, TARGET, platform, sagemaker_token
+from .named_apps import CBOR, FORM, KEY, LIST_METRICS, SECRET, TARGET, platform, sagemaker_token
 
 OPENAI = "/endpoints/a/openai/v1/chat/completions"
 

@@ -1,84 +1,21 @@
 """Each request reaches its application, if its credentials allow it."""
 
-import base64
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from typing import Any
 
 import boto3
-import httpx
 import pytest
-from botocore.auth import SigV4Auth, SigV4QueryAuth
+from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.config import Config
 from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
-from starlette.responses import JSONResponse
 
-from headrace.platform.gateway.app import Gateway
-from headrace.platform.host.access import Authenticator
-from headrace.platform.host.access_keys import ACCESS_KEY, AccessKeySpec, KeyRing
-from headrace.platform.host.app import Apps, PlatformApp
-from headrace.platform.state.store import open_store
-from headrace.serving.http.asgi import Receive, Scope, Send, caller_of
-from headrace.serving.http.body import FREE_BYTES, BodyBudget, read_body
-from headrace.serving.wire.key_limits import NO_LIMITS, KeyLimits
+from headrace.serving.http.body import FREE_BYTES
 from tests import plain_http
 from tests.serving.wire.test_unknown_routes import FOREIGN, OF_SERVERS, message_of
 from tests.waiting import WAIT_S
 
-from .broken_store import out_of_reach
-from .serving import serving
-
-KEY, SECRET = "HRAKTEST", "a-secret+with/signs"
-
-
-def app_named(name: str) -> Any:
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        body = await read_body(receive, max_bytes=1 << 20)
-        response = JSONResponse({"served_by": name, "bytes": len(body)}, headers={"x-caller": caller_of(scope)})
-        await response(scope, receive, send)
-
-    return app
-
-
-@contextmanager
-def platform(
-    *,
-    is_open: bool,
-    allowed_hosts: tuple[str, ...] = (),
-    status: str = "ok",
-    max_bytes: int = 1 << 26,
-    is_outdated: bool = False,
-    is_reachable: bool = True,
-    s3: Any = None,
-    control: Any = None,
-    registry: Any = None,
-    limits: KeyLimits = NO_LIMITS,
-) -> Iterator[str]:
-    """
-    A platform; `is_reachable` is False if its database is out of reach, `limits` are those of its key.
-
-    `s3` and `control` are its applications, and `registry` makes one of a check of passwords.
-    """
-    store = open_store("sqlite://")
-    store.create(ACCESS_KEY, KEY, spec=AccessKeySpec(secret=SECRET, limits=limits))
-    authenticator = Authenticator(KeyRing(store), is_open=is_open, allowed_hosts=allowed_hosts)
-    apps = Apps(
-        gateway=app_named("gateway"),
-        gateway_owns=Gateway.owns,
-        control=control or app_named("control"),
-        s3=s3 or app_named("s3"),
-        console=app_named("console"),
-        metrics=app_named("metrics"),
-        health=lambda: {"service": "headrace", "status": status},
-        outdated=lambda: is_outdated,
-        registry=None if registry is None else registry(authenticator.check_password),
-    )
-    app = PlatformApp(apps, authenticator, BodyBudget(max_bytes))
-    with nullcontext() if is_reachable else out_of_reach(store), serving(app) as url:
-        yield url
-    store.close()
+from .named_apps import CBOR, FORM, KEY, LIST_METRICS, SECRET, TARGET, platform, sagemaker_token, signed
 
 
 @pytest.fixture(scope="module")
@@ -91,27 +28,6 @@ def opened() -> Iterator[str]:
 def closed() -> Iterator[str]:
     with platform(is_open=False) as url:
         yield url
-
-
-def signed(
-    url: str,
-    service: str,
-    *,
-    method: str = "POST",
-    path: str = "/",
-    body: bytes = b"",
-    secret: str = SECRET,
-    **headers: str,
-) -> httpx.Response:
-    request = AWSRequest(method, url + path, data=body, headers=headers)
-    SigV4Auth(Credentials(KEY, secret), service, "us-east-1").add_auth(request)
-    return plain_http.request(method, url + path, content=body, headers=dict(request.headers.items()), timeout=WAIT_S)
-
-
-TARGET = {"X-Amz-Target": "SageMaker.ListModels", "Content-Type": "application/x-amz-json-1.1"}
-FORM = {"Content-Type": "application/x-www-form-urlencoded"}
-CBOR = {"smithy-protocol": "rpc-v2-cbor", "Content-Type": "application/cbor"}
-LIST_METRICS = "/service/GraniteServiceVersion20100801/operation/ListMetrics"
 
 
 @pytest.mark.parametrize(
@@ -257,15 +173,6 @@ def test_a_secret_is_a_bearer_key(closed: str, path: str) -> None:
         refused = plain_http.post(closed + path, content=b"{}", headers=wrong, timeout=WAIT_S)
         assert refused.status_code == 401
         assert refused.json()["error"]["code"] == "invalid_api_key"
-
-
-def sagemaker_token(secret: str = SECRET, *, key: Credentials | None = None) -> str:
-    """As `sagemaker.core.token_generator.generate_token` makes it of an access key."""
-    host = "sagemaker.amazonaws.com"
-    request = AWSRequest("POST", f"https://{host}/", headers={"host": host}, params={"Action": "CallWithBearerToken"})
-    SigV4QueryAuth(key or Credentials(KEY, secret), "sagemaker", "us-east-1", expires=600).add_auth(request)
-    url = request.url.removeprefix("https://") + "&Version=1"
-    return f"Bearer sagemaker-api-key-{base64.b64encode(url.encode()).decode()}"
 
 
 def test_a_token_of_the_sagemaker_sdk_opens_the_routes_of_openai_alone(closed: str) -> None:

@@ -22,7 +22,7 @@ from tests.platform.control.support import AWS_SCOPE, IMAGE, ListedLogs
 from tests.waiting import WAIT_S
 
 from . import test_console_keys
-from .test_app import KEY, SECRET, platform
+from .named_apps import KEY, SECRET, platform
 
 
 @pytest.fixture

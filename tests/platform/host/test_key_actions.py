@@ -12,7 +12,7 @@ from tests import plain_http
 from tests.platform.control.support import ROLE
 from tests.waiting import WAIT_S
 
-from .test_app import KEY, SECRET
+from .named_apps import KEY, SECRET
 from .test_sts import Clock, client, closed_platform
 
 LIMITS = KeyLimits(models=("mine-*",), actions=("read", "sagemaker:DeleteEndpoint", "s3:PutObject", "sts:*"))

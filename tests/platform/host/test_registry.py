@@ -15,7 +15,7 @@ from headrace.platform.account.image_store import ImageStore
 from tests import plain_http
 from tests.waiting import WAIT_S
 
-from .test_app import KEY, SECRET
+from .named_apps import KEY, SECRET
 from .test_sts import Clock, client, closed_platform
 
 MEDIA_TYPE = "application/vnd.oci.image.manifest.v1+json"

@@ -22,7 +22,7 @@ from headrace.serving.wire.key_limits import NO_LIMITS, KeyLimits
 from tests.platform.control.support import AWS_SCOPE, ROLE, ListedLogs
 from tests.waiting import WAIT_S
 
-from .test_app import KEY, SECRET, platform
+from .named_apps import KEY, SECRET, platform
 
 
 class Clock:
