@@ -25,6 +25,10 @@ class Files:
         """Use a folder, which is created with its first file."""
         self.root = root
 
+    def fenced(self, term: int) -> "Files":  # noqa: ARG002 -- of a subclass
+        """Return these files for a leader, whose changes fail after its term where machines share them."""
+        return self
+
     def folder(self, folder: Path) -> Path:
         """Create a folder below the root, private to its owner, and return it."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)

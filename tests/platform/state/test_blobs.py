@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,6 +15,8 @@ import sqlalchemy as sa
 
 from headrace.core.errors import Unavailable
 from headrace.platform.state.blobs import Blobs, open_blobs
+from headrace.platform.state.records import Fenced
+from headrace.platform.state.store import open_store
 
 ROOT = Path(__file__).parent.parent.parent.parent
 SPACE = "space"
@@ -84,6 +86,31 @@ def test_a_database_out_of_reach_is_unavailable_until_it_is_back(blobs: Blobs) -
     execute("ALTER TABLE away RENAME TO headrace_blobs")
     blobs.put(SPACE, "k", b"back")
     assert blobs.read(SPACE, "k") == b"back"
+
+
+def test_a_leader_cannot_write_after_its_term(new_database: Callable[[], str], tmp_path: Path) -> None:
+    place = new_database()
+    with (
+        contextlib.closing(open_store(place)) as store,
+        contextlib.closing(open_blobs(place, tmp_path)) as blobs,
+        ThreadPoolExecutor(8) as threads,
+    ):
+        store.begin_term(3)
+        blobs.put(SPACE, "a", b"1", term=3)
+        store.begin_term(4)
+
+        def write(number: int) -> str:
+            try:
+                blobs.append(SPACE, "log", b"%d" % number, term=3 if number % 2 else 4)
+            except Fenced:
+                return "fenced"
+            return "stored"
+
+        assert list(threads.map(write, range(20))) == ["stored", "fenced"] * 10
+        for late in (lambda: blobs.put(SPACE, "a", b"2", term=3), lambda: blobs.delete(SPACE, "a", term=3)):
+            with pytest.raises(Fenced, match="since term 4"):
+                late()
+        assert (blobs.read(SPACE, "a"), len(blobs.parts(SPACE, "log"))) == (b"1", 10)
 
 
 def test_all_blobs_are_replaced_by_those_of_a_copy(blobs: Blobs) -> None:

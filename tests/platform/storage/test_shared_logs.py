@@ -1,5 +1,6 @@
 """Logs of several machines: read while workers run, kept when they end, and written by callers."""
 
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,20 @@ def test_logs_beyond_the_bounds_are_removed_for_all_machines(machines: Machines)
     machines.now_s += 8 * 86_400
     assert other.ended() == []
     assert machines.world.s3.buckets["own"] == {}
+
+
+def test_copies_of_logs_that_are_not_used_are_removed(machines: Machines) -> None:
+    machines.now_s = time.time()
+    host, other = machines.add(), machines.add()
+    for worker in ("running", "ended"):
+        write(host, worker, b"line\n")
+        assert lines(other, worker) == ["line"]
+    other.keep("ended", **NOTE)
+    assert lines(other, "ended") == ["line"]
+    machines.now_s = time.time() + 2 * 86_400
+    other.sweep()
+    assert [path.name for path in other.folders[1].iterdir()] == ["ended"]
+    assert [lines(other, worker) for worker in ("running", "ended")] == [["line"], ["line"]]
 
 
 def test_a_log_that_cannot_be_kept_is_an_error_of_the_disk(machines: Machines) -> None:

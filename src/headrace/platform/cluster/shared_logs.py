@@ -31,6 +31,7 @@ LOG_BYTES: Final = "bytes of a log"
 """The question for the bytes of a running worker's log: its name, and a position."""
 KEEP_LOG: Final = "keep a log"
 """The question to keep the log of a worker that has ended: the arguments of `PlatformLogs.keep`."""
+_UNUSED_S: Final = 86_400.0
 _PULLED_BYTES: Final = 1 << 20
 """Bytes of an answer."""
 _MAX_PULLS: Final = 2 * MAX_LOG_BYTES // _PULLED_BYTES
@@ -142,6 +143,15 @@ class SharedLogs(PlatformLogs):
                     self._files.write(files.log_base, files.log_base.read_bytes())
                 self._write_note(note)
         return True
+
+    def sweep(self) -> None:
+        """Remove copies of other than ended logs that have not been written for a day."""
+        ended = {log.worker for log in self.ended()}
+        with self._copying:
+            for folder in self._ended.iterdir() if self._ended.exists() else ():
+                written_ms = self._ended_logs.written_ms(folder.name) or 0
+                if folder.name not in ended and written_ms < (self._now_s() - _UNUSED_S) * 1000:
+                    shutil.rmtree(folder, ignore_errors=True)
 
     def answer_bytes(self, worker: str, position: int) -> tuple[int, bytes]:
         """Answer `LOG_BYTES` with the position of the bytes, and the bytes."""

@@ -9,12 +9,12 @@ Bodies need bounded memory. A long response goes to disk, because a worker drops
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Final, Self
+from typing import BinaryIO, Final, Self, TypeVar
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -72,6 +72,8 @@ class AsyncEnd:
     ended_s: float = 0.0
 
 
+_T = TypeVar("_T")
+
 PENDING: Final = "invocations"
 """The space of pending invocations among the blobs: the description of each, and its body, if it has one."""
 _encode = msgspec.json.Encoder().encode
@@ -86,6 +88,10 @@ class PendingStore:
         self.blobs = blobs
         self.folder = folder
         self._unreadable: set[str] = set()
+
+    async def run(self, call: Callable[..., _T], *arguments: object) -> _T:
+        """Call a method in a thread."""
+        return await asyncio.get_running_loop().run_in_executor(self.blobs.threads, call, *arguments)
 
     def save(self, pending: PendingInvocation) -> None:
         """Store an invocation durably. Raises `Unavailable`, for example on a full disk."""

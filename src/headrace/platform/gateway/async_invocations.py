@@ -54,10 +54,10 @@ _T = TypeVar("_T")
 _NOT_NOW = frozenset({"ModelNotReadyException", "ServiceUnavailable", "ThrottlingException"})
 
 
-async def _stored(call: Callable[..., _T], *arguments: object) -> _T:
+async def _stored(pending: PendingStore, call: Callable[..., _T], *arguments: object) -> _T:
     """Call a method of the store; raise `ObjectsUnavailable` while the database or the disk fails."""
     try:
-        return await asyncio.to_thread(call, *arguments)
+        return await pending.run(call, *arguments)
     except (Unavailable, OSError) as error:  # such as too many open files
         raise ObjectsUnavailable(f"The stored invocations cannot be used: {error}") from error
 
@@ -120,7 +120,7 @@ class AsyncInvocations:
                 return
             known = frozenset(self._seen)
 
-            stored, found = await retry_unavailable(partial(_stored, self.pending.unknown, known))
+            stored, found = await retry_unavailable(partial(_stored, self.pending, self.pending.unknown, known))
             self._seen -= known - stored - self._storing
             if any(is_orphaned(pending, self.table.routes.get(pending.endpoint)) for pending in found):
                 while not await self.table.read_again():  # the process that accepted it may know a newer endpoint
@@ -156,7 +156,7 @@ class AsyncInvocations:
         if self._is_running:
             num_waiting = len(self._queue) + self._num_ending
         else:
-            num_waiting = await asyncio.to_thread(self.pending.count)
+            num_waiting = await self.pending.run(self.pending.count)
         if num_waiting >= self.service.config.max_async_waiting:
             raise self.service.texts.overloaded(f"{num_waiting} asynchronous invocations")
         await asyncio.shield(self._store(pending))  # a disconnecting client must not interrupt the acceptance
@@ -167,7 +167,7 @@ class AsyncInvocations:
     async def _store(self, pending: PendingInvocation) -> None:
         self._storing.add(pending.id)
         try:
-            await asyncio.to_thread(self.pending.save, pending)
+            await self.pending.run(self.pending.save, pending)
         except Unavailable as error:
             raise AwsError("ServiceUnavailable", f"The invocation cannot be stored: {error.message}") from error
         else:
@@ -272,7 +272,7 @@ class AsyncInvocations:
 
     async def _inline_body(self, pending_id: str) -> bytes:
         try:
-            return await _stored(self.pending.body, pending_id)
+            return await _stored(self.pending, self.pending.body, pending_id)
         except KeyError:
             raise _EndedElsewhereError from None
 
@@ -372,7 +372,7 @@ class AsyncInvocations:
                 put = partial(self.objects.put, pending.failure_uri, failure.encode(), content_type="text/plain")
                 async with self._storing_failures:
                     await retry_unavailable(put)
-            await retry_unavailable(partial(_stored, self.pending.remove, pending.id))
+            await retry_unavailable(partial(_stored, self.pending, self.pending.remove, pending.id))
         except ObjectFailed as error:  # it stays stored, so it runs again after the next start
             get_logger().error("async.outcome_lost", uri=pending.failure_uri, reason=str(error))
             return

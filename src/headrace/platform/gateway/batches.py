@@ -105,12 +105,12 @@ class BatchGateway:
             _check(scope, asked.path, methods)
             await self._api.answer(scope, receive, watched_send, path=asked.path)
 
-    async def run(self) -> None:
-        """Run the batches of all gateways until cancelled; call it on one of them."""
+    async def run(self, term: int | None = None) -> None:
+        """Run the batches of all gateways until cancelled; call it on the one that leads in a term."""
         if not self._config.max_bytes:
             await asyncio.Event().wait()
         window = self._config.concurrency
-        await self._batches.run(window=window, total_window=window * MAX_ACTIVE)
+        await self._batches.run(window=window, total_window=window * MAX_ACTIVE, term=term)
 
     def look(self) -> None:
         """Look for batches that other processes have created or cancelled."""

@@ -114,6 +114,7 @@ class Parts:
     members: Members
     s3: S3Proxy
     disk: DiskSpace
+    stores: Stores
 
 
 def assemble(site: Site) -> Parts:
@@ -162,7 +163,16 @@ def assemble(site: Site) -> Parts:
     s3_disk = disk if site.settings.s3_endpoint is None else None
     s3 = S3Proxy(site.storage, disk=s3_disk, public=public, own_bucket=own_bucket(site.settings))
     app = _make_app(site, control, workers, invocations, leading, members, s3, disk)
-    return Parts(app=app, workers=workers, invocations=invocations, leading=leading, members=members, s3=s3, disk=disk)
+    return Parts(
+        app=app,
+        workers=workers,
+        invocations=invocations,
+        leading=leading,
+        members=members,
+        s3=s3,
+        disk=disk,
+        stores=stores,
+    )
 
 
 def _make_workers(site: Site, stores: Stores, links: Links | None) -> Workers:

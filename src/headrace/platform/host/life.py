@@ -143,6 +143,8 @@ class PlatformLifecycle:
             home = self.sharing.home
             upkeep = Upkeep(store=self.store, launcher=own, workers=home.workers, prefixes=home.prefixes)
             tasks.append(_begin(stack, upkeep.run(), "upkeep"))
+        if parts.stores.sweeps:
+            _begin(stack, parts.stores.sweep(), "copies")
         stack.push_async_callback(self._leave, parts)
         return [*tasks, _begin(stack, members.membership.run(parts.leading.run), "membership")]
 

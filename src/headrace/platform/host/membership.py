@@ -295,8 +295,8 @@ class Leading:
             "capacities": CapacityRecorder(store=store, sink=self.series).run(),
             "in-flight sampler": self.sampler.run(),
             "asynchronous invocations": self.gateway.run_async(),
-            "batches": self.batches.run(),
-            "jobs": Jobs(store=store, runners=self._job_runners(), files=self.transforms).run(),
+            "batches": self.batches.run(term),
+            "jobs": Jobs(store=store, runners=self._job_runners(), files=self.transforms.fenced(term)).run(),
             "inference experiments": Experiments(store=store, aws_scope=self.aws_scope).run(),
             "stacks": StackLoop(store=store, call=self.call, aws_scope=self.aws_scope).run(),
         }

@@ -1,13 +1,15 @@
 """The stores of what is no record: in the home of a platform or, on several machines, where all of them reach it."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from headrace.core.errors import Unavailable
 from headrace.core.files import Files
+from headrace.core.telemetry import get_logger
 from headrace.platform.cloudwatch.series.buffered import BufferedSeries
 from headrace.platform.cloudwatch.series.database import DatabaseSeries
 from headrace.platform.cloudwatch.series.file import FileSeries
@@ -22,6 +24,7 @@ from headrace.platform.storage.shared_files import Bucket, SharedFiles
 from headrace.serving.settings.platform_settings import PlatformSettings
 
 MIB: Final = 1024 * 1024
+_SWEEP_S: Final = 3600.0
 _LOG_TIMEOUT_S: Final = 10.0
 """Timeout of a question about a log, which its machine may first have to store."""
 
@@ -34,6 +37,8 @@ class Stores:
     home: DataFolder
     blobs: Blobs
     objects: S3Objects | None
+    sweeps: list[Callable[[], None]] = field(default_factory=list)
+    """Remove copies on this machine that have not been used for long."""
 
     def files(self, folder: Path) -> Files:
         """Return the files of a folder of the home, or of all machines."""
@@ -42,6 +47,16 @@ class Stores:
             return Files(folder)
         bucket = Bucket(name, self.objects.client, self.blobs)
         return SharedFiles(folder, folder.name, blobs=self.blobs, bucket=bucket)
+
+    async def sweep(self) -> None:
+        """Remove unused copies regularly, until cancelled."""
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            for sweep in self.sweeps:
+                try:
+                    await asyncio.to_thread(sweep)
+                except (OSError, Unavailable) as error:
+                    get_logger().warning("copies.not_swept", reason=str(error))
 
 
 def make_stores(settings: PlatformSettings, home: DataFolder, blobs: Blobs, access: S3Access | None) -> Stores:
@@ -84,6 +99,7 @@ def make_logs(stores: Stores, channel: Channel | None) -> PlatformLogs:
 
     files = stores.files(home.ended_logs)
     logs = SharedLogs(home.workers, files, ask=ask, max_bytes=max_bytes)
+    stores.sweeps.extend((logs.sweep, stores.files(home.batches).sweep))
 
     def keep(worker: str, log_group: str, log_stream: str, created_s: float) -> None:
         with suppress(OSError):  # another process of this machine may keep it

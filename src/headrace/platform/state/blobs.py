@@ -10,6 +10,7 @@ for the disk. All methods block on SQL.
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -20,7 +21,7 @@ import sqlalchemy as sa
 
 from headrace.core.errors import Unavailable
 from headrace.platform.state.database import engine_of, first_line, is_sqlite, shown_url, url_of
-from headrace.platform.state.schema import creating
+from headrace.platform.state.schema import check_term, creating
 
 _METADATA: Final = sa.MetaData()
 _BLOBS: Final = sa.Table(
@@ -34,6 +35,9 @@ _BLOBS: Final = sa.Table(
 _KEYS_AT_ONCE: Final = 500
 """Keys in one statement: SQLite takes at most 32,766 parameters, and PostgreSQL plans long lists slowly."""
 
+_WAIT_S: Final = 5
+"""Timeout of a statement: a request must know soon that its machine was cut off from the database."""
+_THREADS: Final = 8
 _ROWS_AT_ONCE: Final = 100
 _ATTEMPTS: Final = 5
 """Attempts at a change whose key another process has written in the same moment."""
@@ -42,10 +46,11 @@ _Change = Callable[[sa.Connection], None]
 
 
 class _Write:
-    """A change that waits for its transaction."""
+    """A change that waits for its transaction, of the term of a leader or of none."""
 
-    def __init__(self, change: _Change) -> None:
+    def __init__(self, change: _Change, term: int | None) -> None:
         self.change = change
+        self.term = term
         self.is_done = False
         self.error: Exception | None = None
 
@@ -67,7 +72,7 @@ def open_blobs(where: str | Path, file: Path) -> "Blobs":
     """
     url = url_of(where)
     url = url_of(file) if is_sqlite(url) else url
-    blobs = Blobs(engine_of(url), shown=shown_url(url))
+    blobs = Blobs(engine_of(url, wait_s=_WAIT_S), shown=shown_url(url))
     try:
         blobs.set_up()
     except BaseException:
@@ -82,6 +87,8 @@ class Blobs:
     def __init__(self, engine: sa.Engine, *, shown: str) -> None:
         self._engine = engine
         self._shown = shown
+        self.threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="blobs")
+        """Threads for callers in an event loop: a database that hangs must not occupy those of other work."""
         self._lock = threading.Lock()
         self._waiting: deque[_Write] = deque()
 
@@ -90,19 +97,24 @@ class Blobs:
             pass
 
     def close(self) -> None:
+        self.threads.shutdown(cancel_futures=True)
         self._engine.dispose()
 
-    def put(self, space: str, key: str, *parts: bytes) -> None:
-        """Store a blob in place of the one with its key; a reader finds all of the old parts, or all of the new."""
+    def put(self, space: str, key: str, *parts: bytes, term: int | None = None) -> None:
+        """
+        Store a blob in place of the one with its key; a reader finds all of the old parts, or all of the new.
+
+        This and the other writes raise `Fenced` if `term`, that of a leader, is over.
+        """
         rows = [_row(space, key, number, part) for number, part in enumerate(parts)]
 
         def change(connection: sa.Connection) -> None:
             connection.execute(sa.delete(_BLOBS).where(_is(space), _BLOBS.c.key == key))
             connection.execute(sa.insert(_BLOBS), rows)
 
-        self._write(change)
+        self._write(change, term)
 
-    def append(self, space: str, key: str, part: bytes) -> None:
+    def append(self, space: str, key: str, part: bytes, *, term: int | None = None) -> None:
         """Add a part at the end of a blob, which need not exist."""
 
         def change(connection: sa.Connection) -> None:
@@ -110,16 +122,16 @@ class Blobs:
             number = connection.execute(last).scalar_one()
             connection.execute(sa.insert(_BLOBS), [_row(space, key, 0 if number is None else number + 1, part)])
 
-        self._write(change)
+        self._write(change, term)
 
-    def delete(self, space: str, *keys: str) -> None:
+    def delete(self, space: str, *keys: str, term: int | None = None) -> None:
         """Delete blobs; those that do not exist are ignored."""
 
         def change(connection: sa.Connection) -> None:
             for some in _in_pieces(keys):
                 connection.execute(sa.delete(_BLOBS).where(_is(space), _BLOBS.c.key.in_(some)))
 
-        self._write(change)
+        self._write(change, term)
 
     def keys(self, space: str, prefix: str = "") -> list[str]:
         """Return the keys with a prefix, sorted by their code points."""
@@ -173,9 +185,9 @@ class Blobs:
 
         self._write(change)
 
-    def _write(self, change: _Change) -> None:
+    def _write(self, change: _Change, term: int | None = None) -> None:
         """Make a change durable, together with those of other threads that wait for the same lock."""
-        write = _Write(change)
+        write = _Write(change, term)
         self._waiting.append(write)
         with self._lock:
             if not write.is_done:
@@ -188,7 +200,7 @@ class Blobs:
         try:
             for attempt in range(_ATTEMPTS):
                 try:
-                    self._execute([write.change for write in writes])
+                    self._execute(writes)
                     break
                 except sa.exc.IntegrityError:
                     if len(writes) > 1 or attempt == _ATTEMPTS - 1:
@@ -202,12 +214,14 @@ class Blobs:
         for write in writes:
             write.is_done = True
 
-    def _execute(self, changes: Sequence[_Change]) -> None:
+    def _execute(self, writes: Sequence[_Write]) -> None:
         with self._engine.connect() as connection:
             connection.execution_options(headrace_is_writing=True)
             with connection.begin():
-                for change in changes:
-                    change(connection)
+                for term in {write.term for write in writes if write.term is not None}:
+                    check_term(connection, term)
+                for write in writes:
+                    write.change(connection)
 
     @contextmanager
     def _reading(self) -> Iterator[sa.Connection]:

@@ -7,6 +7,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from headrace.core.errors import SettingsError
+from headrace.platform.state.records import Fenced
 
 CHANNEL: Final = "headrace_records"
 """PostgreSQL's channel on which writers announce writes; the payload is the id of the writing store object."""
@@ -63,6 +64,15 @@ def check_version(version: int, shown: str) -> None:
             f"The store {shown} has schema version {version}; this Headrace expects version {SCHEMA_VERSION}. "
             "Start the version of Headrace that wrote it, or choose another data folder."
         )
+
+
+def check_term(connection: sa.Connection, term: int) -> None:
+    """Raise `Fenced` if a term is over, and let no other begin before the transaction ends; in PostgreSQL only."""
+    if connection.dialect.name != "postgresql":  # one machine, whose other processes the kernel has ended
+        return
+    newest = connection.execute(sa.select(COUNTER.c.term).with_for_update(read=True)).scalar_one()
+    if newest != term:
+        raise Fenced(f"Another platform leads since term {newest}; this write is of term {term}.")
 
 
 @contextmanager

@@ -144,13 +144,24 @@ class SharedFiles(Files):
     is_shared = True
 
     def __init__(
-        self, root: Path, space: str, *, blobs: Blobs, bucket: Bucket, clock: Callable[[], float] = time.time
+        self,
+        root: Path,
+        space: str,
+        *,
+        blobs: Blobs,
+        bucket: Bucket,
+        clock: Callable[[], float] = time.time,
+        term: int | None = None,
     ) -> None:
         super().__init__(root)
         self._space = space
         self._blobs = blobs
         self._bucket = bucket
         self._clock = clock
+        self._term = term
+
+    def fenced(self, term: int) -> Files:
+        return SharedFiles(self.root, self._space, blobs=self._blobs, bucket=self._bucket, clock=self._clock, term=term)
 
     def read(self, path: Path) -> bytes | None:
         return self._blobs.read(self._space, self._key(path))
@@ -160,10 +171,10 @@ class SharedFiles(Files):
         return {self.root / key: content for key, content in found.items()}
 
     def write(self, path: Path, content: bytes) -> None:
-        self._blobs.put(self._space, self._key(path), content)
+        self._blobs.put(self._space, self._key(path), content, term=self._term)
 
     def remove(self, path: Path) -> None:
-        self._blobs.delete(self._space, self._key(path))
+        self._blobs.delete(self._space, self._key(path), term=self._term)
 
     def names(self, folder: Path) -> list[str]:
         prefix = self._below(folder)
@@ -193,7 +204,7 @@ class SharedFiles(Files):
         return sum(found.num_bytes for found in self._bucket.find(f"{self._space}/"))
 
     def append(self, path: Path, entry: bytes) -> None:
-        self._blobs.append(self._space + _LOGS, self._key(path), entry)
+        self._blobs.append(self._space + _LOGS, self._key(path), entry, term=self._term)
 
     def entries(self, path: Path, *, first: int = 0) -> Iterator[bytes]:
         while parts := self._blobs.parts(self._space + _LOGS, self._key(path), first=first, limit=_ENTRIES_AT_ONCE):
@@ -201,11 +212,11 @@ class SharedFiles(Files):
             first += len(parts)
 
     def end_log(self, path: Path) -> None:
-        self._blobs.delete(self._space + _LOGS, self._key(path))
+        self._blobs.delete(self._space + _LOGS, self._key(path), term=self._term)
 
     def remove_tree(self, folder: Path) -> None:
         for space in (self._space, self._space + _LOGS):
-            self._blobs.delete(space, *self._blobs.keys(space, self._below(folder)))
+            self._blobs.delete(space, *self._blobs.keys(space, self._below(folder)), term=self._term)
         super().remove_tree(folder)
 
     def sweep(self) -> None:

@@ -29,6 +29,8 @@ class Batches:
     clock: Callable[[], float] = time.time
     on_change: Callable[[], None] = lambda: None
     """Called after a batch was created or cancelled while another process runs the batches."""
+    _led: BatchStore = field(init=False)
+    """The store of the process that runs the batches."""
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _is_running: bool = False
     _window: int = 1
@@ -36,13 +38,15 @@ class Batches:
     _retry_s: dict[BatchKey, float] = field(default_factory=dict)
     """When a batch that could not go on is tried again."""
 
-    async def run(self, *, window: int, total_window: int) -> None:
+    async def run(self, *, window: int, total_window: int, term: int | None = None) -> None:
         """
         Run the batches until cancelled; those that run then go on at the next call. Only one process may run this.
 
-        `window` bounds the requests of one batch in flight, `total_window` those of all batches.
+        It leads in `term`, if machines share the files. `window` bounds the requests of one batch in flight,
+        `total_window` those of all batches.
         """
         self._window = window
+        self._led = self.store if term is None else self.store.fenced(term)
         self._is_running, swept_s = True, float("-inf")
         places = asyncio.Semaphore(total_window)
         try:
@@ -51,7 +55,7 @@ class Batches:
                 try:
                     if not 0 <= self.clock() - swept_s < SWEEP_S:
                         swept_s = self.clock()
-                        await asyncio.to_thread(self.store.sweep)
+                        await asyncio.to_thread(self._led.sweep)
                     await self._pass_once(places)
                 except (OSError, Unavailable) as error:
                     get_logger().error("batch.folder_unreadable", reason=str(error))
@@ -83,7 +87,7 @@ class Batches:
     async def _pass_once(self, places: asyncio.Semaphore) -> None:
         """Start batches that have not ended, and pass cancellations on to those that run."""
         self._forget_ended()
-        keys = await asyncio.to_thread(self.store.open_batches)
+        keys = await asyncio.to_thread(self._led.open_batches)
         self._retry_s = {key: at_s for key, at_s in self._retry_s.items() if key in keys}
         for key in keys:
             if key not in self._active and self._retry_s.get(key, 0.0) <= self.clock():
@@ -93,19 +97,19 @@ class Batches:
                 if batch is not None:
                     self._start(key, batch, places)
             if key in self._active:
-                cancelling_s = await asyncio.to_thread(self.store.cancelling_s, key.owner, key.batch_id)
+                cancelling_s = await asyncio.to_thread(self._led.cancelling_s, key.owner, key.batch_id)
                 if cancelling_s is not None:
                     self._active[key][0].cancelled.set()
 
     def _load(self, key: BatchKey) -> Batch | None:
         try:
-            return self.store.batch(key.owner, key.batch_id)
+            return self._led.batch(key.owner, key.batch_id)
         except NotFound:  # it is just being created, or its creation was killed
             return None
 
     def _start(self, key: BatchKey, batch: Batch, places: asyncio.Semaphore) -> None:
         run = BatchRun(
-            store=self.store,
+            store=self._led,
             owner=key.owner,
             batch=batch,
             send=self.send,

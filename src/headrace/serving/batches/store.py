@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, Self, TypeVar
 
 import msgspec
 
@@ -79,6 +79,10 @@ class BatchStore:
         self.root = files.root
         self._max_bytes = max_bytes
         self._clock = clock
+
+    def fenced(self, term: int) -> Self:
+        """Return this store for the process that leads in a term."""
+        return type(self)(self._files.fenced(term), max_bytes=self._max_bytes, clock=self._clock)
 
     def owner(self, caller: str) -> str:
         """Return the name of an owner's folder; `caller` is the id of an access key, or empty."""
