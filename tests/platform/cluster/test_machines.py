@@ -169,17 +169,17 @@ def test_a_machine_is_isolated_if_most_others_do_not_answer_for_a_while(clock: C
     for clock.now_s, is_isolated in (
         (50, True),
         (54, True),
-        (56, True),
-        (57, True),
-        (58, False),
-        (62, True),
-        (75, True),
+        (60, True),
+        (61, True),
+        (62, False),
+        (66, True),
+        (80, True),
     ):
         presence.note_isolation(is_isolated=is_isolated)
         seen.append(presence.take_isolation())
     assert seen == [False, False, True, False, False, False, False]
     presence.update(["b"])
-    for clock.now_s in (100, 106):
+    for clock.now_s in (100, 106, 112):
         presence.note_isolation(is_isolated=True)
     assert not presence.take_isolation(), "of two machines none is a majority"
 

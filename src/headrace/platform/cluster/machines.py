@@ -29,8 +29,11 @@ LOST_S: Final = 1.5
 """Seconds without a live member after which a machine whose workers do not answer is lost."""
 ABANDONED_S: Final = 60.0
 """Seconds without a live member after which workers that still answer are replaced: nothing could stop them."""
-ISOLATED_S: Final = 5.0
-"""Seconds without an answer of most machines after which a leader lets another one lead."""
+ISOLATED_S: Final = 10.0
+"""
+Seconds without an answer of most machines after which a leader lets another one lead: longer than a network needs to
+heal by itself, as nothing is lost meanwhile.
+"""
 SILENT_S: Final = 2.0
 """Seconds for which a machine that has not answered is not asked again."""
 _ISOLATION_GAP_S: Final = 10.0
