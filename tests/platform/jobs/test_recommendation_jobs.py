@@ -55,7 +55,7 @@ def test_a_killed_platform_repeats_one_test_and_a_failed_one_is_a_step(scene: Sc
     payload = {"SamplePayloadUrl": "s3://b/payload.tar.gz", "SupportedContentTypes": ["text/csv"]}
     config = {"ContainerConfig": {"PayloadConfig": payload}}
     create(scene, types=("ml.m5.large", "ml.m5.xlarge", "ml.m5.4xlarge"), config=config)
-    scene.until(lambda: len(steps(scene)) == 1, "the first test is done")
+    scene.until(lambda: len(steps(scene)) >= 1, "the first test is done")
     scene.kill()
     found = ended(scene, "job")
     assert [step["Status"] for step in steps(scene)] == ["COMPLETED", "FAILED", "COMPLETED"]
