@@ -7,6 +7,7 @@ from botocore.exceptions import ClientError
 
 from headrace.platform.control.api.log_lines import read_pattern
 from headrace.platform.control.model.worker import WORKER, ReplicaSpec
+from headrace.serving.wire.aws.errors import AwsError
 from tests.platform.control.support import Platform
 
 GROUP = "/aws/sagemaker/Endpoints/e"
@@ -84,7 +85,7 @@ def test_unknown_groups_and_streams_are_not_found(logs: Any) -> None:
 
 @pytest.mark.parametrize(
     "params",
-    [{"nextToken": "?"}, {"nextToken": "W10="}, {"filterPattern": "{ $.level = 1 }"}, {"nextToken": "eyJhIjotMX0="}],
+    [{"nextToken": "?"}, {"nextToken": "W10="}, {"filterPattern": "[ip, user]"}, {"nextToken": "eyJhIjotMX0="}],
 )
 def test_malformed_patterns_and_tokens_are_invalid_parameters(logs: Any, params: dict[str, str]) -> None:
     with pytest.raises(ClientError) as caught:
@@ -105,10 +106,50 @@ def test_malformed_patterns_and_tokens_are_invalid_parameters(logs: Any, params:
         ("a -b", "a b", False),
         ('-"b c"', "a b c", False),
         ('"a \\"b\\""', 'a "b"', True),
+        ("{ $.level = error }", '{"level": "error"}', True),
+        ('{$.level="error"}', '{"level": "errors"}', False),
+        ('{ $.level != "error" }', '{"level": "info"}', True),
+        ('{ $.level != "error" }', "{}", False),
+        ("{ $.level = error }", "level error", False),
+        ('{ $.a.b[1] = "x" }', '{"a": {"b": [0, "x"]}}', True),
+        ("{ $['a b'] = 1 }", '{"a b": 1.0}', True),
+        ("{ $.status = 404 }", '{"status": "404"}', True),
+        ("{ $.status >= 4e2 && $.status < 500 }", '{"status": 404}', True),
+        ("{ $.status >= 400 && $.status < 500 }", '{"status": 503}', False),
+        ("{ $.ok = 1 }", '{"ok": true}', False),
+        ("{ $.path = /v1/*/b* }", '{"path": "/v1/a/bc"}', True),
+        ("{ $.path = /v1/*/b }", '{"path": "/v1/b"}', False),
+        ("{ ($.a = 1 || $.b = 2) && $.c IS TRUE }", '{"b": 2, "c": true}', True),
+        ("{ ($.a = 1 || $.b = 2) && $.c IS TRUE }", '{"b": 2, "c": 1}', False),
+        ("{ $.a IS NULL }", '{"a": null}', True),
+        ("{ $.a IS NULL }", "{}", False),
+        ("{ $.a not exists }", "{}", True),
+        ('{ $.a = "é \\"x\\"" }', '{"a": "é \\"x\\""}', True),
     ],
 )
 def test_a_pattern_matches_lines(pattern: str, line: str, *, fits: bool) -> None:
     assert read_pattern(pattern).fits(line) is fits
+
+
+@pytest.mark.parametrize(
+    ("pattern", "why"),
+    [
+        ("{ $.a = 1", "a closing } is missing"),
+        ("{ }", "expected a property"),
+        ("{ $.a }", "expected an operator and a value"),
+        ("{ $.a = }", "expected an operator and a value"),
+        ("{ a = 1 }", "expected a property such as"),
+        ("{ $.a > x }", "expected a number after >"),
+        ("{ ($.a = 1 }", r"a closing \) is missing"),
+        ("{ $.a = 1 ) }", "unexpected"),
+        ("{ $.a = %x% }", "regular expressions are not supported"),
+        ("{" + "(" * 60 + "$.a = 1" + ")" * 60 + "}", "parentheses inside each other"),
+        ("%a%", "only words"),
+    ],
+)
+def test_a_malformed_pattern_says_what_is_wrong(pattern: str, why: str) -> None:
+    with pytest.raises(AwsError, match=why):
+        read_pattern(pattern)
 
 
 def end(platform: Platform, number: int, *, created_s: float = 0.5) -> None:

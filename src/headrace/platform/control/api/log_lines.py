@@ -1,8 +1,8 @@
 """
 The log streams of a platform, and the filter patterns that select lines.
 
-Filter patterns consist of words, "quoted words", ?alternatives and -exclusions. Patterns for JSON (`{ ... }`), for
-columns (`[ ... ]`) and regular expressions (`%...%`) are refused by name rather than misinterpreted.
+Filter patterns consist of words, "quoted words", ?alternatives and -exclusions, or are for JSON (`{ ... }`). Patterns
+for columns (`[ ... ]`) and regular expressions (`%...%`) are refused by name rather than misinterpreted.
 Source: CloudWatch Logs user guide, "Filter pattern syntax".
 """
 
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from headrace.platform.cluster.log_streams import LogStream
 from headrace.platform.control.api.context import CallContext
+from headrace.platform.control.api.json_patterns import BadPattern, JsonFilter, read_json_pattern
 from headrace.platform.control.model.worker import WORKER
 from headrace.platform.state.records import Record
 from headrace.serving.wire.aws.errors import AwsError
@@ -61,15 +62,17 @@ class LineFilter:
         return not self.any_of or bool(self.all_of) or any(term in line for term in self.any_of)
 
 
-def read_pattern(pattern: str) -> LineFilter:
+def read_pattern(pattern: str) -> LineFilter | JsonFilter:
     """Parse a `filterPattern`. Raises `AwsError`: InvalidParameterException, for an unsupported kind of pattern."""
     text = pattern.strip()
-    if text[:1] in ("{", "[", "%"):
-        raise AwsError(
-            "InvalidParameterException",
-            f'Invalid filter pattern {pattern!r}: only words, "quoted words", ?alternatives and -exclusions are '
-            "supported by Headrace.",
-        )
+    if text.startswith("{"):
+        try:
+            return read_json_pattern(text)
+        except BadPattern as error:
+            raise _invalid(pattern, str(error)) from None
+    if text[:1] in ("[", "%"):
+        kinds = 'words, "quoted words", ?alternatives, -exclusions and { patterns for JSON }'
+        raise _invalid(pattern, f"only {kinds} are supported by Headrace")
     terms: dict[str, list[str]] = {"": [], "?": [], "-": []}
     for found in _TERM.finditer(text):
         quoted = found["quoted"]
@@ -77,3 +80,7 @@ def read_pattern(pattern: str) -> LineFilter:
         if word:
             terms[found["sign"]].append(word)
     return LineFilter(all_of=tuple(terms[""]), any_of=tuple(terms["?"]), none_of=tuple(terms["-"]))
+
+
+def _invalid(pattern: str, why: str) -> AwsError:
+    return AwsError("InvalidParameterException", f"Invalid filter pattern {pattern!r}: {why}.")
