@@ -6,10 +6,11 @@ SentencePiece or tiktoken, `*.tiktoken`, `tiktoken.model` or `tekken.json`; or t
 `vocab.json` with `merges.txt`, or `vocab.txt`. `tokenizer_config.json` adds special tokens.
 """
 
+import base64
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -18,7 +19,7 @@ from headrace.inference.models.fields import Fields
 from headrace.inference.models.generation_config import token_ids
 from headrace.inference.models.hf_vocabulary import VOCAB_JSON, VOCAB_TXT, Vocabulary, hf_vocabulary, token_text
 from headrace.inference.models.panics import broken_if_refused
-from headrace.inference.models.sentencepiece import parse_sentencepiece, sentencepiece_backend
+from headrace.inference.models.sentencepiece import checked_char_map, parse_sentencepiece, sentencepiece_backend
 from headrace.inference.models.tiktoken_file import is_tiktoken, parse_tekken, parse_tiktoken, tiktoken_backend
 from headrace.inference.models.tokenizer import Tokenizer
 from headrace_handler.stray_files import listed
@@ -200,25 +201,29 @@ class _Model(msgspec.Struct):
 
 class _File(msgspec.Struct):
     model: _Model
+    normalizer: Any = None
 
 
 def check_tokenizer_json(content: bytes, source: str) -> None:
     """
-    Check the merges of a vocabulary whose continued words have a prefix; those of others are not decoded.
+    Check the parts of a vocabulary of which `tokenizers`, which reads it in Rust, would end the whole process.
 
-    `tokenizers` reads the file in Rust. Where a merge's right side lacks the prefix, it cuts bytes out of the middle of
-    a character; the error that follows ends the whole process (tokenizers 0.23 `models/bpe/model.rs`).
+    Where the right side of a merge lacks the prefix of continued words, it cuts bytes out of the middle of a character
+    (tokenizers 0.23 `models/bpe/model.rs`); merges of vocabularies without a prefix are not decoded.
 
     Raises:
-        BrokenModel: the file is not JSON, or a merge does not match the prefix.
+        BrokenModel: the file is not JSON, a merge does not match the prefix, or a map of characters is cut.
     """
     try:
-        model = msgspec.json.decode(content, type=_File).model
+        file = msgspec.json.decode(content, type=_File)
+        for char_map in _char_maps(file.normalizer):
+            checked_char_map(base64.b64decode(char_map), source)
+        model = file.model
         prefix = model.continuing_subword_prefix
         if not prefix:
             return
         merges = msgspec.json.decode(model.merges, type=list[str | list[str]] | None) or []
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+    except (msgspec.DecodeError, ValueError, RecursionError) as exc:
         raise BrokenModel(f"{source} cannot be read: {exc}. Download it again.", path=source) from exc
     wrong = next((right for right in _rights(merges) if not right.startswith(prefix)), None)
     if wrong is not None:
@@ -227,6 +232,19 @@ def check_tokenizer_json(content: bytes, source: str) -> None:
             f"`continuing_subword_prefix` {prefix!r:.80}. Download it again.",
             path=source,
         )
+
+
+def _char_maps(normalizer: object) -> Iterator[str]:
+    """Yield the maps of characters of a normalizer and of those in it."""
+    pending = [normalizer]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, dict):
+            pending += part.values()
+            if isinstance(part.get("precompiled_charsmap"), str):
+                yield part["precompiled_charsmap"]
+        elif isinstance(part, list):
+            pending += part
 
 
 def _rights(merges: list[str | list[str]]) -> Iterator[str]:

@@ -112,10 +112,26 @@ def _model(pieces: list[_Values], trainer: _Values, normalizer: _Values, source:
         bos_id=_whole(trainer, 41, 1),
         eos_id=_whole(trainer, 42, 2),
         pad_id=_whole(trainer, 43, -1),
-        char_map=_bytes(normalizer.get(2, b"")),
+        char_map=checked_char_map(_bytes(normalizer.get(2, b"")), source),
         adds_space=bool(_whole(normalizer, 3, 1)),
         joins_spaces=bool(_whole(normalizer, 4, 1)),
     )
+
+
+def checked_char_map(content: bytes, source: str) -> bytes:
+    """
+    Return normalization rules whose first number, the bytes of their trie, is no larger than they are.
+
+    `tokenizers` allocates twice as much before it reads the trie, 8 GB for a file of 100 bytes, and ends the process
+    where it may not (spm_precompiled 0.1).
+    """
+    size = int.from_bytes(content[:4], "little")
+    if content and size > len(content):
+        raise BrokenModel(
+            f"{source} has a map of characters with a trie of {size} bytes in {len(content)}. Download it again.",
+            path=source,
+        )
+    return content
 
 
 def _fields(content: bytes) -> Iterator[tuple[int, int | bytes]]:
