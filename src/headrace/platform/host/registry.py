@@ -24,7 +24,7 @@ from headrace.serving.http.body import ClientGone
 from headrace.serving.wire.key_limits import denied
 
 PREFIX: Final = "/v2/"
-_NAME: Final = r"[a-z0-9]+(?:[._/-]+[a-z0-9]+)*"
+_NAME: Final = r"[a-z0-9]+(?:(?:[._-]+|/)[a-z0-9]+)*"
 _ROUTES: Final = tuple(
     (re.compile(rf"/v2/(?P<repository>{_NAME})/{rest}", re.ASCII), kind)
     for rest, kind in (

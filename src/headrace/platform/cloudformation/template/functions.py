@@ -19,6 +19,8 @@ UNKNOWN: Final = "{{changeSet:KNOWN_AFTER_APPLY}}"
 """Source: CloudFormation user guide, "View a change set"."""
 NO_VALUE: Final = object()
 """The value of `AWS::NoValue`, which removes the property that has it."""
+_MAX_DIGITS: Final = 9
+"""Of an index into a list; Python refuses to convert more than 4300."""
 MAX_CHARACTERS: Final = 8_000_000
 """All values of a template together: it may name a long parameter many times."""
 _VARIABLE: Final = re.compile(r"\$\{([^{}]*)\}")
@@ -169,6 +171,8 @@ class Evaluator:
 def _ref(scope: Evaluator, name: Any) -> Any:
     if name == "AWS::NoValue":
         return NO_VALUE
+    if not isinstance(name, str):
+        raise AwsError("ValidationError", "Template format error: every Ref object must have a single String value.")
     return scope.parameters[name] if name in scope.parameters else scope.values.ref(name)
 
 
@@ -219,7 +223,8 @@ def _select(scope: Evaluator, argument: Any) -> Any:
             values, number = scope.value(items), scope.text(index, "Fn::Select")
             if values == UNKNOWN or (isinstance(values, list) and len(values) == 1 and UNKNOWN in str(values[0])):
                 return UNKNOWN
-            if isinstance(values, list) and number.isdecimal() and int(number) < len(values):
+            is_index = number.isdecimal() and len(number) <= _MAX_DIGITS
+            if isinstance(values, list) and is_index and int(number) < len(values):
                 return values[int(number)]
             raise function_error(f"Fn::Select cannot select nonexistent value at index {number[:20]}")
     raise function_error("every Fn::Select object requires two parameters, (1) an index and (2) a list.")
