@@ -112,7 +112,7 @@ void check_part(const AdapterPart& part, const AdaptedShape& shape, int32_t max_
   require(part.rank >= 0 && part.rank <= max_rank,
           "the rank is " + std::to_string(part.rank) + "; expected at most " + std::to_string(max_rank));
   if (part.rank == 0) return;
-  const int32_t last = part.num_rows - 1, output = part.first_row + (part.interleaved ? last / kHalf * kPanel + last % kHalf : last);
+  const int64_t last = part.num_rows - 1, output = part.first_row + (part.interleaved ? last / kHalf * kPanel + last % kHalf : last);
   require(part.num_rows > 0 && part.first_row >= 0 && part.first_row % (part.interleaved ? kHalf : 1) == 0 &&
               output < shape.num_outputs && part.num_columns > 0 && part.num_columns <= shape.k,
           "the factors of an adapter do not fit into the matrix");

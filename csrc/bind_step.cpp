@@ -35,12 +35,9 @@ class Extras {
     for (nb::handle history : histories) {
       RowExtras& extras = row_of(history);
       const auto tokens = nb::cast<Ints>(history.attr("tokens"), false);
-      require(are_tokens(tokens), "a history has a token id that is not in the vocabulary");
       extras.history = tokens.data();
       extras.history_size = static_cast<int32_t>(tokens.shape(0));
       extras.num_prompt_tokens = nb::cast<int32_t>(history.attr("num_prompt_tokens"));
-      require(extras.num_prompt_tokens >= 0 && extras.num_prompt_tokens <= extras.history_size,
-              "num_prompt_tokens of a history lies outside its tokens");
     }
   }
 
@@ -50,7 +47,6 @@ class Extras {
       const auto ids = nb::cast<Ints>(bias.attr("ids"), false);
       const auto values = nb::cast<Floats>(bias.attr("values"), false);
       require(ids.shape(0) == values.shape(0), "a bias needs as many values as ids");
-      require(are_tokens(ids), "a bias names a token id that is not in the vocabulary");
       extras.bias_ids = ids.data();
       extras.bias_values = values.data();
       extras.num_biases = static_cast<int32_t>(ids.shape(0));
@@ -72,10 +68,6 @@ class Extras {
     const auto row = nb::cast<int64_t>(part.attr("row"));
     require(row >= 0 && row < static_cast<int64_t>(rows.size()), "a history, bias or mask names a missing row");
     return rows[static_cast<size_t>(row)];
-  }
-
-  bool are_tokens(const Ints& ids) const {
-    return std::all_of(ids.data(), ids.data() + ids.shape(0), [&](int32_t id) { return id >= 0 && id < vocab_; });
   }
 
   int vocab_;
@@ -148,12 +140,12 @@ void add_rows(Step& step, const Ints& rows) {
   step.num_rows = static_cast<int32_t>(rows.shape(0));
 }
 
-int32_t check_sampling(const SamplingRow* sampling, int32_t num_rows, int32_t vocab) {
+// Returns the largest number of alternatives of a row.
+int32_t check_rows(const Step& step, const std::vector<RowExtras>& extras, int32_t vocab) {
   int32_t top_capacity = 0;
-  for (int32_t i = 0; i < num_rows; i++) {
-    require(sampling[i].num_top <= vocab, "num_top is larger than the vocabulary");
-    require(sampling[i].target < vocab, "a target is not in the vocabulary");
-    top_capacity = std::max(top_capacity, sampling[i].num_top);
+  for (size_t i = 0; i < extras.size(); i++) {
+    check_sampling(step.sampling[i], extras[i], vocab);
+    top_capacity = std::max(top_capacity, step.sampling[i].num_top);
   }
   return top_capacity;
 }
@@ -181,12 +173,12 @@ nb::tuple execute(Runtime& runtime, const Ints& token_ids, const Ints& query_sta
   require(sampling.shape(0) == num_rows * sizeof(SamplingRow), "every logit row needs its sampling");
   require(reinterpret_cast<uintptr_t>(sampling.data()) % alignof(SamplingRow) == 0, "sampling must be aligned");
   step.sampling = reinterpret_cast<const SamplingRow*>(sampling.data());
-  step.out.top_capacity = check_sampling(step.sampling, step.num_rows, vocab);
   Extras extras(step.num_rows, vocab);
   extras.add_histories(histories);
   extras.add_biases(biases);
   extras.add_masks(masks);
   step.extras = extras.rows.data();
+  step.out.top_capacity = check_rows(step, extras.rows, vocab);
   const size_t num_top = num_rows * static_cast<size_t>(step.out.top_capacity);
   auto chosen = std::make_unique<int32_t[]>(num_rows), ranks = std::make_unique<int32_t[]>(num_rows);
   auto top_ids = std::make_unique<int32_t[]>(num_top);

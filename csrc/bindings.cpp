@@ -180,13 +180,7 @@ uint64_t checksum_arena(const Arena& arena, int num_threads) {
 void pack_tensor(Arena& arena, const Slot& slot, const std::string& encoding, const ReadOnlyBytes& data,
                  int32_t num_rows, int32_t num_columns, int32_t first_row, bool interleaved, int num_threads) {
   const PackSource source = {parse_encoding(encoding), data.data(), num_rows, num_columns, first_row, interleaved};
-  if (slot.is_vector || num_rows < 1 || num_columns < 1 || num_columns > slot.num_columns || first_row < 0 ||
-      first_row % (interleaved ? 16 : 1) || num_columns % encoded_block(source.encoding))
-    throw std::invalid_argument("the tensor does not fit into " + slot.name);
-  const int64_t last = num_rows - 1, output = first_row + (interleaved ? last / 16 * 32 + last % 16 : last);
-  if (output >= slot.num_rows || slot.offset + slot.num_bytes > arena.size() ||
-      data.nbytes() != encoded_row_bytes(source.encoding, num_columns) * static_cast<size_t>(num_rows))
-    throw std::invalid_argument("the tensor does not fit into " + slot.name);
+  check_source(slot, source, data.nbytes(), arena.size());
   nb::gil_scoped_release released;
   pack_rows(slot, arena.data() + slot.offset, source, num_threads);
 }

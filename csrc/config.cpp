@@ -28,6 +28,14 @@ Activation parse_activation(const std::string& name) {
 
 namespace {
 
+// So that sums and products of a few sizes are numbers of 32 bits.
+constexpr int32_t kMaxSize = 1 << 24, kMaxLayers = 4096;
+
+void check_size(const char* name, int64_t size, int32_t limit = kMaxSize) {
+  require(size > 0 && size <= limit,
+          std::string(name) + " is " + std::to_string(size) + "; expected 1 to " + std::to_string(limit));
+}
+
 void check_experts(const ModelConfig& config) {
   if (config.num_experts == 0) return;
   require(config.num_experts <= 4096 && config.top_k > 0 && config.top_k <= config.num_experts,
@@ -35,6 +43,8 @@ void check_experts(const ModelConfig& config) {
   require(config.expert_size > 0 && config.num_shared_experts >= 0 && config.num_shared_experts <= 1024,
           "every dimension of the experts must be positive");
   require(int64_t{1} * (config.num_experts + config.num_shared_experts) * config.expert_size < (int64_t{1} << 28),
+          "the experts of a layer are too large");
+  require(int64_t{1} * (config.num_experts + config.num_shared_experts) * config.hidden_size < (int64_t{1} << 30),
           "the experts of a layer are too large");
   require((config.norms == "both" || (config.norms == "pre" && !config.own_norms)) && !config.parallel && !config.mlp_bias,
           "experts beside attention or without a norm before them, and dense layers with biases beside them, are not supported");
@@ -68,6 +78,7 @@ void check_shape(const AttentionShape& shape) {
           "num_heads must be a multiple of num_kv_heads");
   require(shape.head_dim > 0 && shape.head_dim % 16 == 0 && shape.head_dim <= kMaxHeadDim,
           "head_dim is " + std::to_string(shape.head_dim) + "; expected a multiple of 16 up to " + std::to_string(kMaxHeadDim));
+  check_size("the size of all heads", (int64_t{1} * shape.num_heads + 2 * int64_t{shape.num_kv_heads}) * shape.head_dim);
 }
 
 // Without a causal mask a sequence is computed in one step, and its keys live for one layer.
@@ -94,6 +105,8 @@ void check_mla(const ModelConfig& config) {
           "the ranks of latent attention must be multiples of 16");
   require(mla.key_dim > 0 && mla.rope_dim > 0 && mla.rope_dim % 2 == 0 && mla.value_dim > 0,
           "every part of a head of latent attention must have numbers");
+  for (const int32_t size : {mla.rank, mla.query_rank, mla.key_dim, mla.rope_dim, mla.value_dim})
+    require(size <= kMaxSize, "a part of latent attention is larger than " + std::to_string(kMaxSize));
   require(config.num_kv_heads == 1 && config.head_dim == mla.rank + mla.rope_dim,
           "latent attention has one KV head: the latent and the part that turns");
   require(shared_key_size(config.head_dim, mla.rank) <= kMaxHeadDim,
@@ -138,6 +151,8 @@ void check_delta(const ModelConfig& config) {
     require(size > 0 && size % 16 == 0 && size <= kMaxHeadDim,
             "a head of the delta rule has " + std::to_string(size) + " numbers; expected a multiple of 16 up to 512");
   }
+  check_size("the size of all heads of the delta rule",
+             int64_t{2} * config.delta_key_heads * config.delta_key_dim + int64_t{2} * config.delta_value_heads * config.delta_value_dim);
   require(!config.delta_by_channel || int64_t{1} * config.delta_value_heads * config.delta_value_dim % kDepth == 0,
           "the delta rule with decays by channel needs a multiple of 64 values");
 }
@@ -225,13 +240,15 @@ void check_values(const ModelConfig& config, int32_t layer) {
 void ModelConfig::check() const {
   main_kind();
   require(kv_dtype == "bf16" || kv_dtype == "int8", "kv_dtype is " + kv_dtype + "; expected bf16 or int8");
-  require(num_layers > 0 && hidden_size > 0 && intermediate_size > 0 && vocab_size > 0,
-          "every dimension of the model must be positive");
+  check_size("num_layers", num_layers, kMaxLayers);
+  check_size("hidden_size", hidden_size);
+  check_size("intermediate_size", intermediate_size);
+  check_size("vocab_size", vocab_size);
   check_attention(*this);
   check_states(*this);
   require(intermediate_sizes.empty() || intermediate_sizes.size() == static_cast<size_t>(num_layers),
           "intermediate_sizes must have one entry a layer");
-  for (const int32_t size : intermediate_sizes) require(size > 0, "the width of an MLP must be positive");
+  for (const int32_t size : intermediate_sizes) check_size("the width of an MLP", size);
   require(layer_input_size >= 0 && layer_input_size <= (1 << 16) && layer_input_size % kPanel == 0,
           "layer_input_size is " + std::to_string(layer_input_size) + "; expected a multiple of 32");
   require((layer_input_size == 0 && !layer_scales) || (norms == "both" && norm == "rms"),

@@ -12,9 +12,13 @@ namespace headrace {
 
 #if defined(__x86_64__)
 // __builtin_cpu_supports asks CPUID and, for the wide registers, whether the operating system saves them (XCR0).
-inline bool has_avx2() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+// Clang 14 does not know the name of F16C, whose registers AVX2 has.
+inline bool has_f16c() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & 1u << 29);
 }
+
+inline bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c(); }
 
 // Not all versions of GCC and Clang that compile this know the name of AVX-VNNI.
 inline bool has_avx_vnni() {

@@ -71,7 +71,7 @@ std::vector<std::string> cpu_features() {
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx2")) names.push_back("avx2");
   if (__builtin_cpu_supports("fma")) names.push_back("fma");
-  if (__builtin_cpu_supports("f16c")) names.push_back("f16c");
+  if (has_f16c()) names.push_back("f16c");
   if (has_avx_vnni()) names.push_back("avx_vnni");
   if (__builtin_cpu_supports("avx512f")) names.push_back("avx512f");
   if (__builtin_cpu_supports("avx512bw")) names.push_back("avx512bw");

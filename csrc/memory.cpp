@@ -14,6 +14,13 @@
 
 #include "parallel.h"
 
+#if __has_include(<sanitizer/asan_interface.h>)
+#include <sanitizer/asan_interface.h>  // its macros are empty without AddressSanitizer
+#else
+#define ASAN_POISON_MEMORY_REGION(address, size)
+#define ASAN_UNPOISON_MEMORY_REGION(address, size)
+#endif
+
 namespace headrace {
 
 namespace {
@@ -82,7 +89,9 @@ void Arena::populate(int num_threads) const {
 }
 
 Arena::~Arena() {
-  if (data_) munmap(data_, (size_ + 4095) / 4096 * 4096);
+  if (!data_) return;
+  ASAN_UNPOISON_MEMORY_REGION(data_, size_);
+  munmap(data_, (size_ + 4095) / 4096 * 4096);
 }
 
 Arena::Arena(Arena&& other) noexcept
@@ -92,6 +101,10 @@ Arena& Arena::operator=(Arena&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
   return *this;
+}
+
+void forbid_access([[maybe_unused]] const uint8_t* data, [[maybe_unused]] size_t bytes) {
+  ASAN_POISON_MEMORY_REGION(data, bytes);
 }
 
 uint64_t copy_and_checksum(uint8_t* destination, const uint8_t* source, size_t bytes, int num_threads) {

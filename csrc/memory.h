@@ -30,6 +30,17 @@ class Arena {
   size_t size_ = 0;
 };
 
+// Lets AddressSanitizer report accesses to memory of an arena, until the arena ends; does nothing in other builds.
+void forbid_access(const uint8_t* data, size_t bytes);
+
+#if defined(__SANITIZE_ADDRESS__)
+constexpr size_t kRedZoneBytes = 64;
+#elif defined(__has_feature)
+constexpr size_t kRedZoneBytes = __has_feature(address_sanitizer) ? 64 : 0;
+#else
+constexpr size_t kRedZoneBytes = 0;
+#endif
+
 // Allocates aligned pieces of an arena; with a null base it only counts bytes.
 class Carver {
  public:
@@ -37,9 +48,11 @@ class Carver {
 
   template <class T>
   T* take(size_t count) {
-    uint8_t* piece = base_ ? base_ + used_ : nullptr;
-    used_ += (count * sizeof(T) + 63) / 64 * 64;
-    return reinterpret_cast<T*>(piece);
+    const size_t first = used_, end = first + count * sizeof(T);
+    used_ = (end + 63) / 64 * 64 + kRedZoneBytes;
+    if (!base_) return nullptr;
+    if (kRedZoneBytes > 0) forbid_access(base_ + end, used_ - end);
+    return reinterpret_cast<T*>(base_ + first);
   }
   size_t used() const { return used_; }
 

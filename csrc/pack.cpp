@@ -196,6 +196,17 @@ void pack_one_row(const Slot& slot, const PackSource& source, int32_t r, uint8_t
 
 }  // namespace
 
+void check_source(const Slot& slot, const PackSource& source, size_t source_bytes, size_t arena_bytes) {
+  const auto expect = [&](bool fits) { require(fits, "the tensor does not fit into " + slot.name); };
+  expect(!slot.is_vector && source.num_rows > 0 && source.num_columns > 0 && source.num_columns <= slot.num_columns &&
+         source.first_row >= 0 && source.first_row % (source.interleaved ? 16 : 1) == 0 &&
+         source.num_columns % encoded_block(source.encoding) == 0);
+  const int64_t last = source.num_rows - 1;
+  const int64_t output = source.first_row + (source.interleaved ? last / 16 * 32 + last % 16 : last);
+  expect(output < slot.num_rows && slot.offset + slot.num_bytes <= arena_bytes &&
+         source_bytes == encoded_row_bytes(source.encoding, source.num_columns) * static_cast<size_t>(source.num_rows));
+}
+
 void pack_rows(const Slot& slot, uint8_t* panels, const PackSource& source, int num_threads) {
   require(!has_low_bits(slot.kind) || (is_low_bits(source.encoding) && kind_of(source.encoding) == slot.kind),
           slot.name + " has 2 or 3 bits of another format");

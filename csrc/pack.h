@@ -31,6 +31,9 @@ struct PackSource {
   bool interleaved;
 };
 
+// Throws std::invalid_argument if the rows, or their bytes, do not fit into the slot, or the slot into its arena.
+void check_source(const Slot& slot, const PackSource& source, size_t source_bytes, size_t arena_bytes);
+
 // `panels` is the start of the slot, zero where nothing was packed before. W8 copies I8 rows unchanged, W4
 // Q4_0, Q4_1 and ternary blocks, FP4 those of FP4, and ternary, W2 and W3 those of ternary, Q2_K and Q3_K; anything else is
 // quantized. Throws std::invalid_argument for other encodings of 2 and 3 bits.

@@ -10,6 +10,7 @@
 #include <tuple>
 #include <vector>
 
+#include "require.h"
 #include "sampling.h"
 
 namespace nb = nanobind;
@@ -31,7 +32,7 @@ std::vector<SamplingRow> read_rows(const Array<uint8_t, 2>& sampling) {
 }
 
 std::vector<RowExtras> read_extras(size_t num_rows, const std::vector<History>& histories,
-                                   const std::vector<Bias>& biases, const std::vector<Mask>& masks) {
+                                   const std::vector<Bias>& biases, const std::vector<Mask>& masks, size_t vocab) {
   std::vector<RowExtras> extras(num_rows);
   for (const auto& [row, tokens, num_prompt_tokens] : histories) {
     RowExtras& own = extras.at(row);
@@ -41,11 +42,15 @@ std::vector<RowExtras> read_extras(size_t num_rows, const std::vector<History>& 
   }
   for (const auto& [row, ids, values] : biases) {
     RowExtras& own = extras.at(row);
+    require(ids.shape(0) == values.shape(0), "a bias needs as many values as ids");
     own.bias_ids = ids.data();
     own.bias_values = values.data();
     own.num_biases = static_cast<int32_t>(ids.shape(0));
   }
-  for (const auto& [row, words] : masks) extras.at(row).mask = words.data();
+  for (const auto& [row, words] : masks) {
+    require(words.shape(0) == (vocab + 31) / 32, "a mask needs ceil(vocab / 32) words");
+    extras.at(row).mask = words.data();
+  }
   return extras;
 }
 
@@ -60,10 +65,13 @@ nb::tuple sample_rows(Array<float, 2> logits, Array<uint8_t, 2> sampling, std::v
                       std::vector<Bias> biases, std::vector<Mask> masks) {
   std::vector<SamplingRow> rows = read_rows(sampling);
   if (logits.shape(0) != rows.size()) throw std::invalid_argument("every row of logits needs its sampling row");
-  std::vector<RowExtras> extras = read_extras(rows.size(), histories, biases, masks);
+  std::vector<RowExtras> extras = read_extras(rows.size(), histories, biases, masks, logits.shape(1));
   auto vocab = static_cast<int32_t>(logits.shape(1));
   int32_t num_columns = 0;
-  for (const SamplingRow& row : rows) num_columns = std::max(num_columns, row.num_top);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    check_sampling(rows[i], extras[i], vocab);
+    num_columns = std::max(num_columns, rows[i].num_top);
+  }
   std::vector<int32_t> tokens(rows.size()), ranks(rows.size()), top_ids(rows.size() * num_columns);
   std::vector<float> logprobs(rows.size()), top_logprobs(top_ids.size());
   {

@@ -9,7 +9,7 @@ namespace headrace {
 
 namespace {
 
-constexpr int32_t kMaxAdapters = 1024, kMaxAdapterRank = 512;
+constexpr int32_t kMaxAdapters = 1024, kMaxAdapterRank = 512, kMaxLimit = 1 << 24;
 
 int32_t scratch_rows(const Limits& limits, int num_threads) {
   const int32_t columns = std::min(limits.max_step_tokens, kColumnRows);
@@ -78,9 +78,9 @@ MlaWorkspace carve_mla(const ModelConfig& config, const Limits& limits, size_t s
 }
 
 void check_limits(const Limits& limits, int num_threads) {
-  require(limits.num_blocks > 0 && limits.max_step_tokens > 0 && limits.max_step_sequences > 0 &&
-              limits.max_step_rows > 0 && limits.max_context_tokens > 0,
-          "every limit must be positive");
+  for (const int32_t limit : {limits.num_blocks, limits.max_step_tokens, limits.max_step_sequences, limits.max_step_rows,
+                              limits.max_context_tokens})
+    require(limit > 0 && limit <= kMaxLimit, "every limit must lie between 1 and " + std::to_string(kMaxLimit));
   require(limits.max_adapters >= 0 && limits.max_adapters <= kMaxAdapters, "max_adapters must lie between 0 and 1024");
   require(limits.max_adapters == 0 || (limits.max_adapter_rank > 0 && limits.max_adapter_rank <= kMaxAdapterRank),
           "max_adapter_rank must lie between 1 and 512");
