@@ -51,14 +51,14 @@ def run(target: Target, inputs: Iterable[bytes], *, before: Callable[[int], None
         Finding: an input broke the property.
     """
     report = Report()
-    with _stopped_by_signal():
+    with stopped_by_signal():
         for data in target.seeds:
-            _outcome(target, data, is_timed=False)  # imports, caches and tables are no growth and no time of a case
+            outcome(target, data, is_timed=False)  # imports, caches and tables are no growth and no time of a case
         first_bytes = _peak_bytes()
         for number, data in enumerate(inputs):
             before(number)
             started_s = time.process_time()
-            refusal = _outcome(target, data)
+            refusal = outcome(target, data)
             taken_s = time.process_time() - started_s
             report.num_cases += 1
             report.num_accepted += refusal is None
@@ -73,7 +73,7 @@ def run(target: Target, inputs: Iterable[bytes], *, before: Callable[[int], None
 def minimised(finding: Finding) -> bytes:
     """Return a smaller input with the same kind of failure."""
     kind = type(finding.cause)
-    with _stopped_by_signal():
+    with stopped_by_signal():
         return smallest(finding.data, lambda data: isinstance(failure(finding.target, data), kind))
 
 
@@ -98,14 +98,19 @@ def smallest(data: bytes, fails: Callable[[bytes], bool]) -> bytes:
 def failure(target: Target, data: bytes) -> BaseException | None:
     """Return the error that an input ends in, or None if the property holds for it."""
     try:
-        _outcome(target, data)
+        outcome(target, data)
     except Finding as finding:
         return finding.cause
     return None
 
 
-def _outcome(target: Target, data: bytes, *, is_timed: bool = True) -> str | None:
-    """Run one input; return the name of the refusal, or None if it is accepted."""
+def outcome(target: Target, data: bytes, *, is_timed: bool = True) -> str | None:
+    """
+    Run one input; return the name of the refusal, or None if it is accepted.
+
+    Raises:
+        Finding: the input broke the property.
+    """
     started_s = time.process_time()
     signal.setitimer(signal.ITIMER_PROF, STOP_FACTOR * target.limit_s)
     try:
@@ -130,7 +135,9 @@ def _check_time(target: Target, data: bytes, taken_s: float) -> None:
 
 
 @contextmanager
-def _stopped_by_signal() -> Iterator[None]:
+def stopped_by_signal() -> Iterator[None]:
+    """Stop inputs that take many times their limit."""
+
     def stop(_number: int, _frame: object) -> None:
         raise TooSlow("it was stopped")
 

@@ -41,11 +41,12 @@ def case(target: Target, seed: int, number: int) -> bytes:
     rng = random.Random(f"{seed}/{target.name}/{number}")
     data = rng.choice(target.seeds)
     for _ in range(rng.choice((1, 1, 1, 2, 3, 6))):
-        data = _mutated(data, target, rng)[:_MAX_BYTES]
+        data = mutated(data, target, rng)[:_MAX_BYTES]
     return data
 
 
-def _mutated(data: bytes, target: Target, rng: random.Random) -> bytes:
+def mutated(data: bytes, target: Target, rng: random.Random) -> bytes:
+    """Return an input with one change, of its bytes or of a value if it is JSON."""
     if target.is_json and rng.random() < 0.6:
         changed = _mutated_json(data, target, rng)
         if changed is not None:

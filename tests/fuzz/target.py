@@ -1,5 +1,6 @@
 """A target of fuzzing: a parser, the errors that it declares, and its seeds."""
 
+import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,6 +10,26 @@ from headrace.core.errors import HeadraceError
 
 CORPUS = Path(__file__).parent / "corpus"
 """One folder per target: seeds, and `found-*`, the minimised inputs of mended bugs."""
+
+_GROWN = Path(__file__).parent / "grown"
+
+
+def corpus_folder(name: str) -> Path:
+    """Return the part of the corpus of a target."""
+    return CORPUS / name
+
+
+def grown_file(name: str) -> Path:
+    """Return the file of the inputs that coverage-guided runs of a target kept."""
+    return _GROWN / f"{name}.zip"
+
+
+def read_grown(name: str) -> dict[str, bytes]:
+    """Return the inputs that coverage-guided runs of a target kept, by name."""
+    if not grown_file(name).exists():
+        return {}
+    with zipfile.ZipFile(grown_file(name)) as packed:
+        return {item: packed.read(item) for item in packed.namelist()}
 
 
 class Malformed(Exception):
@@ -38,12 +59,22 @@ class Target:
     @cached_property
     def seeds(self) -> tuple[bytes, ...]:
         """The inputs that mutations start from: never empty."""
-        return (*self.make_seeds().values(), *self.corpus.values()) or (b"",)
+        return (*self.first_seeds, *self.grown.values()) or (b"",)
+
+    @cached_property
+    def first_seeds(self) -> tuple[bytes, ...]:
+        """The inputs that people wrote, and those that broke the parser once."""
+        return (*self.make_seeds().values(), *self.corpus.values())
+
+    @cached_property
+    def grown(self) -> dict[str, bytes]:
+        """The inputs that reach edges which the first seeds do not, by name."""
+        return read_grown(self.name)
 
     @property
     def folder(self) -> Path:
         """The target's part of the corpus."""
-        return CORPUS / self.name
+        return corpus_folder(self.name)
 
     @cached_property
     def corpus(self) -> dict[str, bytes]:

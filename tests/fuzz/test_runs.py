@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz.__main__ import _supervise
 from tests.fuzz.campaign import Report
 from tests.fuzz.records import record
+from tests.fuzz.supervision import supervise
 from tests.fuzz.target import Target
 from tests.fuzz.targets import TARGETS
 
@@ -18,7 +18,7 @@ def run(name: str, check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, li
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("tests.fuzz.target.CORPUS", tmp_path / "corpus")
     monkeypatch.setitem(TARGETS, name, Target(name, check, limit_s=limit_s))
-    return _supervise(name, argparse.Namespace(seed=1, first=0, cases=3, record=tmp_path / "fuzz.json"))
+    return supervise(name, argparse.Namespace(seed=1, first=0, cases=3, seconds=None, record=tmp_path / "fuzz.json"))
 
 
 def test_an_input_that_breaks_the_property_is_kept(tmp_path, monkeypatch, capfd) -> None:
