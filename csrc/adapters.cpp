@@ -69,9 +69,10 @@ float peak_of(const float* values, int32_t count, int32_t pitch) {
   return peak;
 }
 
-// The nearest step; `scale` may have been rounded, so that the peak lies a little above the last step.
+// The nearest step, 0 for NaN; `scale` may have been rounded, so that the peak lies a little above the last step.
 int8_t step_of(float value, float scale) {
-  return scale > 0 ? static_cast<int8_t>(std::clamp(std::nearbyint(value / scale), -127.0f, 127.0f)) : int8_t{0};
+  const float step = std::nearbyint(value / scale);
+  return scale > 0 && !std::isnan(step) ? static_cast<int8_t>(std::clamp(step, -127.0f, 127.0f)) : int8_t{0};
 }
 
 // [rank block][K / 64][8 ranks][64 inputs], plus 128: the kernel reads one stream, and 8 ranks share the load of an

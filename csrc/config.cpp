@@ -178,6 +178,8 @@ void check_states(const ModelConfig& config) {
     require(mixer != Mixer::kNone || !config.parallel, "a layer without a mixer beside parallel ones is not supported");
     if (!keeps_state(mixer)) continue;
     if (mixer == Mixer::kSsd) check_ssd(config);
+    require(mixer == Mixer::kConv || config.has_attn_norm(i),
+            "layer " + std::to_string(i) + " has gates of a state, which need a norm before the layer");
     require(!config.attention_beside || (mixer == Mixer::kSsd && config.attention_shapes.empty() &&
                                          config.attention_gate.empty() && config.norms == "pre"),
             "attention is supported beside a state space model only, without gates, shapes by layer and norms after it");

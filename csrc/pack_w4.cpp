@@ -134,7 +134,8 @@ FOR_EVERY_CPU Int4Group quantize_int4(const float* values, const float* importan
   const float low = std::min(group.low, 0.0f), high = std::max(group.high, 0.0f), range = high - low;
   if (!(range > 0)) return round_int4(group, 0.0f, 0, bf16_scale);
   const auto zero_at = [&](float inverse) {
-    return static_cast<int>(std::clamp(-low * inverse + 0.5f, 0.0f, 15.0f));
+    const float zero = -low * inverse + 0.5f;  // NaN if a number is infinite
+    return zero > 0 ? static_cast<int>(std::min(zero, 15.0f)) : 0;
   };
   const Int4Group plain = round_int4(group, range / 15.0f, zero_at(15.0f / range), bf16_scale);
   float best_gain = 0, best_scale = 0;

@@ -3,6 +3,7 @@
 from tests.fuzz.target import Target
 from tests.fuzz.targets import (
     account,
+    answers,
     archives,
     aws,
     batches,
@@ -25,6 +26,7 @@ TARGETS: dict[str, Target] = {
         dialects,
         aws,
         account,
+        answers,
         archives,
         checkpoints,
         tokenizers,

@@ -22,7 +22,7 @@ def _path(data):
     """The parts of a path are names that no file system reads as another folder."""
     found = route_of(data.decode("latin-1"))
     if found is None:
-        raise Malformed
+        raise Malformed("no route")
     parts, _ = found
     repository = parts["repository"].split("/")
     assert not {"", ".", ".."} & {*repository}, parts

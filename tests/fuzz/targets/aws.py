@@ -11,16 +11,18 @@ from botocore.credentials import Credentials
 from botocore.eventstream import EventStreamBuffer
 
 from headrace.platform.storage.s3_upload import AwsChunkedReader, BadChunk, begun, open_upload
-from headrace.serving.wire.aws import bearer_tokens, calls, eventstream, sigv4
+from headrace.serving.wire.aws import bearer_tokens, calls, eventstream, sessions, sigv4
 from headrace.serving.wire.aws.errors import AwsError
 from headrace.serving.wire.aws.http import HttpRequest, inflated
 from headrace.serving.wire.aws.identify import form_fields, identify
+from headrace.serving.wire.aws.paging import Paginator
 from tests.fuzz.target import Malformed, Target
 from tests.fuzz.targets.connections import _loop
 from tests.serving.wire.aws.client_side import error_of
 from tests.serving.wire.aws.signing import ACCESS_KEY, SECRET, SECRETS, SIGNED_S, signed
 
 _MAX_INFLATED_BYTES = 1 << 20
+_PAGES = Paginator(invalid_token=lambda: AwsError("ValidationException", "The token is invalid."))
 
 
 def _request(data: bytes) -> HttpRequest:
@@ -66,6 +68,20 @@ def _signature(data):
 
 def _token(data):
     bearer_tokens.verify(data.decode("latin-1"), SECRETS.get, SIGNED_S)
+
+
+def _session(data):
+    """A session token holds credentials only if a key of the platform issued it, whatever was changed."""
+    found = sessions.verify(data.decode("latin-1"), SECRETS.get)
+    assert found is None or found.token.encode() == data
+
+
+def _page(data):
+    """A token of a client ends in a page of the list, or in the error of the service."""
+    shown, more = _PAGES.page(range(10), {"NextToken": data.decode("latin-1")}, listing="l", key=lambda n: (n,), size=3)
+    assert set(shown) <= set(range(10))
+    assert len(shown) <= 3
+    assert all(isinstance(token, str) for token in more.values())
 
 
 def _gzip(data):
@@ -181,6 +197,25 @@ TARGETS = (
     ),
     Target(
         "bearer-token", _token, (AwsError,), _token_seeds, words=(b"sagemaker-api-key-", SECRET.encode(), b"==", b"-_")
+    ),
+    Target(
+        "session-token",
+        _session,
+        (),
+        lambda: {
+            "issued": sessions.issue(sessions.Session(key=ACCESS_KEY, expires_s=int(SIGNED_S)), SECRET).token.encode(),
+            "none": b"",
+        },
+        words=(b".", b"==", b"-_", base64.b64encode(b'{"key":"a","expires_s":1}')),
+        suite_cases=300,
+    ),
+    Target(
+        "page-token",
+        _page,
+        (AwsError,),
+        lambda: {str(key): base64.b64encode(key) for key in (b'["l", 4]', b'["l", "a"]', b'["l", NaN]', b'["l"]')},
+        words=(b"W10=", base64.b64encode(b'["l", 9e999]'), base64.b64encode(b'["l", true]')),
+        suite_cases=300,
     ),
     Target("gzip-body", _gzip, (AwsError,), lambda: {"small": gzip.compress(b"{}" * 50, mtime=0)}, suite_cases=400),
     Target(

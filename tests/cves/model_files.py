@@ -1,0 +1,199 @@
+"""Files of models: GGUF, templates, weights, vocabularies, configs and archives."""
+
+import base64
+import io
+import json
+import struct
+import zipfile
+from functools import partial
+
+from headrace.inference.models.families.registry import from_config
+from headrace.inference.models.fields import Fields
+from headrace.inference.models.places import gguf_name
+from tests.cves.attack import Attack
+from tests.fuzz.targets.archives import scene
+from tests.inference.models.model_files import (
+    TINY_LLAMA,
+    byte_level_tokenizer,
+    gguf_metadata,
+    gguf_vocabulary,
+    random_weights,
+    write_gguf,
+)
+from tests.serving.artifacts.archive_maker import archive, file, folder, header, link
+
+_NUM_TENSORS_AT, _NUM_VALUES_AT = 8, 16
+_TEXT, _ARRAY, _UINT64 = 8, 9, 10
+_SIZE = struct.Struct("<Q")
+SYSTEM = b"cposix\nsystem\n(Vtrue\ntR."
+"""A pickle that calls `os.system`."""
+CODE = "{{ cycler.__init__.__globals__.os.system('true') }}"
+"""A template that does."""
+
+
+def _gguf(**metadata: object) -> bytes:
+    """A small model with other metadata; two underscores are a dot."""
+    _, spec = from_config(Fields(TINY_LLAMA, ""))
+    values = gguf_metadata(spec) | gguf_vocabulary(byte_level_tokenizer())
+    values |= {key.replace("__", "."): value for key, value in metadata.items()}
+    tensors = {gguf_name(name): weights for name, weights in random_weights(spec).items()}
+    return write_gguf(scene("cves") / "m.gguf", values, tensors).read_bytes()
+
+
+def _tensor(**changes: int | tuple[int, ...]) -> bytes:
+    """A small model whose first tensor has other dimensions, number of them, or offset."""
+    content, name = _gguf(), b"token_embd.weight"
+    at = content.index(name) + len(name)
+    (count,) = struct.unpack_from("<I", content, at)
+    dims = changes.get("dims", struct.unpack_from(f"<{count}Q", content, at + 4))
+    kind, offset = struct.unpack_from("<IQ", content, at + 4 + 8 * count)
+    info = struct.pack(f"<I{len(dims)}Q", changes.get("num_dims", len(dims)), *dims)
+    info += struct.pack("<IQ", kind, changes.get("offset", offset))
+    return content[:at] + info + content[at + 16 + 8 * count :]
+
+
+def _count(at: int) -> bytes:
+    content = _gguf()
+    return content[:at] + _SIZE.pack(2**63) + content[at + 8 :]
+
+
+def _value(kind: int, value: bytes) -> bytes:
+    """A file with one value of metadata."""
+    return b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + _SIZE.pack(1) + b"a" + struct.pack("<I", kind) + value
+
+
+def _zip(*members: tuple[str, bytes]) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as packed:
+        for name, content in members:
+            packed.writestr(name, content)
+    return out.getvalue()
+
+
+def _long_links() -> bytes:
+    """Links whose resolved path is longer than `realpath` reads, so that a check by it sees another place."""
+    part, place, members = "d" * 200, "", []
+    for step in "abcdefghijklmnop":
+        members += [folder(f"{place}{part}"), link(f"{place}{step}", part)]
+        place += f"{part}/"
+    through = f"{'/'.join('abcdefghijklmnop')}/{'l' * 200}"
+    members += [link(through, "../" * 16), link("escape", f"{through}/../../../etc"), file("escape/passwd")]
+    return archive(members)
+
+
+def _config(**fields: object) -> bytes:
+    return json.dumps(TINY_LLAMA | fields).encode()
+
+
+def _tokenizer(**parts: object) -> bytes:
+    return json.dumps(json.loads(byte_level_tokenizer().to_str()) | parts).encode()
+
+
+def _pattern(pattern: str) -> bytes:
+    split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+    return _tokenizer(pre_tokenizer=split)
+
+
+def _char_map() -> bytes:
+    rules = {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(b"\xff\xff\xff\xbf").decode()}
+    return _tokenizer(normalizer={"type": "Sequence", "normalizers": [rules]})
+
+
+def aliases() -> bytes:
+    """YAML of 900 bytes that stands for 8 to the power of 12 texts."""
+    lines = [b"a0: &a0 [x, x, x, x, x, x, x, x]"]
+    lines += [b"a%d: &a%d [%s]" % (n, n, b", ".join([b"*a%d" % (n - 1)] * 8)) for n in range(1, 12)]
+    return b"\n".join(lines)
+
+
+_FORMAT_BY_MAP = "{{ ['{0.__class__}'] | map('format', 1) | list }}"
+_FORMAT_BY_ATTR = "{% if ('{0.__class__}' | attr('format'))(1) %}{{ raise_exception('reached') }}{% endif %}"
+_LOOP = "{% for a in range(10000000) %}x{% endfor %}"
+_YAML_CALL = b"a: !!python/object/new:os.system [true]"
+
+_GGUF = (
+    ("CVE-2024-39720", "Ollama", "file that ends after its magic", lambda: b"GGUF", "ends in the middle"),
+    ("CVE-2024-21836", "llama.cpp", "number of tensors", partial(_count, _NUM_TENSORS_AT), "is truncated"),
+    ("CVE-2024-23605", "llama.cpp", "number of values", partial(_count, _NUM_VALUES_AT), "is truncated"),
+    (
+        *("CVE-2024-23496", "llama.cpp", "length of a text"),
+        *(lambda: _value(_TEXT, _SIZE.pack(2**64 - 1)), "is truncated"),
+    ),
+    (
+        *("CVE-2024-21825", "llama.cpp", "length of an array of texts"),
+        *(lambda: _value(_ARRAY, struct.pack("<IQ", _TEXT, 2**60)), "is truncated"),
+    ),
+    (
+        *("CVE-2025-0315", "Ollama", "array beyond all memory"),
+        *(lambda: _value(_ARRAY, struct.pack("<IQ", _UINT64, 2**34)), "is truncated"),
+    ),
+    ("CVE-2024-21802", "llama.cpp", "100 dimensions of a tensor", lambda: _tensor(num_dims=100), "100 dimensions"),
+    (
+        *("CVE-2025-53630, CVE-2026-27940, CVE-2026-33298", "llama.cpp", "tensor whose size wraps around"),
+        *(lambda: _tensor(dims=(2**32, 2**32)), "is truncated"),
+    ),
+    ("CVE-2026-7482", "Ollama", "tensor behind the end of the file", lambda: _tensor(offset=2**40), "is truncated"),
+    ("CVE-2024-12055", "Ollama", "offset that wraps around", lambda: _tensor(offset=2**64 - 32), "is truncated"),
+    ("CVE-2024-8063", "Ollama", "no layers", lambda: _gguf(llama__block_count=0), "block_count is 0"),
+    ("CVE-2025-0317", "Ollama", "alignment of 0", lambda: _gguf(general__alignment=0), "general.alignment 0"),
+    (
+        *("CVE-2025-0312", "Ollama", "number in place of the vocabulary"),
+        *(lambda: _gguf(tokenizer__ggml__tokens=5), "no list tokens"),
+    ),
+)
+_TEMPLATES = (
+    ("CVE-2024-34359", "llama-cpp-python", "chat template with code", CODE.encode, "is unsafe"),
+    ("CVE-2026-5760", "SGLang", "chat template with code", CODE.encode, "is unsafe"),
+    ("CVE-2024-56326", "Jinja", "`format` as an argument of `map`", _FORMAT_BY_MAP.encode, "failed"),
+    ("CVE-2025-27516", "Jinja", "`format` by the filter `attr`", _FORMAT_BY_ATTR.encode),
+    ("CVE-2025-61620", "vLLM", "loop of ten million rounds", _LOOP.encode, "Range too big"),
+)
+_ARCHIVES = (
+    ("CVE-2007-4559", "Python", "path out of an archive", lambda: archive([file("../evil")]), "outside of the model"),
+    (
+        *("CVE-2025-4517, CVE-2025-4330, CVE-2025-4138, CVE-2024-12718", "Python", "links longer than a path"),
+        *(_long_links, "cannot be stored"),
+    ),
+    (
+        *("CVE-2025-8194", "Python", "member of negative size"),
+        *(lambda: header("a", size=b"\xff" * 12), "is not a complete"),
+    ),
+)
+
+ATTACKS = (
+    *(Attack(ids, product, name, "gguf", *rest) for ids, product, name, *rest in _GGUF),
+    *(Attack(ids, product, name, "chat-template", *rest) for ids, product, name, *rest in _TEMPLATES),
+    *(Attack(ids, product, name, "tar", *rest) for ids, product, name, *rest in _ARCHIVES),
+    Attack(
+        *("CVE-2024-45436", "Ollama", "path out of a zip file", "mar"),
+        *(lambda: _zip(("MAR-INF/MANIFEST.json", b"{}"), ("../evil.py", b"")), "outside of the model"),
+    ),
+    Attack(
+        *(
+            "CVE-2025-24357, CVE-2025-32434, CVE-2024-3568",
+            "vLLM, PyTorch, Transformers",
+            "weights that call functions",
+        ),
+        *("torch-file", lambda: _zip(("a/data.pkl", SYSTEM), ("a/version", b"3\n")), "refers to 'posix.system'"),
+    ),
+    Attack(
+        *("CVE-2025-66448", "vLLM", "code by `auto_map`", "config-json"),
+        lambda: _config(auto_map={"AutoConfig": "evil--x.Config"}),
+    ),
+    Attack(
+        *("Trail of Bits, 2023", "safetensors", "header longer than the file", "safetensors"),
+        *(lambda: _SIZE.pack(2**63) + b"{}", "its header has"),
+    ),
+    Attack(
+        *("CVE-2024-12720, CVE-2025-6638", "Transformers", "pattern that backtracks", "tokenizer-json"),
+        lambda: _pattern(r"(\w+\s?)+[!]+$"),
+    ),
+    Attack(
+        *("found by our fuzzer, 2026", "tokenizers", "map of characters of 6 GB", "tokenizer-json"),
+        *(_char_map, "has a map of characters"),
+    ),
+    Attack("CVE-2020-14343", "PyYAML", "call of a function", "model-config-yaml", lambda: _YAML_CALL, "constructor"),
+    Attack("CVE-2019-11253", "Kubernetes", "aliases that grow by powers", "model-config-yaml", aliases),
+    Attack("CVE-2020-14343", "PyYAML", "call of a function", "stack-template", lambda: _YAML_CALL, "not supported"),
+    Attack("CVE-2019-11253", "Kubernetes", "aliases that grow by powers", "stack-template", aliases, "not allowed"),
+)
