@@ -267,8 +267,10 @@ def attacks(name: str) -> Iterator[str]:
 
 
 def fuzzed() -> Iterator[str]:
-    """Yield the sum over all targets in runs by hand, and the slowest targets."""
-    rows = result("fuzz")
+    """Yield the sums over all targets in runs by hand, the slowest targets, and the edges of guided runs."""
+    records = result("fuzz")
+    rows = {name: row for name, row in records.items() if "inputs" in row}
+    guided = {name: row["guided"] for name, row in records.items() if "guided" in row}
     slowest = sorted(rows.items(), key=lambda item: -item[1]["slowest_ms"])[:_TARGETS_SHOWN]
     cells = (
         [
@@ -282,6 +284,24 @@ def fuzzed() -> Iterator[str]:
     total, cpu_s = sum(row["inputs"] for row in rows.values()), sum(row["cpu_s"] for row in rows.values())
     yield f"\n{len(rows)} targets, {total:,.0f} inputs, {cpu_s / 60:.0f} minutes of CPU in the parsers. The slowest:"
     yield from page_table(("target", "inputs", "accepted", "slowest"), cells)
+    native = {name: row for name, row in guided.items() if name.startswith("native-")}
+    yield from _guided({name: row for name, row in guided.items() if name not in native}, "parsers in Python")
+    yield from _guided(native, "native targets")
+
+
+def _guided(rows: Mapping[str, Any], kind: str) -> Iterator[str]:
+    """Yield the sum of guided runs, and the targets that reached the most edges beyond those of their seeds."""
+    if not rows:
+        return
+    inputs, hours = sum(row["inputs"] for row in rows.values()), sum(row["cpu_s"] for row in rows.values()) / 3600
+    seeds, edges = sum(row["seed_edges"] for row in rows.values()), sum(row["edges"] for row in rows.values())
+    yield (
+        f"\n{len(rows)} {kind}, guided by coverage: {inputs:,.0f} inputs in {hours:.1f} CPU hours reached "
+        f"{edges:,.0f} edges, their seeds {seeds:,.0f}. The most beyond their seeds:"
+    )
+    best = sorted(rows.items(), key=lambda item: item[1]["seed_edges"] - item[1]["edges"])[:_TARGETS_SHOWN]
+    cells = ((f"`{name}`", f"{row['inputs']:,.0f}", str(row["seed_edges"]), str(row["edges"])) for name, row in best)
+    yield from page_table(("target", "inputs", "edges of the seeds", "edges"), cells)
 
 
 def if_stored(name: str, lines: Callable[[Any], Iterator[str]]) -> Iterator[str]:

@@ -144,6 +144,7 @@ void add_rows(Step& step, const Ints& rows) {
 int32_t check_rows(const Step& step, const std::vector<RowExtras>& extras, int32_t vocab) {
   int32_t top_capacity = 0;
   for (size_t i = 0; i < extras.size(); i++) {
+    require(step.sampling[i].num_top <= vocab, "num_top is larger than the vocabulary");
     check_sampling(step.sampling[i], extras[i], vocab);
     top_capacity = std::max(top_capacity, step.sampling[i].num_top);
   }

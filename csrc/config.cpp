@@ -127,6 +127,7 @@ void check_attention(const ModelConfig& config) {
   one_a_layer("kv_sources", config.kv_sources.size());
   one_a_layer("windows", config.windows.size());
   one_a_layer("rope_of_layer", config.rope_of_layer.size());
+  for (const int32_t window : config.windows) require(window >= 0, "a window must not be negative");
   const int32_t num_ropes = static_cast<int32_t>(config.rope_frequencies.size());
   require(num_ropes > 0 && config.rope_factors.size() == config.rope_frequencies.size(), "every rope must have a factor");
   for (int32_t i = 0; i < config.num_layers; i++) {

@@ -40,7 +40,7 @@ struct RowExtras {
   const uint32_t* mask = nullptr;  // ceil(vocab / 32) words, bit set = allowed
 };
 
-// Throws std::invalid_argument if a number of the row, or a token id of its extras, lies outside the vocabulary.
+// Throws std::invalid_argument if the target of a row, or a token id of its extras, lies outside the vocabulary.
 void check_sampling(const SamplingRow& row, const RowExtras& extras, int32_t vocab);
 
 // The result of a row. `top_ids` and `top_logprobs` have `top_capacity` entries (at least the row's `num_top`); entries

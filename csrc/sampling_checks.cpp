@@ -9,7 +9,6 @@ void check_sampling(const SamplingRow& row, const RowExtras& extras, int32_t voc
   const auto are_tokens = [&](const int32_t* ids, int32_t count) {
     return std::all_of(ids, ids + count, [&](int32_t id) { return id >= 0 && id < vocab; });
   };
-  require(row.num_top <= vocab, "num_top is larger than the vocabulary");
   require(row.target < vocab, "a target is not in the vocabulary");
   require(are_tokens(extras.history, extras.history_size), "a history has a token id that is not in the vocabulary");
   require(extras.num_prompt_tokens >= 0 && extras.num_prompt_tokens <= extras.history_size,

@@ -13,7 +13,7 @@ using namespace headrace;
 
 namespace {
 
-constexpr int32_t kMaxVocab = 400;
+constexpr int32_t kMaxVocab = 400, kMaxTop = 1000;
 constexpr float kFloats[] = {0.0f, 1.0f, -1.0f, 0.5f, 1e-30f, 1e30f, 100.0f, INFINITY, -INFINITY, NAN};
 constexpr int32_t kInts[] = {0, 1, -1, 2, 20, 40, INT32_MAX, INT32_MIN};
 
@@ -73,6 +73,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!rest.empty())
     for (size_t i = 0; i < logits.size(); i++) logits[i] = static_cast<float>(static_cast<int8_t>(rest[i % rest.size()]));
   if (!is_finite && !rest.empty()) std::memcpy(logits.data(), rest.data(), std::min(rest.size(), logits.size() * sizeof(float)));
+  if (row.num_top > kMaxTop) return -1;  // what Python allocates
   try {
     check_sampling(row, extras, vocab);
   } catch (const std::invalid_argument&) {

@@ -100,6 +100,8 @@ def decode_body(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
         InvalidRequest: a field has the wrong type; `param` is its path (`parameters.top_k`).
     """
     try:
+        if not body.isascii():
+            body.decode()  # the decoder skips the names and texts of fields that it does not know
         return decoder.decode(body)
     except msgspec.ValidationError as error:
         raise _wrong_field(str(error)) from error
