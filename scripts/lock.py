@@ -37,6 +37,7 @@ LOCKS: dict[str, tuple[str, ...]] = {
     "image": ("pyproject.toml", *_IMAGE, "--constraint", "requirements/ci.txt"),
     "clients": ("requirements/clients.in",),
     "deploy": ("requirements/deploy.in",),
+    "fuzz": ("requirements/fuzz.in",),
     "sdk3": ("requirements/sdk3.in",),
     "supply": ("requirements/supply.in",),
     "vllm": ("requirements/vllm.in", "pyproject.toml"),

@@ -30,7 +30,7 @@ def instrument() -> None:
     try:
         from atheris.import_hook import HookManager
     except ImportError:
-        sys.exit("Guided runs need Atheris: .venv/bin/python -m pip install --group fuzz")
+        sys.exit("Guided runs need Atheris: .venv/bin/python -m pip install --require-hashes -r requirements/fuzz.txt")
     import headrace
 
     sys.meta_path[:] = [finder for finder in sys.meta_path if not type(finder).__module__.startswith("_editable")]
