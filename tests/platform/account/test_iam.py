@@ -68,6 +68,8 @@ def test_a_role_with_policies_is_not_deleted(still_platform: Platform) -> None:
     iam.attach_role_policy(RoleName="r", PolicyArn=MANAGED)
     attached = [{"PolicyName": "AmazonSageMakerFullAccess", "PolicyArn": MANAGED}]
     assert iam.list_attached_role_policies(RoleName="r")["AttachedPolicies"] == attached
+    found = iam.get_policy(PolicyArn=MANAGED)["Policy"]
+    assert (found["PolicyName"], found["Path"], found["AttachmentCount"]) == ("AmazonSageMakerFullAccess", "/", 1)
     assert iam.list_instance_profiles_for_role(RoleName="r")["InstanceProfiles"] == []
     assert code_of(iam.delete_role, RoleName="r") == ("DeleteConflict", 409)
     iam.detach_role_policy(RoleName="r", PolicyArn=MANAGED)

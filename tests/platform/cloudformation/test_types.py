@@ -94,6 +94,9 @@ Resources:
   Hook:
     Type: AWS::SNS::Subscription
     Properties: {TopicArn: !Ref Topic, Protocol: http, Endpoint: "http://127.0.0.1:9/"}
+  Policy:
+    Type: AWS::S3::BucketPolicy
+    Properties: {Bucket: b, PolicyDocument: {Version: "2012-10-17", Statement: []}}
   Images:
     Type: AWS::ECR::Repository
     Properties: {ImageTagMutability: MUTABLE, EmptyOnDelete: true, Tags: [{Key: k, Value: %s}]}

@@ -247,6 +247,26 @@ def create_policy_version(context: CloudWatchCall, params: Json) -> Json:
     return get_policy_version(context, {**params, "VersionId": new_id})
 
 
+def get_policy(context: CloudWatchCall, params: Json) -> Json:
+    """Answer GetPolicy; every ARN of a policy that AWS manages is one, as AttachRolePolicy takes it."""
+    arn: str = params["PolicyArn"]
+    if _OF_AWS not in arn:
+        return POLICIES.get(context, params)
+    path, _, name = arn.partition(":policy")[2].rpartition("/")
+    dates = dict.fromkeys(("CreateDate", "UpdateDate"), _IMPLICIT_CREATED_S)
+    policy = {
+        "PolicyName": name,
+        "PolicyId": entity_id("ANPA", name),
+        "Arn": arn,
+        "Path": f"{path}/",
+        **dates,
+        "DefaultVersionId": "v1",
+        "IsAttachable": True,
+        "PermissionsBoundaryUsageCount": 0,
+    }
+    return {"Policy": {**policy, "AttachmentCount": len(_roles_with(context, arn))}}
+
+
 def get_policy_version(context: CloudWatchCall, params: Json) -> Json:
     record = POLICIES.find(context, params)
     version = _version(record, params["VersionId"])

@@ -299,7 +299,7 @@ OPERATIONS: Mapping[tuple[str, str], Handler] = {
     ("iam", "DeleteServiceLinkedRole"): iam.delete_service_linked_role,
     ("iam", "GetServiceLinkedRoleDeletionStatus"): iam.get_deletion_status,
     ("iam", "CreatePolicy"): iam.create_policy,
-    ("iam", "GetPolicy"): iam.POLICIES.get,
+    ("iam", "GetPolicy"): iam.get_policy,
     ("iam", "ListPolicies"): iam.list_policies,
     ("iam", "DeletePolicy"): iam.POLICIES.delete,
     ("iam", "TagPolicy"): iam.POLICIES.tag,
