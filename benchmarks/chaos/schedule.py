@@ -3,10 +3,12 @@
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Final
+from dataclasses import asdict, dataclass, replace
+from typing import Final, TypeVar
 
 import msgspec
+
+ItemT = TypeVar("ItemT")
 
 DURATIONS_S: Final[Mapping[str, tuple[float, float]]] = {
     "worker-kill": (0.0, 0.0),
@@ -127,30 +129,36 @@ def from_json(text: str) -> Schedule:
 
 
 def shrink(schedule: Schedule, fails: Callable[[Schedule], bool]) -> Schedule:
+    """Remove faults while the run still fails; `fails` runs a schedule and returns whether it fails."""
+    return replace(schedule, faults=shortest(schedule.faults, lambda faults: fails(replace(schedule, faults=faults))))
+
+
+def shortest(items: tuple[ItemT, ...], fails: Callable[[tuple[ItemT, ...]], bool]) -> tuple[ItemT, ...]:
     """
-    Remove faults while the run still fails (delta debugging: halves first, then smaller parts).
+    Remove items while the run still fails (delta debugging: halves first, then smaller parts).
 
     Args:
-        schedule: a schedule that fails.
-        fails: runs a schedule; returns whether it fails.
+        items: the faults or operations of a run that fails.
+        fails: runs with these items; returns whether it fails.
     """
-    size = max(1, len(schedule.faults) // 2)
+    size = max(1, len(items) // 2)
     while True:
-        removed = _remove_part(schedule, size, fails)
+        removed = _remove_part(items, size, fails)
         if removed is not None:
-            schedule = removed
-            size = min(size, max(1, len(schedule.faults) // 2))
+            items = removed
+            size = min(size, max(1, len(items) // 2))
         elif size == 1:
-            return schedule
+            return items
         else:
             size //= 2
 
 
-def _remove_part(schedule: Schedule, size: int, fails: Callable[[Schedule], bool]) -> Schedule | None:
-    """Return the schedule without `size` faults in a row if it still fails; None if it passes without any of them."""
-    for begin in range(0, len(schedule.faults), size):
-        faults = (*schedule.faults[:begin], *schedule.faults[begin + size :])
-        shorter = Schedule(seed=schedule.seed, setup=schedule.setup, faults=faults)
+def _remove_part(
+    items: tuple[ItemT, ...], size: int, fails: Callable[[tuple[ItemT, ...]], bool]
+) -> tuple[ItemT, ...] | None:
+    """Return the items without `size` of them in a row if that still fails; None if it passes without any of them."""
+    for begin in range(0, len(items), size):
+        shorter = (*items[:begin], *items[begin + size :])
         if fails(shorter):
             return shorter
     return None

@@ -1,0 +1,197 @@
+"""Bugs to plant, so that it is known what the simulation finds: each replaces a few functions of Headrace."""
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from headrace.platform.autoscaling.loops import autoscaler
+from headrace.platform.cluster.launcher import WorkerPhase
+from headrace.platform.control.loops.worker_manager import WorkerManager
+from headrace.platform.control.model.workload import Stage
+from headrace.platform.control.planning import pool, worker_actions
+from headrace.platform.control.planning.config import PassContext
+from headrace.platform.control.planning.rollout import _Pass
+from headrace.platform.gateway import app
+from headrace.platform.gateway.replica_state import WaitQueue
+from headrace.platform.gateway.table import RouteTable
+from headrace.platform.state import coordination
+from headrace.platform.state.records import Conflict
+from headrace.platform.state.store import Store
+from headrace.serving.wire.aws.errors import AwsError
+from tests.simulation import database
+
+Make = Callable[[Any], Any]
+"""Makes the faulty function of the right one."""
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A bug, and where it is."""
+
+    what: str
+    places: tuple[tuple[Any, str, Make], ...]
+
+
+def _late(extra_s: float) -> Make:
+    return lambda waited_s: lambda self, since_s: waited_s(self, since_s) + extra_s
+
+
+def _skip_step(in_stage: Any) -> Any:
+    def skipping(self: _Pass, stage: Stage, step: int, **more: Any) -> Any:
+        target = self.deployment.target
+        if stage is Stage.PROVISIONING and step and target is not None and "progress" not in more:
+            step = min(step + 1, len(target.rollout.steps) - 1)
+        return in_stage(self, stage, step, **more)
+
+    return skipping
+
+
+def _lose_commits(commit: Any) -> Any:
+    chooser = random.Random(1)
+
+    def losing(self: Any) -> None:
+        current = database._current
+        if current is not None and current.is_written and chooser.random() < 0.02:
+            database.CONNECTION.rollback()
+        else:
+            commit(self)
+
+    return losing
+
+
+def _swallow_conflict(update: Any) -> Any:
+    def updating(self: Store, record: Any, **changes: Any) -> Any:
+        try:
+            return update(self, record, **changes)
+        except Conflict:
+            return record
+
+    return updating
+
+
+def _forget_to_stop(_: Any) -> Any:
+    async def stop(self: WorkerManager, owned: Any, name: str, _grace_s: float) -> None:
+        status = owned.records[name].status
+        if status.stopping_s is None:
+            await self._write(owned, name, status=msgspec.structs.replace(status, stopping_s=self.clock()))
+
+    return stop
+
+
+def _forget_at_once(put_away: Any) -> Any:
+    def putting_away(workers: Any, context: Any, **more: Any) -> Any:
+        return [
+            worker_actions.Forget(worker=action.worker) if isinstance(action, worker_actions.Stop) else action
+            for action in put_away(workers, context, **more)
+        ]
+
+    return putting_away
+
+
+def _keep_dead(observe: Any) -> Any:
+    async def observing(self: WorkerManager, record: Any) -> Any:
+        return record if record.status.phase is WorkerPhase.READY else await observe(self, record)
+
+    return observing
+
+
+def _send_again(invoke: Any) -> Any:
+    async def invoking(service: Any, invocation: Any, body: bytes, exchange: Any, record: Any) -> None:
+        try:
+            await invoke(service, invocation, body, exchange, record)
+        except AwsError:
+            if record.model_status != 200:
+                raise
+            await invoke(service, invocation, body, exchange, record)
+
+    return invoking
+
+
+def _keep_routes(refresh: Any) -> Any:
+    async def refreshing(self: RouteTable) -> None:
+        before = dict(self._routes)
+        await refresh(self)
+        self._routes = before | self._routes
+
+    return refreshing
+
+
+def _below_minimum(within_bounds: Any) -> Any:
+    def within(state: Any) -> int | None:
+        number = within_bounds(state)
+        return None if number is None else max(0, number - 1)
+
+    return within
+
+
+def _place_as_if(change: Callable[[Any], Any]) -> Make:
+    def make(choose: Any) -> Any:
+        return lambda *args, placed, **more: choose(*args, placed=change(placed), **more)
+
+    return make
+
+
+def _nothing(_: Any) -> Any:
+    return lambda *_args, **_more: None
+
+
+BUGS: Final[Mapping[str, Bug]] = {
+    "no-fence": Bug(
+        "the writes of a leader are not fenced by its term", ((Store, "fenced", lambda _: lambda self, _term: self),)
+    ),
+    "endless-lease": Bug(
+        "a lease does not expire", ((coordination, "_is_live", lambda _: lambda expires_s, _now_s: expires_s > 0),)
+    ),
+    "lost-commit": Bug(
+        "one of 50 writes is acknowledged and not committed", ((database._Connection, "commit", _lose_commits),)
+    ),
+    "lost-update": Bug("a write conflict is taken for success", ((Store, "update", _swallow_conflict),)),
+    "short-bake": Bug("traffic moves a second too early", ((PassContext, "waited_s", _late(1.0)),)),
+    "skipped-step": Bug("a rollout leaves out its second step", ((_Pass, "_in_stage", _skip_step),)),
+    "never-stopped": Bug("a worker is marked as stopped, and runs on", ((WorkerManager, "_stop", _forget_to_stop),)),
+    "left-orphans": Bug(
+        "a worker is forgotten instead of stopped, and the sweep ends no process without a record",
+        (
+            (worker_actions, "_put_away", _forget_at_once),
+            (WorkerManager, "end_orphan", lambda _: _true),
+        ),
+    ),
+    "unseen-crash": Bug("a worker that was ready is not looked at again", ((WorkerManager, "observe", _keep_dead),)),
+    "free-capacity": Bug(
+        "the copies on an instance take no room", ((pool, "choose_instance", _place_as_if(lambda _: ())),)
+    ),
+    "double-capacity": Bug(
+        "each copy on an instance counts twice",
+        ((pool, "choose_instance", _place_as_if(lambda placed: [*placed, *placed])),),
+    ),
+    "lost-wake-up": Bug(
+        "held requests are not released when a replica comes",
+        ((WaitQueue, "release", _nothing), (WaitQueue, "_remind", _nothing)),
+    ),
+    "sent-again": Bug("a request is sent again after its answer has begun and broken", ((app, "invoke", _send_again),)),
+    "stale-route": Bug("the routes of deleted endpoints stay", ((RouteTable, "_refresh", _keep_routes),)),
+    "below-minimum": Bug(
+        "scaling in ends one below the minimum", ((autoscaler, "capacity_within_bounds", _below_minimum),)
+    ),
+}
+
+
+async def _true(*_: Any) -> bool:
+    return True
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    """Plant a bug until the block ends."""
+    before = [(owner, attribute, getattr(owner, attribute)) for owner, attribute, _ in BUGS[name].places]
+    try:
+        for owner, attribute, make in BUGS[name].places:
+            setattr(owner, attribute, make(getattr(owner, attribute)))
+        yield
+    finally:
+        for owner, attribute, value in before:
+            setattr(owner, attribute, value)

@@ -1,0 +1,129 @@
+"""
+A scenario: what clients do and what goes wrong, drawn from a seed, as data that can be stored, replayed and shrunk.
+
+Pure. The seed also decides the order of steps and all delays, so that a scenario runs in the same way each time.
+"""
+
+import random
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+
+class Knobs(msgspec.Struct, frozen=True, kw_only=True):
+    """Intervals of the platform's loops, seconds."""
+
+    heartbeat_s: float = 0.5
+    lease_s: float = 2.0
+    busy_s: float = 0.2
+    watch_s: float = 0.5
+    burst_s: float = 0.02
+    scaling_burst_s: float = 0.1
+
+
+AS_SHIPPED: Final = Knobs()
+SLOWER: Final = Knobs(heartbeat_s=3.0, lease_s=12.0, busy_s=1.5, watch_s=4.0, burst_s=0.1, scaling_burst_s=1.0)
+CALM: Final = Knobs(heartbeat_s=30.0, lease_s=120.0, busy_s=1.0, watch_s=30.0, burst_s=0.1, scaling_burst_s=1.0)
+"""For a day in which nothing happens."""
+
+
+class Fault(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that goes wrong."""
+
+    at_s: float
+    """Seconds after the first endpoints serve."""
+    kind: str
+    duration_s: float
+    """Seconds until it is undone."""
+    target: int
+    """Chooses among the members or workers of that time, by remainder."""
+    amount: float = 0.0
+    """Seconds of a clock's jump, or statements until a member dies."""
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True):
+    """A call or a request of a client."""
+
+    at_s: float
+    kind: str
+    target: int
+    amount: int = 0
+
+
+class Scenario(msgspec.Struct, frozen=True, kw_only=True):
+    seed: int
+    members: int
+    knobs: Knobs
+    faults: tuple[Fault, ...]
+    operations: tuple[Operation, ...]
+    quiet_s: float = 0.0
+    """Seconds without requests or faults after everything has settled."""
+
+
+FAULTS_S: Final[Mapping[str, tuple[float, float]]] = {
+    "worker-kill": (0.0, 0.0),
+    "worker-die": (0.0, 0.0),
+    "worker-stop": (0.5, 40.0),
+    "platform-kill": (0.5, 15.0),
+    "platform-die": (0.5, 10.0),
+    "platform-stop": (0.5, 20.0),
+    "leader-stop": (1.0, 2.0),
+    "workers-cut": (0.5, 10.0),
+    "database-cut": (0.5, 20.0),
+    "database-fail": (0.5, 8.0),
+    "network-slow": (1.0, 10.0),
+    "clock-jump": (0.0, 0.0),
+}
+"""Kind of a fault → its shortest and longest duration, seconds; for a stop of the leader, leases."""
+_WEIGHTS: Final = {
+    "request": 8,
+    "create": 1,
+    "update": 2,
+    "scale": 2,
+    "delete": 1,
+    "bound": 1,
+    "component": 2,
+    "zero": 1,
+}
+_MAX_JUMP_S: Final = 600.0
+
+
+def draw(seed: int, *, num_faults: int | None = None, duration_s: float = 30.0) -> Scenario:
+    """Return the scenario of a seed."""
+    chooser = random.Random(f"{seed}/scenario")
+    knobs = AS_SHIPPED if chooser.random() < 0.1 else SLOWER
+    members = chooser.choice((1, 2, 2, 3))
+    count = chooser.randint(0, 6) if num_faults is None else num_faults
+    kinds = list(FAULTS_S)
+    faults = [_fault(chooser, chooser.choice(kinds), duration_s) for _ in range(count)]
+    others = chooser.sample(sorted(_WEIGHTS.keys() - {"request"}), k=chooser.randint(1, 4))
+    numbers = ["request", *others]
+    weights = [_WEIGHTS[kind] for kind in numbers]
+    operations = [
+        Operation(
+            at_s=round(chooser.uniform(0, duration_s), 3),
+            kind=kind,
+            target=chooser.randrange(1000),
+            amount=chooser.randrange(1000),
+        )
+        for kind in chooser.choices(numbers, weights, k=chooser.randint(5, 16))
+    ]
+    return Scenario(
+        seed=seed,
+        members=members,
+        knobs=knobs,
+        faults=tuple(sorted(faults, key=lambda fault: fault.at_s)),
+        operations=tuple(sorted(operations, key=lambda operation: operation.at_s)),
+    )
+
+
+def _fault(chooser: random.Random, kind: str, duration_s: float) -> Fault:
+    amount = chooser.uniform(-_MAX_JUMP_S, _MAX_JUMP_S) if kind == "clock-jump" else float(chooser.randint(1, 40))
+    return Fault(
+        at_s=round(chooser.uniform(0, duration_s), 3),
+        kind=kind,
+        duration_s=round(chooser.uniform(*FAULTS_S[kind]), 3),
+        target=chooser.randrange(1000),
+        amount=round(amount, 3),
+    )
