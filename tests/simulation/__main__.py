@@ -118,7 +118,7 @@ def _keep(outcome: Outcome, bugs: tuple[str, ...], *, is_shrunk: bool) -> None:
     scenario = outcome.scenario
     print(f"seed {scenario.seed} failed:", *outcome.violations[:5], sep="\n  ", flush=True)
     if is_shrunk:
-        scenario = _shrunk(scenario, lambda smaller: bool(_with_bugs(smaller, bugs).violations))
+        scenario = shrunk_scenario(scenario, lambda smaller: bool(_with_bugs(smaller, bugs).violations))
         print(f"  shrunk to {len(scenario.faults)} faults and {len(scenario.operations)} operations", flush=True)
     FAILED.mkdir(exist_ok=True)
     path = FAILED / f"{scenario.seed}.json"
@@ -126,7 +126,7 @@ def _keep(outcome: Outcome, bugs: tuple[str, ...], *, is_shrunk: bool) -> None:
     print(f"  kept as {path}: scripts/simulate --replay {path}", flush=True)
 
 
-def _shrunk(scenario: Scenario, fails: Callable[[Scenario], bool]) -> Scenario:
+def shrunk_scenario(scenario: Scenario, fails: Callable[[Scenario], bool]) -> Scenario:
     """Return a smaller scenario that still fails: first with fewer faults, then with fewer operations."""
     replace = msgspec.structs.replace
     faults = shortest(scenario.faults, lambda faults: fails(replace(scenario, faults=faults)))

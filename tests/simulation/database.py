@@ -33,7 +33,7 @@ _LOST: Final = "server closed the connection unexpectedly"
 
 @dataclass(slots=True)
 class Database:
-    """What the members' processes do to the database of this simulation, and what goes wrong."""
+    """The database of one simulation, and its faults."""
 
     loop: SimulatedLoop
     network: Network
@@ -56,6 +56,8 @@ class Database:
     is_written: bool = False
     """The transaction has written records."""
     num_commits: int = 0
+    read: dict[tuple[int, str], Any] = field(default_factory=dict)
+    """Number of commits, and what was read → the result."""
 
     def step(self, process: Process) -> None:
         """Let the process die here, if its time has come."""
@@ -160,13 +162,41 @@ class _Connection:
         pass
 
 
-def _on_begin(connection: sa.Connection) -> None:
+def _enter() -> None:
+    """Let time pass before a transaction, or fail it as SQLAlchemy does."""
     database, process = _current, PROCESS.get()
     if database is not None and process is not OUTSIDE:
         try:
             database.begin(process)
         except sqlite3.OperationalError as error:
             raise sa.exc.OperationalError("BEGIN", {}, error) from error
+
+
+def read_once(read: Callable[..., Any]) -> Callable[..., Any]:
+    """
+    Return a method of a store that reads once after each commit, for all members.
+
+    Every call takes its time, and may fail, as a transaction does.
+    """
+
+    def reading(store: Any, *args: Any) -> Any:
+        database = _current
+        if database is None:
+            return read(store, *args)
+        key = (database.num_commits, f"{read.__name__} {' '.join(map(str, args))}")
+        if key not in database.read:
+            found = read(store, *args)
+            database.read[database.num_commits, key[1]] = found  # other members may have written meanwhile
+            return found
+        with store._translated():
+            _enter()
+        return database.read.get((database.num_commits, key[1]), database.read[key])
+
+    return reading
+
+
+def _on_begin(connection: sa.Connection) -> None:
+    _enter()
     is_writing = connection.get_execution_options().get("headrace_is_writing", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if is_writing else "BEGIN")
 

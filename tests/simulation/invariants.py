@@ -1,4 +1,4 @@
-"""What must hold after each commit, checked on the records as they are in the database."""
+"""The checks after each commit, on the records as they are in the database."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -8,19 +8,19 @@ from headrace.platform.autoscaling.planning.targets import SCALABLE_TARGET, Targ
 from headrace.platform.cluster.launcher import WorkerPhase
 from headrace.platform.control.model.endpoint import ENDPOINT, EndpointRecord
 from headrace.platform.control.model.resources import Resources, resources_of_type
+from headrace.platform.control.model.rollout_config import Rollout
 from headrace.platform.control.model.worker import WORKER, ReplicaSpec, WorkerRecord
 from headrace.platform.control.model.workload import Progress, Stage, State
 from headrace.platform.state import store
 from headrace.platform.state.records import Kind, Record
 from tests.simulation.database import CONNECTION, TERM
-from tests.simulation.loop import SimulatedLoop
 
 SpecT = TypeVar("SpecT")
 StatusT = TypeVar("StatusT")
 
 HOST_TYPE: Final = "ml.m5.xlarge"
 """Instance type of the variant that hosts components."""
-_SKEW_S: Final = 0.5
+_ROUNDING_S: Final = 0.001
 _COLUMNS: Final = (
     *("uid", "kind", "name", "revision", "spec", "status", "tags"),
     *("created_s", "modified_s", "deleting_s", "schema_version"),
@@ -38,18 +38,14 @@ class _Row:
 class Invariants:
     """The rules of rollouts, capacity and scaling, and what has broken them."""
 
-    loop: SimulatedLoop
     findings: list[str] = field(default_factory=list)
-    _stages: dict[str, tuple[Progress, float]] = field(default_factory=dict)
-    """Uid of an endpoint → its progress, and when its stage began, by the only clock that never jumps."""
-    _jumped_s: float = -1.0
+    has_jumped: bool = False
+    """A clock has jumped: times in records cannot be compared."""
+    _progress: dict[str, Progress] = field(default_factory=dict)
+    """By the uid of an endpoint, as written last."""
     _newest: int = 0
     _counts: dict[str, int] = field(default_factory=dict)
     """Uid of an endpoint → its number of instances when it was written last."""
-
-    def jumped(self) -> None:
-        """Note that a clock has jumped: times in records cannot be compared with the true time from then on."""
-        self._jumped_s = self.loop.now_s
 
     def committed(self) -> str:
         """Check the record that was written, and return a line about it."""
@@ -74,31 +70,27 @@ class Invariants:
 
     def _check_rollout(self, record: EndpointRecord) -> None:
         """Check that no traffic moves before the pause between two steps is over, and that no step is left out."""
-        progress = record.status.progress
-        if progress is None:
+        now = record.status.progress
+        if now is None:
             return
-        before, since_s = self._stages.get(record.uid, (progress, self.loop.now_s))
-        is_same = (before.target, before.stage, before.step, before.state) == (
-            *(progress.target, progress.stage, progress.step, progress.state),
-        )
-        if not is_same:
-            for finding in self._step(record, before, progress, self.loop.now_s - since_s):
+        before = self._progress.get(record.uid, now)
+        self._progress[record.uid] = now
+        is_same_update = before.target is not None and before.target == now.target
+        if not is_same_update or {before.state, now.state} != {State.UPDATING}:
+            return
+        rollout = record.status.revisions[now.target].rollout
+        if rollout.wait_s and (before.stage, before.step) != (now.stage, now.step):
+            for finding in self._step(before, now, rollout):
                 self.findings.append(f"Endpoint {record.name}: {finding}")
-            since_s = self.loop.now_s
-        self._stages[record.uid] = progress, since_s
 
-    def _step(self, record: EndpointRecord, before: Progress, now: Progress, passed_s: float) -> Iterator[str]:
-        if before.target is None or before.state is not State.UPDATING or self._jumped_s >= self.loop.now_s - passed_s:
-            return
-        if now.target == before.target and now.state is State.UPDATING:
-            revision = record.status.revisions.get(before.target)
-            rollout = revision.rollout if revision is not None else None
-            if rollout is not None and before.stage is Stage.BAKING and passed_s < rollout.wait_s - _SKEW_S:
-                yield f"step {before.step} has baked for {passed_s:.2f} s; expected {rollout.wait_s:g} s."
-            if now.step > before.step + 1 or (before.stage is Stage.PROVISIONING and now.stage is Stage.TERMINATING):
-                yield f"step {before.step} is followed by {now.stage} of step {now.step}."
-            if rollout is not None and now.stage is Stage.TERMINATING and before.step + 1 < len(rollout.steps):
-                yield f"its update ends after {before.step + 1} of {len(rollout.steps)} steps."
+    def _step(self, before: Progress, now: Progress, rollout: Rollout) -> Iterator[str]:
+        passed_s = now.stage_since_s - before.stage_since_s
+        if before.stage is Stage.BAKING and passed_s < rollout.wait_s - _ROUNDING_S and not self.has_jumped:
+            yield f"step {before.step} has baked for {passed_s:.2f} s; expected {rollout.wait_s:g} s."
+        if now.step > before.step + 1 or (before.stage is Stage.PROVISIONING and now.stage is Stage.TERMINATING):
+            yield f"step {before.step} is followed by {now.stage} of step {now.step}."
+        if now.stage is Stage.TERMINATING and before.step + 1 < len(rollout.steps):
+            yield f"its update ends after {before.step + 1} of {len(rollout.steps)} steps."
 
     def _check_bounds(self, record: EndpointRecord) -> None:
         """Check that no policy or schedule sets a capacity outside the bounds of its target."""

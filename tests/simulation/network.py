@@ -31,11 +31,19 @@ class Endpoint(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Socket:
+    port: int
+
+    def getpeername(self) -> tuple[str, int]:
+        return "127.0.0.1", self.port
+
+
 class Connection(asyncio.Transport):
     """The client's end of a connection; the server answers by `send` and ends it by `lose`."""
 
     def __init__(self, network: "Network", process: "Process", port: int) -> None:
-        super().__init__()
+        super().__init__({"socket": _Socket(port)})
         self.process = process
         self.port = port
         self.protocol: Any = None

@@ -22,7 +22,7 @@ _END_S = 100_000.0
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a simulation has shown."""
+    """The result of one simulation."""
 
     scenario: Scenario
     violations: tuple[str, ...]

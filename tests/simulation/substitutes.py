@@ -1,5 +1,5 @@
 """
-What the simulation puts in place of the world: clocks, ids, random numbers and threads, for as long as it runs.
+Substitutes for clocks, ids, random numbers and threads, for as long as a simulation runs.
 
 Headrace takes its clocks as arguments in most places. Where a module reads one by itself, the module's own name for it
 is replaced, here and nowhere else; the code under test has no hook.
@@ -26,7 +26,7 @@ from headrace.platform.control.loops import endpoint_pass, reconciler, timing
 from headrace.platform.control.loops.timing import Clocks
 from headrace.platform.host import membership
 from headrace.platform.state import coordination, store
-from tests.simulation.database import ENGINE
+from tests.simulation.database import ENGINE, read_once
 from tests.simulation.loop import EPOCH_S, OUTSIDE, PROCESS, SimulatedExecutor, SimulatedLoop
 from tests.simulation.scenario import Knobs
 
@@ -140,6 +140,8 @@ def substituted(loop: SimulatedLoop, knobs: Knobs) -> Iterator[None]:
             replace(membership, name, value)
         replace(coordination, "engine_of", lambda *_, **__: ENGINE)
         replace(store, "decode_row", decoded_once(store.decode_row))
+        for name in ("list", "revision"):
+            replace(store.Store, name, read_once(getattr(store.Store, name)))
         for owner, name, value in _intervals(knobs):
             replace(owner, name, value)
         yield

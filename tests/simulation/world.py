@@ -28,7 +28,7 @@ class Broken(Exception):
 
 
 class Trace:
-    """What happened, as lines that the same seed gives again, and their hash."""
+    """The events of a run, as lines that the same seed gives again, and their hash."""
 
     def __init__(self, *, is_kept: bool) -> None:
         self.lines: list[str] = []
@@ -64,7 +64,7 @@ class World:
         self.trace = Trace(is_kept=self.is_traced)
         self.network = loop.network = Network(loop, random.Random(f"{seed}/network"))
         self.machine = Machine(loop=loop, network=self.network, rng=random.Random(f"{seed}/workers"))
-        self.invariants = Invariants(loop)
+        self.invariants = Invariants()
         self.database = Database(
             loop=loop,
             network=self.network,
@@ -262,7 +262,7 @@ class World:
     async def _clock_jump(self, fault: Fault) -> str:
         process = self._member(fault)[1].process
         process.skew_s += fault.amount
-        self.invariants.jumped()
+        self.invariants.has_jumped = True
         return process.name
 
 
