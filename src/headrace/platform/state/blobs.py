@@ -72,7 +72,7 @@ def open_blobs(where: str | Path, file: Path) -> "Blobs":
     """
     url = url_of(where)
     url = url_of(file) if is_sqlite(url) else url
-    blobs = Blobs(engine_of(url, wait_s=_WAIT_S), shown=shown_url(url))
+    blobs = Blobs(engine_of(url, num_kept=2, wait_s=_WAIT_S), shown=shown_url(url))
     try:
         blobs.set_up()
     except BaseException:

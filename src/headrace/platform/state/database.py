@@ -72,7 +72,12 @@ def is_in_memory(url: sa.URL) -> bool:
 
 
 def engine_of(
-    url: sa.URL, *, poolclass: type[sa.Pool] = QueuePool, wait_s: int = WAIT_S, is_durable: bool = True
+    url: sa.URL,
+    *,
+    poolclass: type[sa.Pool] = QueuePool,
+    num_kept: int = 5,
+    wait_s: int = WAIT_S,
+    is_durable: bool = True,
 ) -> sa.Engine:
     """
     Create the engine of a database without connecting.
@@ -80,6 +85,7 @@ def engine_of(
     Args:
         url: the URL of the database.
         poolclass: the pool for connections to a database server.
+        num_kept: connections to a database server that are kept for the next use: it takes 100 of all processes.
         wait_s: timeout for a lock, a free connection, or the answer of a database.
         is_durable: a write to SQLite is on the disk when it returns.
 
@@ -92,7 +98,7 @@ def engine_of(
             url,
             poolclass=poolclass,
             pool_pre_ping=True,
-            **({} if poolclass is NullPool else {"pool_timeout": wait_s}),
+            **({} if poolclass is NullPool else {"pool_timeout": wait_s, "pool_size": num_kept}),
             connect_args={
                 "connect_timeout": min(10, wait_s),
                 "tcp_user_timeout": wait_s * 1000,

@@ -85,7 +85,7 @@ class DatabaseSeries(BufferedSeries):
         """Prepare the series in a database; the first use connects, and creates the tables."""
         super().__init__(max_bytes=max_bytes, max_series=max_series, clock=clock)
         url = url_of(where)
-        self._engine = engine_of(url, wait_s=_WAIT_S)
+        self._engine = engine_of(url, num_kept=1, wait_s=_WAIT_S)
         self._shown = shown_url(url)
         self._is_set_up = False
 
