@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from headrace.core.errors import Unavailable
@@ -143,7 +142,7 @@ class SimulatedMember:
             defaults=WorkerDefaults(share_of=share_of),
             aws_scope=AWS_SCOPE,
             objects=None,
-            transforms=Path("/nowhere"),
+            transforms=_NoFiles(),  # type: ignore[arg-type]
             call=self.control.call,
             memory_bytes=1 << 34,
             num_cores=8,
@@ -167,8 +166,15 @@ class SimulatedMember:
         )
 
 
+class _NoFiles:
+    """The files of jobs, which the simulation leaves out."""
+
+    def fenced(self, _term: int) -> "_NoFiles":
+        return self
+
+
 class _NoBatches:
     """Batches, which the simulation leaves out."""
 
-    async def run(self) -> None:
+    async def run(self, *_: object) -> None:
         await asyncio.Event().wait()

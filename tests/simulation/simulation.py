@@ -48,7 +48,7 @@ def simulate(scenario: Scenario, *, is_traced: bool = False) -> Outcome:
         try:
             world.loop.run(_run(world, clients), until_s=_END_S)
         except Exception as error:  # noqa: BLE001 -- it is a finding
-            found.append(f"The simulation failed: {error!r}")
+            found += [f"The simulation failed: {error!r}", *world.history.incidents]
         else:
             found += violations(world.history)
         found += [*world.invariants.findings, *world.database.findings, *_repeated(world)]

@@ -112,7 +112,7 @@ class _Idle:
     def __init__(self, **_: Any) -> None:
         pass
 
-    async def run(self) -> None:
+    async def run(self, *_: object) -> None:
         await asyncio.Event().wait()
 
 
