@@ -273,7 +273,7 @@ def _read_outcome(pid: int, status: int) -> OSError | None:
     if len(written) == 4 and struct.unpack("i", written)[0] == 0:
         return None
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    return _reason(struct.unpack("i", written)[0] if len(written) == 4 else code)
+    return _reason(struct.unpack("i", written)[0] if len(written) == 4 else min(code, 0) or _NO_ERRNO)
 
 
 def _reason(code: int) -> OSError:
