@@ -16,7 +16,7 @@ from tests.fuzz.children import CRASH_FACTOR, FOUND, exit_code, keep, keep_crash
 from tests.fuzz.libfuzzer import Growth, grow
 from tests.fuzz.mutation import case
 from tests.fuzz.records import record, record_growth
-from tests.fuzz.target import Target
+from tests.fuzz.target import Target, read_corpus
 from tests.fuzz.targets import TARGETS
 from tests.fuzz.targets.archives import remove_scenes
 
@@ -36,7 +36,7 @@ def supervise(name: str, arguments: argparse.Namespace) -> bool:
 def _run_guided(name: str, arguments: argparse.Namespace) -> bool:
     target = TARGETS.get(name)
     if target is None:
-        growth = grow(name, [b""], native.launcher(name), seconds=arguments.seconds)
+        growth = grow(name, [b"", *read_corpus(name).values()], native.launcher(name), seconds=arguments.seconds)
     else:
         _quieten()
         growth = grow(name, target.first_seeds, guided.launcher(target), seconds=arguments.seconds, words=target.words)

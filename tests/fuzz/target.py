@@ -19,6 +19,11 @@ def corpus_folder(name: str) -> Path:
     return CORPUS / name
 
 
+def read_corpus(name: str) -> dict[str, bytes]:
+    """Return the inputs of a target in the repository, by file name."""
+    return {file.name: file.read_bytes() for file in sorted(corpus_folder(name).glob("*"))}
+
+
 def grown_file(name: str) -> Path:
     """Return the file of the inputs that coverage-guided runs of a target kept."""
     return _GROWN / f"{name}.zip"
@@ -71,12 +76,7 @@ class Target:
         """The inputs that reach edges which the first seeds do not, by name."""
         return read_grown(self.name)
 
-    @property
-    def folder(self) -> Path:
-        """The target's part of the corpus."""
-        return corpus_folder(self.name)
-
     @cached_property
     def corpus(self) -> dict[str, bytes]:
         """The inputs in the repository, by file name."""
-        return {file.name: file.read_bytes() for file in sorted(self.folder.glob("*"))}
+        return read_corpus(self.name)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.fuzz import native
 from tests.fuzz.campaign import run
 from tests.fuzz.mutation import case
 from tests.fuzz.target import CORPUS
@@ -29,4 +30,4 @@ def test_some_seed_of_each_target_is_accepted(target):
 
 
 def test_every_folder_of_the_corpus_has_a_target():
-    assert {folder.name for folder in CORPUS.iterdir()} <= set(TARGETS)
+    assert {folder.name for folder in CORPUS.iterdir()} <= {*TARGETS, *native.purposes()}
