@@ -13,6 +13,7 @@ import ssl
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from urllib.parse import urlsplit
 
 from headrace.core.client_text import reason_of
@@ -162,14 +163,10 @@ class _Pool:
         if not self._host:
             raise ConnectFailed(f"the URL names no host ({self.netloc!r})")
         loop = asyncio.get_running_loop()
+        make = partial(ClientConnection, on_release=self._release, on_lost=self._lost)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                transport, connection = await loop.create_connection(
-                    lambda: ClientConnection(on_release=self._release, on_lost=self._lost),
-                    self._host,
-                    self._port,
-                    ssl=self._tls,
-                )
+                transport, connection = await loop.create_connection(make, self._host, self._port, ssl=self._tls)
             break_when_silent(transport.get_extra_info("socket"))
         except TimeoutError:
             raise ConnectFailed(f"{self.netloc} does not accept connections") from None
