@@ -6,7 +6,7 @@ from pathlib import Path
 
 def write_durably(path: Path, content: bytes) -> None:
     """Replace a file at once by new content, which is on the disk when this returns. Raises `OSError`."""
-    aside = path.with_name(f"{path.name}.partial")
+    aside = path.with_name(f".{path.name}.partial")
     try:
         with aside.open("wb") as file:
             file.write(content)

@@ -60,7 +60,7 @@ class Files:
     def names(self, folder: Path) -> list[str]:
         """Return the names of the small files in a folder, and of the folders that have some; others may be among."""
         try:
-            return [path.name for path in folder.iterdir()]
+            return [path.name for path in folder.iterdir() if not path.name.startswith(".")]  # they are being written
         except (FileNotFoundError, NotADirectoryError):
             return []
 
@@ -74,6 +74,10 @@ class Files:
         if not path.exists():
             raise FileNotFoundError(path)
         return path
+
+    def has(self, path: Path) -> bool:
+        """Return whether there is a content."""
+        return path.exists()
 
     def discard(self, path: Path) -> None:
         """Remove a content, if it exists."""

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from headrace.core.files import Files
 from headrace.platform.account.image_store import ImageStore
 from tests import plain_http
 from tests.waiting import WAIT_S
@@ -75,7 +76,7 @@ class Docker:
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Any, Docker]]:
-    images = ImageStore(tmp_path_factory.mktemp("registry"))
+    images = ImageStore(Files(tmp_path_factory.mktemp("registry")))
     with closed_platform(Clock(), images) as (url, _):
         ecr = client("ecr", url)
         (data,) = ecr.get_authorization_token()["authorizationData"]
@@ -182,7 +183,7 @@ def test_only_passwords_of_the_registry_and_access_keys_open_it(scene: tuple[str
 
 def test_blobs_without_an_image_are_removed_a_day_later(tmp_path: Path) -> None:
     now_s = [0.0]
-    images = ImageStore(tmp_path, now_s=lambda: now_s[0])
+    images = ImageStore(Files(tmp_path), now_s=lambda: now_s[0])
 
     def push(content: bytes) -> str:
         upload = images.begin_upload()

@@ -1,6 +1,8 @@
 """Files that machines share: what one keeps others find, and batches go on when machines are lost at any change."""
 
+import json
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +11,7 @@ from botocore.exceptions import EndpointConnectionError
 
 from headrace.core.errors import NotFound, Unavailable
 from headrace.core.files import Files
+from headrace.platform.account.image_store import ImageStore, digest_of
 from headrace.platform.jobs import spool
 from headrace.platform.jobs.inputs import InputFile
 from headrace.platform.jobs.spool import JobFolder
@@ -184,6 +187,30 @@ def test_progress_that_cannot_be_logged_is_logged_later(world: World, monkeypatc
     answers.add(1, b"one")
     other = world.machine()
     assert 0 in JobFolder(other, other.root / "job").spool(0)
+
+
+def test_an_image_that_was_pushed_to_one_machine_is_pulled_from_another(world: World) -> None:
+    first, second = (ImageStore(world.machine(), now_s=lambda: time.time() + 2 * 86_400) for _ in range(2))
+    layer, unused = b"layer", b"unused"
+    for content in (layer, unused):
+        upload = first.begin_upload()
+        first.append(upload, content)
+        first.finish_upload(upload, digest_of(content))
+    manifest = json.dumps({"layers": [{"digest": digest_of(layer), "size": len(layer)}]}).encode()
+    assert (second.has_blob(digest_of(layer)), second.has_blob(digest_of(b"none"))) == (True, False)
+    digest = second.put_manifest("team/server", "v1", "type", manifest)
+    assert first.tags("team/server") == {"v1": digest}
+    assert list(first.manifests("team/server")) == [digest]
+    blob = second.blob(digest_of(layer))
+    assert blob is not None
+    assert blob.read_bytes() == layer
+    assert second.blob(digest_of(b"none")) is None
+    assert first.put_manifest("other", "v1", "type", manifest) == digest
+    assert first.delete("other", digest)
+    assert [second.has_blob(digest_of(content)) for content in (layer, unused)] == [True, False]
+    second.delete_repository("team/server")
+    assert first.manifest("team/server", "v1") is None
+    assert not first.has_blob(digest_of(layer))
 
 
 def refuse(_path: Path, _entry: bytes) -> None:

@@ -1,8 +1,9 @@
 """
 Images of containers as files: blobs by digest, and for each repository manifests and tags.
 
-Files appear by renaming, complete and verified, so that a kill leaves no broken image. A blob belongs to no repository:
-images share layers. Blobs that no manifest names are removed once they are a day old. All methods block on files.
+Files appear at once, complete and verified, so that a kill leaves no broken image. A blob belongs to no repository:
+images share layers. Blobs that no manifest names are removed once they are a day old. Machines may share the files
+(`core.files`), but for uploads that have not ended. All methods block on files.
 """
 
 import hashlib
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+
+from headrace.core.files import Files
 
 MAX_MANIFEST_BYTES: Final = 4 << 20
 """Source: OCI distribution specification, "Pushing manifests"."""
@@ -59,22 +62,30 @@ def is_digest(text: str) -> bool:
 
 
 class ImageStore:
-    def __init__(self, folder: Path, *, now_s: Callable[[], float] = time.time) -> None:
-        self._blobs = folder / "blobs"
-        self._uploads = folder / "uploads"
-        self._repositories = folder / "repositories"
+    def __init__(self, files: Files, *, now_s: Callable[[], float] = time.time) -> None:
+        self._files = files
+        self._blobs = files.root / "blobs"
+        self._uploads = files.root / "uploads"
+        self._repositories = files.root / "repositories"
         self._now_s = now_s
+
+    def has_blob(self, digest: str) -> bool:
+        return is_digest(digest) and self._files.has(self._blobs / digest.partition(":")[2])
 
     def blob(self, digest: str) -> Path | None:
         """Return the file of a blob; None if there is none."""
-        path = self._blobs / digest.partition(":")[2]
-        return path if is_digest(digest) and path.is_file() else None
+        if not is_digest(digest):
+            return None
+        try:
+            return self._files.fetch(self._blobs / digest.partition(":")[2])
+        except FileNotFoundError:
+            return None
 
     def begin_upload(self) -> str:
         """Begin the upload of a blob and return its id; remove uploads that were given up."""
         self._uploads.mkdir(parents=True, exist_ok=True, mode=0o700)
         for path in self._uploads.iterdir():
-            if self._is_old(path):
+            if self._is_old(path.stat().st_mtime):
                 path.unlink(missing_ok=True)
         upload = uuid.uuid4().hex
         (self._uploads / upload).touch(mode=0o600)
@@ -100,8 +111,9 @@ class ImageStore:
         if f"sha256:{found.hexdigest()}" != digest:
             path.unlink(missing_ok=True)
             raise BadImage("DIGEST_INVALID", f"The upload has the digest sha256:{found.hexdigest()}.")
-        self._blobs.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path.rename(self._blobs / found.hexdigest())
+        blob = self._files.folder(self._blobs) / found.hexdigest()
+        path.rename(blob)
+        self._files.keep(blob)
 
     def cancel_upload(self, upload: str) -> None:
         (self._uploads / upload).unlink(missing_ok=True)
@@ -112,38 +124,38 @@ class ImageStore:
         if not (_TAG.fullmatch(reference) or reference == digest):
             raise BadImage("DIGEST_INVALID", f"The manifest has the digest {digest}; its reference is {reference}.")
         for part in _parts(body, "config", "layers"):
-            if self.blob(str(part.get("digest"))) is None and not part.get("urls"):
+            if not self.has_blob(str(part.get("digest"))) and not part.get("urls"):
                 raise BadImage("MANIFEST_BLOB_UNKNOWN", f"The blob {part.get('digest')} was not uploaded.")
         for part in _parts(body, "manifests"):
             if self.manifest(repository, str(part.get("digest"))) is None:
                 raise BadImage("MANIFEST_BLOB_UNKNOWN", f"The manifest {part.get('digest')} was not uploaded.")
         stored = Manifest(media_type=media_type, body=body, pushed_s=self._now_s())
         folder = self._folder(repository)
-        _write(folder / "manifests" / digest.partition(":")[2], msgspec.json.encode(stored))
+        self._files.write(folder / "manifests" / digest.partition(":")[2], msgspec.json.encode(stored))
         if reference != digest:
-            _write(folder / "tags" / reference, digest.encode())
+            self._files.write(folder / "tags" / reference, digest.encode())
         return digest
 
     def manifest(self, repository: str, reference: str) -> Manifest | None:
         """Return a manifest by its tag or its digest."""
         digest = reference if is_digest(reference) else self.tags(repository, only=reference).get(reference, "")
-        path = self._folder(repository) / "manifests" / digest.partition(":")[2]
-        return msgspec.json.decode(path.read_bytes(), type=Manifest) if is_digest(digest) and path.is_file() else None
+        if not is_digest(digest):
+            return None
+        content = self._files.read(self._folder(repository) / "manifests" / digest.partition(":")[2])
+        return None if content is None else msgspec.json.decode(content, type=Manifest)
 
     def tags(self, repository: str, *, only: str | None = None) -> dict[str, str]:
         """Return the digests of tags, by tag; with `only`, of that one."""
         folder = self._folder(repository) / "tags"
-        if only is not None:
-            names = [only] if _TAG.fullmatch(only) and (folder / only).is_file() else []
-        else:
-            names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-        return {name: (folder / name).read_text() for name in names if not name.startswith(".")}
+        names = sorted(self._files.names(folder)) if only is None else [only] if _TAG.fullmatch(only) else []
+        found = self._files.read_many([folder / name for name in names])
+        return {path.name: content.decode() for path, content in found.items()}
 
     def manifests(self, repository: str) -> Mapping[str, Manifest]:
         """Return all manifests by digest."""
         folder = self._folder(repository) / "manifests"
-        paths = [path for path in folder.iterdir() if not path.name.startswith(".")] if folder.is_dir() else []
-        found = (msgspec.json.decode(path.read_bytes(), type=Manifest) for path in paths)
+        contents = self._files.read_many([folder / name for name in self._files.names(folder)])
+        found = (msgspec.json.decode(content, type=Manifest) for content in contents.values())
         return {manifest.digest: manifest for manifest in found}
 
     def delete(self, repository: str, reference: str) -> bool:
@@ -152,15 +164,15 @@ class ImageStore:
         if not is_digest(reference):
             is_there = bool(self.tags(repository, only=reference))
             if is_there:
-                (folder / "tags" / reference).unlink(missing_ok=True)
+                self._files.remove(folder / "tags" / reference)
             return is_there
         path = folder / "manifests" / reference.partition(":")[2]
-        if not path.is_file():
+        if self._files.read(path) is None:
             return False
         for tag, digest in self.tags(repository).items():
             if digest == reference:
-                (folder / "tags" / tag).unlink(missing_ok=True)
-        path.unlink(missing_ok=True)
+                self._files.remove(folder / "tags" / tag)
+        self._files.remove(path)
         self._remove_unused()
         return True
 
@@ -170,28 +182,25 @@ class ImageStore:
 
     def _remove_unused(self) -> None:
         """Remove blobs that no manifest of any repository names, unless they have just been uploaded."""
-        names = [path.name for path in self._repositories.iterdir()] if self._repositories.is_dir() else []
+        names = self._files.names(self._repositories)
         used = {
             str(part.get("digest"))
             for name in names
             for manifest in self.manifests(name).values()
             for part in _parts(manifest.body, "config", "layers")
         }
-        for path in self._blobs.iterdir() if self._blobs.is_dir() else ():
-            if f"sha256:{path.name}" not in used and self._is_old(path):
-                path.unlink(missing_ok=True)
+        for name, stored_s in self._files.contents(self._blobs).items():
+            if f"sha256:{name}" not in used and self._is_old(stored_s):
+                self._files.discard(self._blobs / name)
 
-    def _is_old(self, path: Path) -> bool:
-        try:
-            return self._now_s() - path.stat().st_mtime > _KEPT_S
-        except FileNotFoundError:
-            return False
+    def _is_old(self, stored_s: float) -> bool:
+        return self._now_s() - stored_s > _KEPT_S
 
     def _folder(self, repository: str) -> Path:
         return self._repositories / repository.replace("/", "~")
 
 
-NO_IMAGES: Final = ImageStore(Path(os.devnull))
+NO_IMAGES: Final = ImageStore(Files(Path(os.devnull)))
 
 
 def _parts(body: bytes, *names: str) -> Iterator[Mapping[str, Any]]:
@@ -208,10 +217,3 @@ def _parts(body: bytes, *names: str) -> Iterator[Mapping[str, Any]]:
             if not isinstance(part, dict) or not isinstance(part.get("size", 0), int):
                 raise BadImage("MANIFEST_INVALID", f"{name} of the manifest has something else than descriptors.")
             yield part
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    partial.write_bytes(content)
-    partial.replace(path)

@@ -126,7 +126,7 @@ def assemble(site: Site) -> Parts:
     links = make_links(site.sharing)
     stores = make_stores(site.settings, site.sharing.home, site.blobs, site.storage.access)
     workers, invocations = _make_workers(site, stores, links), _make_invocations(site, stores)
-    control = _make_control(site, workers, invocations)
+    control = _make_control(site, stores, workers, invocations)
     leading = Leading(
         store=site.store,
         series=invocations.series,
@@ -254,7 +254,7 @@ def _make_invocations(site: Site, stores: Stores) -> Invocations:
     )
 
 
-def _make_control(site: Site, workers: Workers, invocations: Invocations) -> ControlApp:
+def _make_control(site: Site, stores: Stores, workers: Workers, invocations: Invocations) -> ControlApp:
     settings, objects = site.settings, invocations.objects
     return ControlApp(
         site.store,
@@ -268,7 +268,7 @@ def _make_control(site: Site, workers: Workers, invocations: Invocations) -> Con
         budget=invocations.gateway.budget,
         url=site.address.url,
         deliverer=invocations.notifications.deliverer,
-        images=ImageStore(site.sharing.home.registry),
+        images=ImageStore(stores.files(site.sharing.home.registry)),
         read_object=objects.read if objects is not None else None,
         bucket_operations=BUCKET_OPERATIONS if objects is not None else (),
     )

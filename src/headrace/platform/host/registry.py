@@ -155,7 +155,8 @@ class RegistryApp:
 
     async def _begin(self, call: _Call) -> None:
         _expect(call, "POST")
-        if (mounted := call.query.get("mount")) and self._images.blob(mounted) is not None:
+        mounted = call.query.get("mount", "")
+        if await asyncio.to_thread(self._images.has_blob, mounted):
             await self._created(call, f"blobs/{mounted}", mounted)
             return
         upload = await asyncio.to_thread(self._images.begin_upload)

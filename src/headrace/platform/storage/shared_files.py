@@ -192,6 +192,10 @@ class SharedFiles(Files):
             self._bucket.get(f"{self._space}/{self._key(path)}", path)
         return path
 
+    def has(self, path: Path) -> bool:
+        key = f"{self._space}/{self._key(path)}"  # a copy here proves nothing
+        return any(found.key == key for found in self._bucket.find(key))
+
     def discard(self, path: Path) -> None:
         path.unlink(missing_ok=True)
         self._bucket.delete(f"{self._space}/{self._key(path)}")
