@@ -44,7 +44,7 @@ def test_nothing_is_violated(first: int) -> None:
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_found(name: str) -> None:
     """Each bug breaks a promise: in the seed that found it first or, after a change of the platform, in another."""
-    seeds = sorted(range(200), key=lambda seed: (seed != FOUND_BY[name], seed))
+    seeds = sorted(range(200), key=lambda seed: (seed != FOUND_BY.get(name), seed))
     with planted(name):
         assert any(simulate(draw(seed)).violations for seed in seeds)
 
