@@ -1,6 +1,7 @@
 """Judges what faults of machines did to the requests through the others, and to the leader. Pure."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
 from typing import Any, Final
 
 from benchmarks.chaos.history import RIGHT, Applied, Attempt, History
@@ -47,6 +48,22 @@ def rows(history: History, leaders: Leaders) -> list[dict[str, Any]]:
         }
         for fault in history.faults
     ]
+
+
+def by_kind(found: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the sums of the rows of each kind of fault, and the longest time to a leader."""
+    sums = ("through_others", "failed_through_others", "cut_off_with_their_worker")
+    kinds: dict[str, dict[str, Any]] = {}
+    for kind in dict.fromkeys(row["fault"] for row in found):
+        mine = [row for row in found if row["fault"] == kind]
+        delays_s = [row["leader_s"] for row in mine if row["leader_s"] is not None]
+        kinds[kind] = {
+            "faults": len(mine),
+            **{name: sum(row[name] for row in mine) for name in sums},
+            "led": sum(row["led"] for row in mine),
+            "leader_s": {"median": median(delays_s), "longest": max(delays_s)} if delays_s else None,
+        }
+    return kinds
 
 
 def leader_delay_s(fault: Applied, leaders: Leaders) -> float | None:

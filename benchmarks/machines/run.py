@@ -32,7 +32,7 @@ from benchmarks.chaos.run import Run, show
 from benchmarks.chaos.schedule import Fault, Schedule, Setup
 from benchmarks.harness.results import exit_on_sigterm, make_parser, names, tell, write_result
 from benchmarks.machines import network
-from benchmarks.machines.judge import broken_promises, rows
+from benchmarks.machines.judge import broken_promises, by_kind, rows
 from benchmarks.machines.world import FAULTS, NAMES, World
 
 from headrace.tools.bench.environment import describe_environment
@@ -145,7 +145,7 @@ def main() -> None:
     result |= summary(run.history)
     if options.output:
         made_by = {"environment": describe_environment(), "arguments": sys.argv[1:]}
-        write_result(options.output, {**made_by, **result, "sentences": found, "rows": table})
+        write_result(options.output, {**made_by, **result, "sentences": found, "kinds": by_kind(table), "rows": table})
     print(json.dumps(result))
     sys.exit(bool(found))
 

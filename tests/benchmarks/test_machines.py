@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.chaos.history import BROKEN, RIGHT, Applied, Attempt, History, Request
-from benchmarks.machines.judge import broken_promises, leader_delay_s, rows
+from benchmarks.machines.judge import broken_promises, by_kind, leader_delay_s, rows
 from benchmarks.machines.network import why_not
 
 from tests.waiting import WAIT_S
@@ -50,6 +50,9 @@ def test_a_request_through_another_machine_fails_only_if_its_worker_was_on_the_m
     assert "4-0 through cyd" in sentence
     (row,) = rows(history, [])
     assert (row["through_others"], row["failed_through_others"], row["cut_off_with_their_worker"]) == (3, 1, 1)
+    kind = by_kind([row, {**row, "led": True, "leader_s": 2.5}])["machine-cut"]
+    assert (kind["faults"], kind["led"], kind["failed_through_others"]) == (2, 1, 2)
+    assert kind["leader_s"] == {"median": 2.5, "longest": 2.5}
 
 
 @pytest.mark.parametrize(
