@@ -152,6 +152,8 @@ class Observation:
     """Reason of a failure in one sentence, if the worker logged one (`Error: ...`) or `was_lost`."""
     cause: str = ""
     """Likely cause of an exited worker's end; empty if its exit code or `message` says enough."""
+    is_blameless: bool = False
+    """True if its whole machine was lost: it is replaced at once, and counts as no failure of the worker."""
     was_lost: bool = False
     """The worker ended with its machine, or its cluster ended it: another one may succeed."""
     notices: tuple[str, ...] = ()

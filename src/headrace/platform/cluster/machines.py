@@ -147,7 +147,7 @@ class MachinesLauncher:
         if absent_s < LOST_S:
             raise Unavailable(f"The machine {machine} of the worker {name} has no live member.")
         message = f"the machine {machine} was lost: no platform has run there for {absent_s:.0f} s."
-        return Observation(phase=WorkerPhase.EXITED, message=message, was_lost=True)
+        return Observation(phase=WorkerPhase.EXITED, message=message, was_lost=True, is_blameless=True)
 
     async def _poll_live(self, machine: str, name: str, handle: Handle) -> Observation:
         """

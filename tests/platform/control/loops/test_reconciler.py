@@ -301,10 +301,12 @@ class AwayLauncher(FakeLauncher):
     """Its workers are lost while their machine is away, and run on there."""
 
     is_away = False
+    is_blameless = False
 
     async def poll(self, name: str, handle: Handle) -> Observation:
         if self.is_away:
-            return Observation(phase=WorkerPhase.EXITED, message="The machine was lost.", was_lost=True)
+            lost = Observation(phase=WorkerPhase.EXITED, message="The machine was lost.", was_lost=True)
+            return replace(lost, is_blameless=self.is_blameless)
         return await super().poll(name, handle)
 
     async def known(self) -> dict[str, Handle]:
@@ -325,6 +327,24 @@ async def test_a_worker_that_was_lost_ends_when_its_machine_is_back(scene: Scene
     assert replacement != lost
     assert scene.replicas() == [replacement]
     assert scene.state() is State.IN_SERVICE
+
+
+async def test_workers_of_machines_that_are_lost_again_and_again_are_replaced_at_once(scene: Scene) -> None:
+    launcher = AwayLauncher(scene.machine)
+    launcher.is_blameless = True
+    scene.reconciler = scene.born(launcher)
+    scene.ask()
+    await scene.settle()
+    for _ in range(8):
+        before = len(scene.machine.started)
+        launcher.is_away = True
+        await scene.settle(1.0)
+        launcher.is_away = False
+        await scene.settle(5.0)
+        assert len(scene.machine.started) > before
+    assert scene.state() is State.IN_SERVICE
+    await scene.settle(40)
+    assert len(scene.living()) == 1
 
 
 class Killed(BaseException):

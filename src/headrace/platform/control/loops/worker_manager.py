@@ -96,13 +96,16 @@ class WorkerManager:
         now_s = self.clock()
         status = observed_status(record.status, seen, now_s=now_s)
         is_lost = seen.phase is WorkerPhase.EXITED and record.deleting_s is None and status.failed_s is None
-        if is_lost:
+        if is_lost and not seen.is_blameless:
             is_permanent = bool(seen.message) and not seen.was_lost
             status = await self._failed(
                 record, status, why=exit_reason(seen), is_permanent=is_permanent, ended_in=seen.ended_in
             )
         if status.phase is not record.status.phase:
-            get_logger().info("worker.observed", worker=record.name, phase=seen.phase.value, exit_code=seen.exit_code)
+            facts = {"message": seen.message} if seen.is_blameless else {}
+            get_logger().info(
+                "worker.observed", worker=record.name, phase=seen.phase.value, exit_code=seen.exit_code, **facts
+            )
         return await store_access.write(self.store, record, status=status)
 
     async def adopt(self, record: WorkerRecord, alive: Mapping[str, Handle]) -> WorkerRecord:
