@@ -11,6 +11,7 @@ from headrace.platform.account.resource import StoredRecord, StoredSpec
 from headrace.platform.cluster.log_streams import LogStream, Reading, lines_of, read_token
 from headrace.platform.cluster.worker_logs import WorkerLogEvent
 from headrace.platform.control.api.context import CallContext
+from headrace.platform.control.api.json_patterns import JsonFilter
 from headrace.platform.control.api.log_groups import (
     LOG_GROUPS,
     LOG_PAGES,
@@ -188,7 +189,7 @@ def _accepted(context: CallContext, group: str, events: list[tuple[int, str]]) -
 
 
 def _take(
-    lines: Iterator[tuple[WorkerLogEvent, LogStream]], wanted: LineFilter, reading: Reading, *, limit: int
+    lines: Iterator[tuple[WorkerLogEvent, LogStream]], wanted: LineFilter | JsonFilter, reading: Reading, *, limit: int
 ) -> tuple[list[Json], bool]:
     """Return events until the response is full, and whether there are more; advance `reading`."""
     events: list[Json] = []
