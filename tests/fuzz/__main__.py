@@ -27,7 +27,9 @@ def main() -> int:
         for name, purpose in purposes.items():
             print(f"{name:22} {purpose}")
         return 0
-    names = arguments.target or (list(purposes) if arguments.seconds else list(TARGETS))
+    names = arguments.target or (list(purposes) if arguments.seconds and native.compiler() else list(TARGETS))
+    if arguments.seconds and not (arguments.target or native.compiler()):
+        print("There is no clang, so the native targets are left out.", file=sys.stderr)
     wrong = _wrong_names(names, list(purposes), arguments)
     if wrong:
         print(wrong, file=sys.stderr)

@@ -21,11 +21,16 @@ def purposes() -> dict[str, str]:
     }
 
 
+def compiler() -> str | None:
+    """Return the newest clang there is; CLANGXX names another."""
+    names = (os.environ.get("CLANGXX", ""), "clang++", *(f"clang++-{version}" for version in range(25, 13, -1)))
+    return next((found for name in names if (found := shutil.which(name))), None)
+
+
 def build() -> None:
-    """Compile the targets with AddressSanitizer and UndefinedBehaviorSanitizer, by the newest clang there is."""
-    compilers = (os.environ.get("CLANGXX", ""), "clang++", *(f"clang++-{version}" for version in range(25, 13, -1)))
-    compiler = next((found for name in compilers if (found := shutil.which(name))), None)
-    if compiler is None:
+    """Compile the targets with AddressSanitizer and UndefinedBehaviorSanitizer."""
+    clang = compiler()
+    if clang is None:
         sys.exit("Native targets need clang. Debian: apt-get install clang libclang-rt-14-dev; or name other targets.")
     tools = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     configure = (
@@ -37,7 +42,7 @@ def build() -> None:
         "-G",
         "Ninja",
         "-DHEADRACE_FUZZ=ON",
-        f"-DCMAKE_CXX_COMPILER={compiler}",
+        f"-DCMAKE_CXX_COMPILER={clang}",
     )
     subprocess.run(configure, env=os.environ | tools, check=True, stdout=subprocess.DEVNULL)
     subprocess.run(("cmake", "--build", str(_BUILD), "--parallel"), env=os.environ | tools, check=True)
