@@ -26,6 +26,7 @@ def test_the_sbom_of_a_wheel_has_the_libraries_in_its_module_and_in_its_pages() 
     expected = {package["name"]: package["version"] for package in manifest}
     assert found.items() >= {**expected, "nanobind": version("nanobind")}.items()
     assert "robin-map" in found
+    assert all((ROOT / "csrc" / "licenses" / f"{name}.txt").stat().st_size > 1000 for name in ("nanobind", "robin-map"))
     assert {part["purl"].partition("/")[0] for part in components} == {"pkg:pypi", "pkg:github", "pkg:npm"}
     document = sbom.document(components)
     assert document["dependencies"][0]["dependsOn"] == [part["bom-ref"] for part in document["components"]]
