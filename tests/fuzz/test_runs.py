@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.fuzz.campaign import Report
+from tests.fuzz.libfuzzer import grow
 from tests.fuzz.records import record
 from tests.fuzz.supervision import supervise
-from tests.fuzz.target import Target
+from tests.fuzz.target import Target, read_grown
 from tests.fuzz.targets import TARGETS
 
 
@@ -53,3 +54,30 @@ def test_counts_of_runs_are_added_up_and_begin_again_at_a_finding(tmp_path) -> N
         "cpu_s": 1.5,
         "slowest_ms": 200,
     }
+
+
+def test_a_guided_run_keeps_the_inputs_that_reach_edges_which_no_seed_and_no_smaller_one_does(
+    tmp_path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tests.fuzz.target._GROWN", tmp_path / "grown")
+    edges = {b"seed": {1, 2}, b"a": {1, 3}, b"bb": {3}, b"ccc": {4, 5}}
+
+    def launch(flags, log) -> int:
+        """Do as libFuzzer: a run adds files to its first folder, a merge tells the edges that no file before has."""
+        log.write_text("stat::number_of_executed_units: 7\n")
+        if not flags[0].startswith("-merge"):
+            for data in edges.keys() - {b"seed"}:
+                (Path(flags[-2]) / data.decode()).write_bytes(data)
+            return 0
+        control, seen = Path(flags[1].partition("=")[2]), set()
+        with control.open("a") as told:
+            for index, name in enumerate(control.read_text().splitlines()[2:]):
+                new = edges[Path(name).read_bytes()] - seen
+                seen |= new
+                told.write(f"STARTED {index} 1\nFT {index} 9\nCOV {index} {' '.join(map(str, new))}\n")
+        return 0
+
+    growth = grow("usual", [b"seed"], launch, seconds=1)
+    assert (growth.status, growth.num_runs, growth.num_seed_edges, growth.num_edges) == (0, 7, 2, 5)
+    assert sorted(read_grown("usual").values()) == [b"a", b"ccc"]
