@@ -28,8 +28,8 @@ class MemoryObjects:
         """What each call raises."""
         self.read_failure: ObjectFailed | None = None
 
-    async def size(self, uri: str) -> int:
-        return len(await self.get(uri, max_bytes=0))
+    async def describe(self, uri: str) -> tuple[int, str]:
+        return len(await self.get(uri, max_bytes=0)), self.objects[uri][1]
 
     async def get(self, uri: str, *, max_bytes: int) -> bytes:
         if self.failure or self.read_failure:

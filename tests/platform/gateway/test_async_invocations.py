@@ -50,16 +50,21 @@ def test_an_inline_body_is_answered_into_object_storage(gateway, objects, tmp_pa
     gateway.until(lambda: gateway.gateway.metrics.async_done == 1, "it is counted")
 
 
-def test_the_input_is_read_from_object_storage(gateway, objects):
-    objects.objects["s3://in/a b.json"] = (b"input", "application/json")
+@pytest.mark.parametrize(
+    ("stored", "asked", "content_type"),
+    [("text/libsvm", {}, "text/libsvm"), ("text/csv", {"ContentType": "a/b"}, "a/b"), ("", {}, None)],
+)
+def test_the_input_and_its_type_are_read_from_object_storage(gateway, objects, stored, asked, content_type):
+    objects.objects["s3://in/a b.json"] = (b"input", stored)
     worker = gateway.serve(async_output=OUTPUT)
     answer = gateway.boto.invoke_endpoint_async(
-        EndpointName="ep", InputLocation="s3://in/a b.json", S3OutputPathExtension="team/a", Filename="x.json"
+        EndpointName="ep", InputLocation="s3://in/a b.json", S3OutputPathExtension="team/a", Filename="x.json", **asked
     )
     assert answer["OutputLocation"] == "s3://out/results/team/a/x.json"
     assert answer["FailureLocation"] == "s3://out/failures/x-error.out"
     gateway.until(lambda: objects.puts, "the outcome")
     assert objects.objects["s3://out/results/team/a/x.json"][0] == b"input"
+    assert worker.asked[0].headers.get("content-type") == content_type
     assert not any("input" in name for name in worker.asked[0].headers)
 
 

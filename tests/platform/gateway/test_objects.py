@@ -75,7 +75,7 @@ async def test_a_missing_object_of_a_bucket_of_aws_is_explained():
     await worker.start()
     objects = objects_at(worker.url, config=Config(retries={"total_max_attempts": 1}))
     try:
-        for reading in (objects.size, lambda uri: objects.get(uri, max_bytes=1)):
+        for reading in (objects.describe, lambda uri: objects.get(uri, max_bytes=1)):
             with pytest.raises(ObjectFailed, match=r"s3://djl-ai/a cannot be read: .* djl-ai is a bucket of AWS"):
                 await reading("s3://djl-ai/a")
             with pytest.raises(ObjectFailed) as other:
@@ -114,24 +114,25 @@ async def test_a_key_is_read_as_it_is_given_or_else_percent_decoded(uri, paths):
         await worker.stop()
 
 
-async def test_the_size_of_an_object_is_read_without_it():
+async def test_an_object_is_described_without_reading_it():
     async def storage(exchange: Exchange) -> None:
         assert exchange.asked.method == "HEAD"
         status = {"/bucket/none": "404 Not Found", "/bucket/busy": "429 Too Many Requests"}
-        exchange.raw(
-            f"HTTP/1.1 {status.get(exchange.asked.path, '200 OK')}\r\ncontent-length: 300000000\r\n\r\n".encode()
-        )
+        kind = "binary/octet-stream" if exchange.asked.path == "/bucket/untyped" else "text/csv"
+        headers = f"content-length: 300000000\r\ncontent-type: {kind}"
+        exchange.raw(f"HTTP/1.1 {status.get(exchange.asked.path, '200 OK')}\r\n{headers}\r\n\r\n".encode())
 
     worker = Worker(storage)
     await worker.start()
     objects = objects_at(worker.url, config=Config(retries={"total_max_attempts": 1}))
     try:
-        assert await objects.size("s3://bucket/key") == 300_000_000
+        assert await objects.describe("s3://bucket/key") == (300_000_000, "text/csv")
+        assert await objects.describe("s3://bucket/untyped") == (300_000_000, "")
         with pytest.raises(ObjectFailed, match=r"s3://bucket/none cannot be read: .*404.*Not Found") as missing:
-            await objects.size("s3://bucket/none")
+            await objects.describe("s3://bucket/none")
         assert not isinstance(missing.value, ObjectsUnavailable)
         with pytest.raises(ObjectsUnavailable, match="s3://bucket/busy cannot be read"):
-            await objects.size("s3://bucket/busy")
+            await objects.describe("s3://bucket/busy")
     finally:
         await objects.close()
         await worker.stop()

@@ -142,6 +142,22 @@ def test_an_empty_object_and_metadata_are_read_back(s3: Proxied) -> None:
     assert (head["ContentLength"], head["Metadata"], head["ContentType"]) == (0, {"made": "by"}, "text/plain")
 
 
+def test_objects_have_the_content_type_that_s3_would_give_them(s3: Proxied) -> None:
+    client, source = s3.client, {"Bucket": "bucket", "Key": "typed/a.csv"}
+    client.put_object(Bucket="bucket", Key="typed/a.json", Body=b"{}")
+    client.put_object(**source, Body=b"1", ContentType="text/csv")
+    client.copy_object(Bucket="bucket", Key="typed/copy", CopySource=source)
+    client.copy_object(Bucket="bucket", Key="typed/new", CopySource=source, MetadataDirective="REPLACE")
+    parts = client.create_multipart_upload(Bucket="bucket", Key="typed/parts")["UploadId"]
+    part = client.upload_part(Bucket="bucket", Key="typed/parts", UploadId=parts, PartNumber=1, Body=b"{}")
+    uploaded = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
+    client.complete_multipart_upload(Bucket="bucket", Key="typed/parts", UploadId=parts, MultipartUpload=uploaded)
+    names = ("a.json", "a.csv", "copy", "new", "parts")
+    found = {name: client.head_object(Bucket="bucket", Key=f"typed/{name}")["ContentType"] for name in names}
+    untyped = dict.fromkeys(names, "binary/octet-stream")
+    assert found == untyped | {"a.csv": "text/csv", "copy": "text/csv"}
+
+
 def test_missing_objects_are_reported_as_sdks_expect(s3: Proxied) -> None:
     for call, code in (
         (lambda: s3.client.head_bucket(Bucket="no-such-bucket"), "404"),

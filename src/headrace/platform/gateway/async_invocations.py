@@ -231,8 +231,9 @@ class AsyncInvocations:
             with ReceivedBody(self.pending.folder, max_bytes=self.service.config.max_async_response_bytes) as answer:
                 content_type = None
                 while content_type is None:  # between two tries, others get the room of the input
-                    async with self._input(pending, outcome) as body:
-                        content_type = await self._invoke_with_retries(pending, body, answer, outcome)
+                    async with self._input(pending, outcome) as (body, members):
+                        typed = replace(pending, members=members)
+                        content_type = await self._invoke_with_retries(typed, body, answer, outcome)
                     del body
                 await self._upload(pending, answer, content_type, outcome)
                 end = AsyncEnd(pending=pending, content_type=content_type, body=answer.start())
@@ -255,20 +256,28 @@ class AsyncInvocations:
             self.service.metrics.async_failed += 1
 
     @asynccontextmanager
-    async def _input(self, pending: PendingInvocation, outcome: AsyncOutcome) -> AsyncIterator[bytes]:
-        """Hold the input of an invocation in memory, as soon as there is room for it."""
+    async def _input(
+        self, pending: PendingInvocation, outcome: AsyncOutcome
+    ) -> AsyncIterator[tuple[bytes, dict[str, str]]]:
+        """
+        Hold the input of an invocation in memory, as soon as there is room for it; yield it and the request's members.
+
+        AWS's examples of asynchronous inference send the content type only with the object.
+        """
         if pending.input_uri is None:
             body = await self._read(partial(self._inline_body, pending.id), pending, outcome)
             async with self._inputs.hold(len(body)):
-                yield body
+                yield body, pending.members
             return
         limit = self.service.config.max_async_response_bytes
-        num_bytes = await self._read(partial(self.objects.size, pending.input_uri), pending, outcome)
+        describe = partial(self.objects.describe, pending.input_uri)
+        num_bytes, content_type = await self._read(describe, pending, outcome)
+        members = {"ContentType": content_type, **pending.members} if content_type else pending.members
         async with self._inputs.hold(num_bytes if num_bytes <= limit else 0):  # a longer one is refused unread
             since_s = perf_counter()
             body = await self._read(partial(self.objects.get, pending.input_uri, max_bytes=limit), pending, outcome)
             outcome.download_s = perf_counter() - since_s
-            yield body
+            yield body, members
 
     async def _inline_body(self, pending_id: str) -> bytes:
         try:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, Final, TypeVar
 from urllib.parse import unquote
 
 from headrace.core.aws_buckets import explain_missing_bucket
@@ -36,6 +36,10 @@ RETRY_PAUSES_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 """Pauses before a retry while the object storage is unavailable; the last one repeats."""
 
 _T = TypeVar("_T")
+
+
+UNTYPED: Final = "binary/octet-stream"
+"""The content type of objects that were stored without one. Source: API reference of S3, PutObject."""
 
 
 class ObjectFailed(Exception):
@@ -112,8 +116,11 @@ class S3Objects:
         self._making = threading.Lock()
         self._threads = ThreadPoolExecutor(MAX_CALLS, thread_name_prefix="objects")
 
-    async def size(self, uri: str) -> int:
-        return await self._call("read", uri, lambda s3: int(_found(s3.head_object, uri)["ContentLength"]))
+    async def describe(self, uri: str) -> tuple[int, str]:
+        """Return the number of bytes of an object, and the content type that it was stored with, or an empty one."""
+        found = await self._call("read", uri, lambda s3: _found(s3.head_object, uri))
+        stored = found.get("ContentType", "")
+        return int(found["ContentLength"]), "" if stored == UNTYPED else stored
 
     async def get(self, uri: str, *, max_bytes: int) -> bytes:
         """Read an object of at most `max_bytes`."""

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from headrace.core.aws_buckets import explain_missing_bucket
 from headrace.core.telemetry import get_logger
 from headrace.platform.control.jumpstart.catalogue import Catalogue
+from headrace.platform.gateway.objects import UNTYPED
 from headrace.platform.storage.object_storage import READY, DiskSpace, ObjectStorage
 from headrace.platform.storage.own_bucket import check_request, without_bucket
 from headrace.platform.storage.public_buckets import SIGNATURE_PARAMETERS, PublicBuckets
@@ -213,6 +214,8 @@ class S3Proxy:
 
         url = urlsplit(access.endpoint_url)
         headers = _forwarded(headers_of(scope), upload)
+        if _types_object(scope, headers):
+            headers.setdefault("content-type", UNTYPED)  # SeaweedFS would guess one
         path = canonical_path(url.path + scope["raw_path"].decode("latin-1"))
         query = canonical_query(scope["query_string"].decode("latin-1"), without=SIGNATURE_PARAMETERS)
         signed = signed_headers(
@@ -251,6 +254,15 @@ def _forwarded(headers: Mapping[str, str], upload: Upload) -> dict[str, str]:
     if declared.startswith("STREAMING-AWS4-"):
         dropped |= _CHUNK_HEADERS
     return {name: value for name, value in headers.items() if name not in dropped} | framing
+
+
+def _types_object(scope: Scope, headers: Mapping[str, str]) -> bool:
+    """Return whether a request stores an object with a content type of its own: not a copy's."""
+    if "/" not in scope["path"].strip("/"):
+        return False
+    if "x-amz-copy-source" in headers and headers.get("x-amz-metadata-directive") != "REPLACE":
+        return False
+    return scope["method"] == "PUT" or (scope["method"] == "POST" and scope["query_string"].startswith(b"uploads"))
 
 
 async def _without_conflict(scope: Scope, access: S3Access, response: "httpcore.Response") -> "httpcore.Response":
