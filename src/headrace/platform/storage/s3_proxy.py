@@ -262,7 +262,8 @@ def _types_object(scope: Scope, headers: Mapping[str, str]) -> bool:
         return False
     if "x-amz-copy-source" in headers and headers.get("x-amz-metadata-directive") != "REPLACE":
         return False
-    return scope["method"] == "PUT" or (scope["method"] == "POST" and scope["query_string"].startswith(b"uploads"))
+    method: str = scope["method"]
+    return method == "PUT" or (method == "POST" and scope["query_string"].startswith(b"uploads"))
 
 
 async def _without_conflict(scope: Scope, access: S3Access, response: "httpcore.Response") -> "httpcore.Response":
