@@ -31,7 +31,7 @@ PROJECT = ROOT / "pyproject.toml"
 PYTHONS = range(11, 15)
 """The minor versions of Python 3 that the release builds wheels for."""
 _IMAGE = ("--extra", "s3", "--extra", "postgres", "--extra", "otel", "--extra", "ray")
-_GPU = r"nvidia-[\w-]+|cuda-[\w-]+|triton"
+_GPU = r"nvidia-[\w-]+|cuda-[\w-]+"
 LOCKS: dict[str, tuple[str, ...]] = {
     "ci": ("pyproject.toml", *_IMAGE, "--group", "build", "--group", "test-all", "--group", "lint"),
     "image": ("pyproject.toml", *_IMAGE, "--constraint", "requirements/ci.txt"),
