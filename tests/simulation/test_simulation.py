@@ -14,10 +14,11 @@ from tests.simulation.simulation import simulate
 ROOT = Path(__file__).parents[2]
 FOUND_BY = {
     "no-fence": 26,
-    "endless-lease": 2,
+    "endless-lease": 1,
     "lost-commit": 8,
     "lost-update": 40,
     "short-bake": 10,
+    "skipped-step": 10,
     "never-stopped": 1,
     "left-orphans": 1,
     "unseen-crash": 0,

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from headrace.core.errors import Unavailable
 from headrace.platform.gateway.table import RouteTable
 from tests.waiting import WAIT_S
 
@@ -56,6 +57,21 @@ async def test_writes_of_another_process_are_read_before_they_are_announced(stor
     assert not table.routes
     assert await table.read_again()
     assert set(table.routes) == {"a"}
+
+
+async def test_an_endpoint_that_the_store_cannot_tell_of_is_not_called_unknown(store, table, monkeypatch):
+    store.put(route(endpoint="a"))
+    assert await table.route("a", is_newest=True) is not None
+
+    def fail() -> int:
+        raise Unavailable("The disk is full.")
+
+    monkeypatch.setattr(store, "revision", fail)
+    assert await table.route("a") is not None
+    with pytest.raises(Unavailable):
+        await table.route("b")
+    with pytest.raises(Unavailable):
+        await table.route("a", is_newest=True)
 
 
 async def test_lookups_of_unknown_endpoints_do_not_read_the_store_each_time(store, table):

@@ -258,6 +258,8 @@ class Forwarder:
                 if awaited is None or not self._may_wait(state):
                     if await self._catch_up(state):
                         continue
+                    if await self._has_changed(route):
+                        continue
                     self._raise_if_not_tried(route, state)
                     return None
                 if state.excluded:
@@ -271,6 +273,10 @@ class Forwarder:
                 if decision.asleep is not None and query.wakes:
                     self.wait_queue.wake(_wake_target(target, decision.asleep))
                 return decision
+
+    async def _has_changed(self, route: Route) -> bool:
+        """Return whether an endpoint that was being created has another route by now. Raises `Unavailable`."""
+        return route.status == "Creating" and await self._table.route(route.endpoint, is_newest=True) != route
 
     async def _catch_up(self, state: _ForwardState) -> bool:
         """Read newer routes, once for each request; return whether there were any."""

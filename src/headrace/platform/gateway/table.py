@@ -82,17 +82,30 @@ class RouteTable:
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
-    async def route(self, endpoint: str) -> Route | None:
-        """Return the route of an endpoint; None if there is no such endpoint."""
-        route = self._routes.get(endpoint)
-        if route is None and endpoint not in self._components:
-            await self.catch_up()
-            route = self._routes.get(endpoint)
-        return route
+    async def route(self, endpoint: str, *, is_newest: bool = False) -> Route | None:
+        """
+        Return the route of an endpoint; None if there is no such endpoint.
+
+        The store is asked if the endpoint is unknown or `is_newest` is set. Raises `Unavailable`: it does not answer.
+        """
+        is_known = endpoint in self._routes or endpoint in self._components
+        if (is_newest or not is_known) and not await self._is_current():
+            raise Unavailable(f"The store cannot be read, and endpoint {endpoint} may have changed.")
+        return self._routes.get(endpoint)
 
     async def catch_up(self) -> bool:
         """Read what any process wrote before this call; return whether there was anything to read."""
         return await self._is_behind() and await self.settled()
+
+    async def _is_current(self) -> bool:
+        """Read what any process wrote before this call; False: the store does not answer within `SETTLE_TIMEOUT_S`."""
+        if self._seen == self._written:
+            newest = await self._newest_revision()
+            if newest is None or newest == self._revision:
+                return newest is not None
+            self._count_write()
+            self._wake.set()
+        return await self.settled()
 
     async def _is_behind(self) -> bool:
         """Return whether this process or another one has made writes that were not read yet."""
