@@ -19,7 +19,6 @@ from headrace.platform.gateway import app
 from headrace.platform.gateway.replica_state import WaitQueue
 from headrace.platform.gateway.table import RouteTable
 from headrace.platform.state import coordination
-from headrace.platform.state.records import Conflict
 from headrace.platform.state.store import Store
 from headrace.serving.wire.aws.errors import AwsError
 from tests.simulation import database
@@ -61,16 +60,6 @@ def _lose_commits(commit: Any) -> Any:
             commit(self)
 
     return losing
-
-
-def _swallow_conflict(update: Any) -> Any:
-    def updating(self: Store, record: Any, **changes: Any) -> Any:
-        try:
-            return update(self, record, **changes)
-        except Conflict:
-            return record
-
-    return updating
 
 
 def _forget_to_stop(_: Any) -> Any:
@@ -149,7 +138,6 @@ BUGS: Final[Mapping[str, Bug]] = {
     "lost-commit": Bug(
         "one of 50 writes is acknowledged and not committed", ((database._Connection, "commit", _lose_commits),)
     ),
-    "lost-update": Bug("a write conflict is taken for success", ((Store, "update", _swallow_conflict),)),
     "short-bake": Bug("traffic moves a second too early", ((PassContext, "waited_s", _late(1.0)),)),
     "skipped-step": Bug("a rollout leaves out its second step", ((_Pass, "_in_stage", _skip_step),)),
     "never-stopped": Bug("a worker is marked as stopped, and runs on", ((WorkerManager, "_stop", _forget_to_stop),)),
