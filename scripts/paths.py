@@ -42,6 +42,8 @@ BESIDE = (
     *("host/life", "host/membership", "host/sharing"),
 )
 """Parts of `platform` that are not on the path of a deployment, though they may call what is."""
+BY_TIME = "HttpServer.main_loop"
+"""It is entered once a second, whether or not there is a request."""
 LOOP_FILES = tuple(str(SOURCE / PLATFORM / part) for part in LOOPS)
 MAX_LINES = 3_750
 REPEATS = 3
@@ -106,7 +108,7 @@ def entered(code: CodeType) -> Entered | None:
     """Return the function of a code object; None for a class, a comprehension, a module, or code of others."""
     path = Path(code.co_filename)
     is_function = code.co_flags & inspect.CO_OPTIMIZED and not code.co_name.startswith("<")
-    if not is_function or not path.is_relative_to(SOURCE):
+    if not is_function or code.co_qualname == BY_TIME or not path.is_relative_to(SOURCE):
         return None
     last = max(line for *_, line in code.co_lines() if line)
     return Entered(path.relative_to(SOURCE).as_posix(), code.co_qualname, last - code.co_firstlineno + 1)

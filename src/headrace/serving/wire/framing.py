@@ -111,7 +111,7 @@ def decode_body(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
             text = "The body is nested too deep."
         elif not body.strip():
             text = "The body is empty; expected a JSON object."
-        elif isinstance(error, UnicodeDecodeError) or "Invalid UTF-8" in str(error):  # before and since msgspec 0.23
+        elif isinstance(error, UnicodeDecodeError):
             text = "The body is not valid UTF-8."
         raise MalformedBody(text) from error
 

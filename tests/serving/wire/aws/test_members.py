@@ -67,16 +67,18 @@ def sample(shape: Shape, depth: int = 0) -> Any:
 
 
 def unapplied(
-    shape: Shape, service: str, wrap: Any = lambda value: value
+    shape: Shape, service: str, wrap: Any = lambda value: value, around: frozenset[str] = frozenset()
 ) -> Iterator[tuple[str, str, Members, dict[str, Any]]]:
     """Yield structure, name, treatment and the parameters of a call for each member that is not applied."""
     if shape.type_name == "list":
-        yield from unapplied(shape.member, service, lambda value: wrap([value]))
-    elif shape.type_name == "structure" and shape.name in MEMBERS[service]:
+        yield from unapplied(shape.member, service, lambda value: wrap([value]), around)
+    elif shape.type_name == "structure" and shape.name in MEMBERS[service].keys() - around:
         how = MEMBERS[service][shape.name]
         for name, member in shape.members.items():
             if name in how.applied:
-                yield from unapplied(member, service, lambda value, name=name: wrap({name: value}))
+                yield from unapplied(
+                    member, service, lambda value, name=name: wrap({name: value}), around | {shape.name}
+                )
             elif name not in how.stored:
                 yield shape.name, name, how, wrap({name: sample(member)})
 

@@ -97,18 +97,24 @@ def notice_of(path: str, why: str) -> str:
     return f"{path} is kept. {why}."
 
 
-def paths(shape: Shape | None, table: Table, where: str = "") -> Iterator[tuple[str, Treatment | None]]:
-    """Yield each member of a structure by its path, down to those that are not applied, with its treatment."""
-    if isinstance(shape, StructureShape):
+def paths(
+    shape: Shape | None, table: Table, where: str = "", around: frozenset[str] = frozenset()
+) -> Iterator[tuple[str, Treatment | None]]:
+    """
+    Yield each member of a structure by its path, down to those that are not applied, with its treatment.
+
+    A structure within itself, such as a search expression, is listed once: `around` has those of the path.
+    """
+    if isinstance(shape, StructureShape) and shape.name not in around:
         for name, member in shape.members.items():
             how = table.get(shape.name)
             treatment = None if how is None else how.treatment(name)
             path = f"{where}.{name}" if where else name
             yield path, treatment
             if treatment == "applied":
-                yield from paths(member, table, path)
+                yield from paths(member, table, path, around | {shape.name})
     elif shape is not None and shape.type_name in ("list", "map"):
-        yield from paths(shape.member if shape.type_name == "list" else shape.value, table, f"{where}[]")
+        yield from paths(shape.member if shape.type_name == "list" else shape.value, table, f"{where}[]", around)
 
 
 def _with_treatment(
