@@ -14,7 +14,7 @@ SPEC.loader.exec_module(process_costs)
 
 ORPHAN = """
 import os, signal, time
-while time.process_time() < 0.6:
+while time.process_time() < 1.0:
     pass
 os.kill(os.getpid(), signal.SIGKILL)
 """
