@@ -87,7 +87,14 @@ class Clients(Requester):
         await self._call("CreateEndpoint", done="already existing", EndpointName=HOST, EndpointConfigName=HOST)
         await self._until_changeable(HOST)
         await self._create_component(COPIES)
+        async with asyncio.timeout(_PATIENCE_S):
+            while not await self._is_serving(COPIES):
+                await asyncio.sleep(_PAUSE_S)
         self.targets += (COPIES,)
+
+    async def _is_serving(self, component: str) -> bool:
+        found = await self._call("DescribeInferenceComponent", InferenceComponentName=component)
+        return bool(found["InferenceComponentStatus"] == "InService")
 
     async def run(self, operations: "tuple[Operation, ...]") -> None:
         """Do all operations at their times, and wait for their ends."""
