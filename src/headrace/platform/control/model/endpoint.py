@@ -255,4 +255,4 @@ def variant_notices(config: Json, variant: Json, model: Json | None) -> tuple[st
 
 def member_notices(shape: str, members: Json) -> tuple[str, ...]:
     """Return such sentences about the members of one shape."""
-    return notices(members, services.model("sagemaker").shape_for(shape), MEMBERS["sagemaker"])
+    return notices(members, services.shape("sagemaker", shape), MEMBERS["sagemaker"])

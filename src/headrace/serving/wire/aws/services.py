@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from botocore.loaders import JSONFileLoader, Loader
-from botocore.model import OperationModel, ServiceModel
+from botocore.model import OperationModel, ServiceModel, Shape
 
 from headrace.serving.wire.aws.served import SERVED
 
@@ -90,6 +90,12 @@ def model(service: str) -> ServiceModel:
     """Return the newest model of one of `MODELLED`. The first call reads a file (sagemaker: about 40 ms)."""
     loader = Loader([Loader.BUILTIN_DATA_PATH], file_loader=_FILES, include_default_search_paths=False)
     return ServiceModel(loader.load_service_model(service, "service-2"), service)
+
+
+@functools.cache
+def shape(service: str, name: str) -> Shape:
+    """Return a shape of a service; the same one each time, as botocore resolves its members again for each."""
+    return model(service).shape_for(name)
 
 
 @functools.cache
