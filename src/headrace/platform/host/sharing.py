@@ -261,6 +261,37 @@ def make_links(sharing: Sharing) -> Links | None:
     return Links(siblings=siblings, channel=Channel(siblings=siblings, own=own, secret=sharing.secret, tls=sharing.tls))
 
 
+def _make_peers(
+    coordination: Coordination, gateway: Gateway, batches: BatchGateway, leading: Leading, links: Links
+) -> Peers:
+    """Make the task that reports this process's loads to the other members, and takes theirs."""
+
+    async def look_for_accepted() -> None:
+        batches.look()
+        await gateway.look_for_async()
+
+    def read_own() -> Report:
+        keys = gateway.key_usages.own() if links.channel is not None else {}
+        return Report(
+            workers=gateway.own_loads(),
+            held=gateway.own_held(),
+            readings=dict(leading.readings),
+            keys={key: list(counts) for key, counts in keys.items()},
+        )
+
+    def count_elsewhere(keys: Sequence[KeyCounts]) -> None:
+        gateway.key_usages.elsewhere = keys
+
+    return Peers(
+        coordination=coordination,
+        read_own=read_own,
+        on_reports=gateway.set_others,
+        on_quarantine=leading.look_at_workers,
+        on_async=look_for_accepted,
+        on_keys=count_elsewhere,
+    )
+
+
 def make_members(
     sharing: Sharing,
     store: Store,
@@ -293,30 +324,7 @@ def make_members(
             presence.update(member.machine for member in standing.members)
         gateway.key_usages.live = frozenset(_owner_of(member.id) for member in standing.members)
 
-    async def look_for_accepted() -> None:
-        batches.look()
-        await gateway.look_for_async()
-
-    def read_own() -> Report:
-        keys = gateway.key_usages.own() if links.channel is not None else {}
-        return Report(
-            workers=gateway.own_loads(),
-            held=gateway.own_held(),
-            readings=dict(leading.readings),
-            keys={key: list(counts) for key, counts in keys.items()},
-        )
-
-    def count_elsewhere(keys: Sequence[KeyCounts]) -> None:
-        gateway.key_usages.elsewhere = keys
-
-    peers = Peers(
-        coordination=coordination,
-        read_own=read_own,
-        on_reports=gateway.set_others,
-        on_quarantine=leading.look_at_workers,
-        on_async=look_for_accepted,
-        on_keys=count_elsewhere,
-    )
+    peers = _make_peers(coordination, gateway, batches, leading, links)
     answers = links.siblings.answers
     answers |= {TRAFFIC: traffic, METRICS: lambda _: render(gateway.metrics).decode()}
     gateway.on_quarantine(on_quarantine)
