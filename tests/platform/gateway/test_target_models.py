@@ -100,7 +100,8 @@ def test_a_model_is_registered_with_a_grant_once_and_invoked(multi: Multi) -> No
     waits_s = [
         float(asked.headers["x-headrace-model-wait-s"]) for asked in multi.worker.asked if "invoke" in asked.path
     ]
-    assert 50 < waits_s[1] < waits_s[0] <= waits_s[2] == 57, "the time for a registration counts"
+    assert 50 < waits_s[1] < waits_s[0] <= 57, "the time for a registration counts"
+    assert 50 < waits_s[2] <= 57
     multi.gateway.until(lambda: len(multi.records) >= 2, "requests were counted")
     assert multi.records[-1].target_timing == LOADED
 

@@ -7,6 +7,7 @@ instance forgets it, so that the next load reads what is in the object storage t
 """
 
 import asyncio
+import time
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -39,11 +40,10 @@ class TargetModels:
 
         Raises `NoResponse` as `HttpClient.send` does, or `AwsError`: there is no such model.
         """
-        clock = asyncio.get_running_loop().time
         path = f"/models/{model_id(target)}{'/invoke' if request.path == INVOCATIONS else request.path}"
-        deadline_s = clock() + self.wait_s
+        deadline_s = time.monotonic() + self.wait_s
         for number in range(_MAX_REGISTRATIONS):
-            wait = (WAIT_HEADER, f"{max(0.0, deadline_s - clock()):.3f}")
+            wait = (WAIT_HEADER, f"{max(0.0, deadline_s - time.monotonic()):.6f}")
             response = await self.upstream.send(url, replace(request, path=path, headers=(*request.headers, wait)))
             if reason_of(response.headers) != "unknown" or number == _MAX_REGISTRATIONS - 1:
                 break
