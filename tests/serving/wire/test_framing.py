@@ -26,6 +26,8 @@ class Inner(msgspec.Struct):
 class Outer(msgspec.Struct):
     inner: Inner
     text: str = ""
+    numbers: list[str | int | list[int]] | None = None
+    named: dict[str, int] | None = None
 
 
 class Choosy(msgspec.Struct):
@@ -46,6 +48,24 @@ def test_quoted_client_input_is_shortened():
 
 def test_a_valid_body_is_decoded():
     assert decode_body(b'{"inner": {"number": 3}, "more": 1}', DECODER) == Outer(inner=Inner(number=3))
+
+
+@pytest.mark.parametrize(
+    ("written", "number"), [(b"3.0", 3), (b"-3.000", -3), (b"3e2", 300), (b"-0.0", 0), (b"9007199254740992.0", 2**53)]
+)
+def test_integral_floats_are_integers(written, number):
+    body = b'{"text": "3.0 \\u00e9", "inner": {"number": %b, "x": 2.0}, "numbers": ["1.0", %b, [7, %b]]}' % (
+        (written,) * 3
+    )
+    assert decode_body(body, DECODER) == Outer(Inner(number), "3.0 é", ["1.0", number, [7, number]])
+    with pytest.raises(InvalidRequest, match=r"`inner.number`: expected `int`, got `float`\."):
+        decode_body(body, DECODER, only_integers=True)
+
+
+def test_a_long_list_of_integral_floats_is_refused():
+    body = msgspec.json.encode({"inner": {"number": 1}, "numbers": [float(i) for i in range(1000)]})
+    with pytest.raises(InvalidRequest, match="got `float`"):
+        decode_body(body, DECODER)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +90,9 @@ def test_a_malformed_body_says_what_is_wrong(body, text):
     ("body", "param", "text"),
     [
         (b'{"inner": {"number": "3"}}', "inner.number", "`inner.number`: expected `int`, got `str`."),
-        (b'{"inner": {"number": 3.0}}', "inner.number", "`inner.number`: expected `int`, got `float`."),
+        (b'{"inner": {"number": 3.5}}', "inner.number", "`inner.number`: expected `int`, got `float`."),
+        (b'{"inner": {"number": 1e300}}', "inner.number", "`inner.number`: expected `int`, got `float`."),
+        (b'{"inner": {"number": 3}, "named": {"x": 3.0}}', "named[...]", "`named[...]`: expected `int`, got `float`."),
         (b'{"inner": {"number": true}}', "inner.number", "`inner.number`: expected `int`, got `bool`."),
         (b'{"inner": {}}', "inner.number", "`inner.number` is missing."),
         (b"{}", "inner", "`inner` is missing."),

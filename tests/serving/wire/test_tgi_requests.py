@@ -154,6 +154,7 @@ def test_routes_decide_whether_it_streams():
         ),
         ({"watermark": True}, "'parameters.watermark' is not supported: watermarking is not supported. Leave it out."),
         ({"max_new_tokens": "3"}, "`parameters.max_new_tokens`: expected `int | null`, got `str`."),
+        ({"max_new_tokens": 3.0}, "`parameters.max_new_tokens`: expected `int | null`, got `float`."),  # as serde
     ],
 )
 def test_bad_values_are_refused_in_tgi_s_words(parameters, text):

@@ -5,7 +5,7 @@ import heapq
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -30,7 +30,13 @@ T = TypeVar("T")
 
 _encode = msgspec.json.Encoder().encode
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_items = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _WHERE = re.compile(r"^(?P<problem>.*) - at `\$(?P<path>.*)`$")
+_FLOAT_FOR_INT = re.compile(r"^Expected `.*\bint\b.*`, got `float`$")
+_STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
+_MAX_INTEGRAL_FLOATS = 12
+"""Corrections of one body: each decodes it again, and a list of token ids could ask for thousands."""
+_LARGEST_EXACT_FLOAT = 2.0**53
 
 
 class MalformedBody(InvalidRequest):
@@ -91,9 +97,11 @@ def without_bom(body: bytes) -> bytes:
     return body.removeprefix(codecs.BOM_UTF8)
 
 
-def decode_body(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+def decode_body(body: bytes, decoder: msgspec.json.Decoder[T], *, only_integers: bool = False) -> T:
     """
     Decode a request body into a typed struct.
+
+    Integers may be written as floats (`2.0`), as pydantic allows it; `only_integers` refuses them, as serde does.
 
     Raises:
         MalformedBody: not JSON, including NaN, invalid UTF-8, lone surrogates, too deep nesting, or an empty body.
@@ -102,6 +110,13 @@ def decode_body(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
     try:
         if not body.isascii():
             body.decode()  # the decoder skips the names and texts of fields that it does not know
+        for _ in range(0 if only_integers else _MAX_INTEGRAL_FLOATS):
+            try:
+                return decoder.decode(body)
+            except msgspec.ValidationError as error:
+                if (corrected := _with_integer(body, str(error))) is None:
+                    raise
+                body = corrected
         return decoder.decode(body)
     except msgspec.ValidationError as error:
         raise _wrong_field(str(error)) from error
@@ -114,6 +129,26 @@ def decode_body(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
         elif isinstance(error, UnicodeDecodeError):
             text = "The body is not valid UTF-8."
         raise MalformedBody(text) from error
+
+
+def _with_integer(body: bytes, message: str) -> bytes | None:
+    """Return the body with an integer in place of the integral float that a decoder's error names, if it names one."""
+    match = _WHERE.match(message)
+    if match is None or not _FLOAT_FOR_INT.match(match["problem"]) or "[...]" in match["path"]:
+        return None
+    parents: list[tuple[Any, str | int]] = []
+    raw = msgspec.Raw(body)
+    for name, index in _STEP.findall(match["path"]):
+        parents.append((_decode_fields(raw), name) if name else (_decode_items(raw), int(index)))
+        raw = parents[-1][0][parents[-1][1]]
+    value = float(bytes(raw))
+    if not value.is_integer() or abs(value) > _LARGEST_EXACT_FLOAT:
+        return None
+    written = b"%d" % value
+    for members, key in reversed(parents):
+        members[key] = msgspec.Raw(written)
+        written = _encode(members)
+    return written
 
 
 @contextmanager

@@ -186,7 +186,7 @@ class Tei:
 
 def _embed(body: bytes, context: RequestContext, *, is_whole: bool = True) -> ParsedRequest:
     """Parse a body of `/embed`, or of `/embed_all`, whose vectors are those of all tokens, never normalised."""
-    fields = framing.decode_body(body, _embed_decoder)
+    fields = framing.decode_body(body, _embed_decoder, only_integers=True)
     info = context.model.pooling
     inputs = with_prompt(read_inputs(fields.inputs, vocab_size=context.model.vocab_size), fields.prompt_name, info)
     by_default = info is None or info.normalizes or fields.dimensions is not None

@@ -173,7 +173,7 @@ class Tgi:
 
     @refusing_deep_nesting()
     def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
-        decoded = decode_body(body, _decoder)
+        decoded = decode_body(body, _decoder, only_integers=True)
         ignored = fields.check_nested(body, BODY_FIELDS, PARAMETER_FIELDS)
         parameters = decoded.parameters or GenerateParameters()
         stream = self.route == "generate_stream" or (self.route == "compat" and bool(decoded.stream))
