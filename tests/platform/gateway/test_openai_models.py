@@ -177,6 +177,13 @@ def test_a_model_that_cannot_answer_is_a_503_with_a_code_and_an_unknown_one_a_40
     assert (answer.headers.get("x-should-retry") == "false") == (code == "model_failed")
 
 
+@pytest.mark.parametrize("path", ["/v1/models/nowhere", "/endpoints/nowhere/openai/v1/messages"])
+def test_anthropics_clients_get_errors_in_their_form(gateway, path):
+    headers = {"anthropic-version": "2023-06-01"}
+    answer = gateway.client.request("GET" if path.startswith("/v1/") else "POST", path, headers=headers)
+    assert (answer.status_code, answer.json()["error"]["type"]) == (404, "not_found_error")
+
+
 def test_the_model_list_of_one_endpoint_comes_from_its_worker(gateway):
     async def models(exchange: Exchange) -> None:
         assert exchange.asked.method == "GET"

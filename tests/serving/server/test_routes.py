@@ -105,6 +105,21 @@ def test_models_are_listed_and_described(echo):
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")
 
 
+@pytest.mark.parametrize(
+    ("path", "status", "kind"),
+    [
+        ("/v1/models/other", 404, "not_found_error"),
+        ("/v1/models/", 404, "not_found_error"),
+        ("/v1/messages", 405, "invalid_request_error"),
+        ("/v1/skills", 404, "not_found_error"),
+    ],
+)
+def test_errors_for_anthropics_clients_have_their_form_on_any_path(echo, path, status, kind):
+    answer = echo.client.get(path, headers={"anthropic-version": "2023-06-01"})
+    assert (answer.status_code, answer.json()["type"], answer.json()["error"]["type"]) == (status, "error", kind)
+    assert answer.headers["request-id"] == answer.headers["x-request-id"]
+
+
 def test_a_path_or_method_that_is_not_served_says_what_is(echo):
     lost = echo.client.get("/nowhere")
     wrong = echo.client.get("/generate")

@@ -42,7 +42,7 @@ from headrace.platform.gateway.table import RouteTable
 from headrace.platform.gateway.traffic_history import TrafficHistory
 from headrace.platform.state.routes import QuarantineListener, Route, Wake
 from headrace.platform.state.store import Store
-from headrace.serving.http.asgi import Receive, Scope, Send, header
+from headrace.serving.http.asgi import Receive, Scope, Send, error_path, header
 from headrace.serving.http.body import BodyBudget, BodyTooLarge, BodyTooSlow, BudgetSpent, ClientGone
 from headrace.serving.http.client import HttpClient
 from headrace.serving.http.errors import CLIENT_GONE_STATUS, errors_answered
@@ -294,11 +294,12 @@ class Gateway:
         self, scope: Scope, asked: OpenAiPath | None, exchange: Exchange, record: InvocationRecord
     ) -> None:
         method, path = scope["method"], scope["path"]
-        record.api, record.is_anthropic = "OpenAI", path in {MESSAGES, COUNT_TOKENS}
+        form = error_path(scope, path if asked is None else asked.path)
+        record.api, record.is_anthropic = "OpenAI", form in {MESSAGES, COUNT_TOKENS}
 
         async def answer_error(error: HeadraceError) -> None:
             known = openai.to_openai_error(error, model=record.endpoint) if isinstance(error, AwsError) else error
-            await openai.fail(known, exchange, record, path=path)
+            await openai.fail(known, exchange, record, path=form)
 
         async with errors_answered(answer_error, request_id=record.request_id, program="platform", stopping=STOPPING):
             responses = self._service.responses

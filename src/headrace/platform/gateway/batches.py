@@ -28,6 +28,7 @@ from headrace.serving.http.asgi import (
     Send,
     add_headers,
     caller_of,
+    error_path,
     limits_of,
     send_reply,
 )
@@ -99,7 +100,7 @@ class BatchGateway:
             if is_started:
                 raise ResponseAborted
             allow = (("allow", ", ".join(error.allowed)),) if isinstance(error, MethodNotAllowed) else ()
-            await send_reply(scope, send, render_error_for(asked.path, error), allow)
+            await send_reply(scope, send, render_error_for(error_path(scope, asked.path), error), allow)
 
         async with errors_answered(answer_error, request_id=trace.request_id, program="platform"):
             _check(scope, asked.path, methods)

@@ -56,6 +56,7 @@ from headrace.serving.http.asgi import (
     Scope,
     Send,
     close_after,
+    error_path,
     request_of,
     send_reply,
     send_response,
@@ -227,7 +228,7 @@ class PlatformApp:
             await send_host_page(scope, send, host, program="platform", variable=f"{PLATFORM_PREFIX}ALLOWED_HOSTS")
             return
         elif is_openai(scope["path"]) or _is_ollama(request, scope["path"]):
-            await send_reply(scope, send, _openai_reply(scope["path"], error))
+            await send_reply(scope, send, _openai_reply(error_path(scope), error))
             return
         elif self._apps.gateway_owns(scope["path"]):
             spoken = Target(service="sagemaker-runtime", protocol="rest-json")
@@ -273,7 +274,7 @@ def _is_ollama(request: HttpRequest, path: str) -> bool:
 
 async def _answer_alternative(scope: Scope, _receive: Receive, send: Send) -> None:
     error = unknown_route(scope["method"], scope["path"], invocations="/endpoints/NAME/invocations")
-    await send_reply(scope, send, render_error_for(scope["path"], error))
+    await send_reply(scope, send, render_error_for(error_path(scope), error))
 
 
 def _openai_reply(path: str, error: AwsError) -> ErrorReply:

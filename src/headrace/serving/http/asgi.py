@@ -10,6 +10,7 @@ from headrace.serving.wire.aws.http import HttpRequest
 from headrace.serving.wire.aws.sessions import Session
 from headrace.serving.wire.dialect import ErrorReply
 from headrace.serving.wire.key_limits import KeyLimits
+from headrace.serving.wire.unknown_routes import MESSAGES
 
 __all__ = ["ASGIApp", "Message", "Receive", "Scope", "Send"]
 
@@ -36,6 +37,17 @@ def header(scope: Scope, name: bytes) -> str | None:
         if sent == name:
             return str(value.decode("latin-1"))
     return None
+
+
+def error_path(scope: Scope, path: str | None = None) -> str:
+    """
+    Return the path in whose format an error is rendered: the request's, or `path` in place of it.
+
+    Anthropic's clients share `/v1/models` and `/v1/files` with OpenAI's; only they send the version of their API.
+    """
+    path = scope["path"] if path is None else path
+    is_anthropic = path.startswith("/v1/") and header(scope, b"anthropic-version") is not None
+    return MESSAGES if is_anthropic else path
 
 
 def has_token(scope: Scope, token: str) -> bool:

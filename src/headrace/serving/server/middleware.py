@@ -17,7 +17,17 @@ from headrace.core.client_text import shortened
 from headrace.core.errors import Forbidden, HeadraceError, MethodNotAllowed, Unauthorized
 from headrace.core.telemetry import get_logger
 from headrace.core.tracing import ANTHROPIC_REQUEST_ID, NO_TRACER, REQUEST_ID, Tracer, bind_to_log, trace_of
-from headrace.serving.http.asgi import ASGIApp, Receive, Scope, Send, add_headers, close_after, header, send_reply
+from headrace.serving.http.asgi import (
+    ASGIApp,
+    Receive,
+    Scope,
+    Send,
+    add_headers,
+    close_after,
+    error_path,
+    header,
+    send_reply,
+)
 from headrace.serving.http.body import ClientGone
 from headrace.serving.http.errors import CLIENT_GONE_STATUS, ResponseAborted, internal_error
 from headrace.serving.http.origins import (
@@ -80,7 +90,7 @@ def request_ids(app: ASGIApp, *, tracer: Tracer) -> ASGIApp:
             return
         span = begin_span(scope, tracer)
         bind_to_log(span.trace)
-        names = (REQUEST_ID.lower(), *((ANTHROPIC_REQUEST_ID,) if scope["path"].startswith(MESSAGES) else ()))
+        names = (REQUEST_ID.lower(), *((ANTHROPIC_REQUEST_ID,) if error_path(scope).startswith(MESSAGES) else ()))
         send = add_headers(send, [(name, span.trace.request_id) for name in names])
         if span.is_recording:
             await run_in_span(span, app, scope, receive, send)
@@ -131,7 +141,7 @@ def check_origin(app: ASGIApp, *, origins: frozenset[str], hosts: frozenset[str]
 
 
 async def _refuse(scope: Scope, send: Send, why: str) -> None:
-    await send_reply(scope, send, render_error_for(scope["path"], Forbidden(why)))
+    await send_reply(scope, send, render_error_for(error_path(scope), Forbidden(why)))
 
 
 OPEN_PATHS = frozenset({"/ping", "/health", OPENAPI_PATH, DOCS_PATH})
@@ -159,7 +169,7 @@ def require_key(app: ASGIApp, *, api_key: str) -> ASGIApp:
         error = Unauthorized(
             "The API key is missing or wrong. Send it as `Authorization: Bearer <key>`, or as `x-api-key`."
         )
-        await send_reply(scope, send, render_error_for(scope["path"], error), (("www-authenticate", "Bearer"),))
+        await send_reply(scope, send, render_error_for(error_path(scope), error), (("www-authenticate", "Bearer"),))
 
     return guarded
 
@@ -174,7 +184,7 @@ def _response(reply: ErrorReply) -> Response:
 
 async def _headrace_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HeadraceError)
-    return _response(render_error_for(request.url.path, error))
+    return _response(render_error_for(error_path(request.scope), error))
 
 
 class DescribeRoute(Protocol):
@@ -190,7 +200,7 @@ def route_error_handler(describe: DescribeRoute, render: RenderForPath = render_
         allow = (error.headers or {}).get("Allow", "")
         reason = describe(request.method, path, allowed=sorted(allow.split(", ")) if allow else ())
         reason = refuse_websocket(reason, request.headers.get("upgrade"))
-        response = _response(render(path, reason))
+        response = _response(render(error_path(request.scope, path), reason))
         if isinstance(reason, MethodNotAllowed):
             response.headers["Allow"] = ", ".join(reason.allowed)
         return response
@@ -207,7 +217,7 @@ async def _bug(request: Request, error: Exception) -> Response:
     if not isinstance(error, ResponseAborted):
         get_logger().error("request.crashed", path=_path_as_sent(request), exc_info=error)
     request_id = trace_of(request.scope).request_id
-    response = _response(render_error_for(request.url.path, internal_error(request_id)))
+    response = _response(render_error_for(error_path(request.scope), internal_error(request_id)))
     response.headers[REQUEST_ID] = request_id  # the middleware that adds it has been left
     return response
 

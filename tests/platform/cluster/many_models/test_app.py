@@ -125,7 +125,8 @@ async def test_an_unknown_model_is_404_in_the_dialect_of_the_path(made: Router, 
         assert answer.status_code == 404
         assert callable(error)
         assert error(answer.json())
-    assert (await made.client.get("/v1/models/unknown")).status_code == 404
+    asked = await made.client.get("/v1/models/unknown", headers={"anthropic-version": "2023-06-01"})
+    assert (asked.status_code, asked.json()["error"]["type"]) == (404, "not_found_error")
     assert made.scene.machine.started == []
 
 

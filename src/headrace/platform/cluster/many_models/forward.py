@@ -21,7 +21,7 @@ from headrace.platform.cluster.many_models.service import ManyModels, error_of
 from headrace.platform.cluster.model_host.forwarding import passed_headers
 from headrace.platform.cluster.model_host.processes import ModelUnavailable
 from headrace.platform.cluster.model_host.protocol import TARGET_HEADER
-from headrace.serving.http.asgi import Receive, Scope, Send, header
+from headrace.serving.http.asgi import Receive, Scope, Send, error_path, header
 from headrace.serving.http.body import ClientGone
 from headrace.serving.http.client import ClientRequest
 from headrace.serving.http.client_connection import ResponseBroken, ResponseTooLarge
@@ -151,7 +151,7 @@ class _Call:
         """Answer with an error in the dialect of the path, or end a stream with it."""
         exchange = self._exchange
         if not exchange.is_started:
-            reply = render_error_for(self.path, error)
+            reply = render_error_for(error_path(self._scope, self.path), error)
             await exchange.respond(reply.status, (("content-type", reply.content_type), *reply.headers), reply.body)
             return
         if exchange.is_finished:

@@ -27,7 +27,7 @@ from headrace.serving.handlers.exchange import (
     request_part,
 )
 from headrace.serving.handlers.pool import HandlerPool
-from headrace.serving.http.asgi import Receive, Scope, Send, header, send_reply
+from headrace.serving.http.asgi import Receive, Scope, Send, error_path, header, send_reply
 from headrace.serving.http.body import ClientGone
 from headrace.serving.http.errors import CLIENT_GONE_STATUS, ResponseAborted, errors_answered
 from headrace.serving.http.exchange import Exchange
@@ -192,7 +192,7 @@ class HandlerRoute:
             if exchange.is_started:
                 raise ResponseAborted(error.message)
             exchange.is_started = exchange.is_finished = True
-            reply = render_error_for(scope["path"], error)
+            reply = render_error_for(error_path(scope), error)
             outcome.status, outcome.finish = reply.status, "error"
             await send_reply(scope, send, reply)
 
