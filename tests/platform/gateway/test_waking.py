@@ -176,6 +176,24 @@ def test_requests_above_the_concurrency_of_a_serverless_variant_are_throttled(sl
     assert [sleepy.client.post(PATHS[0], content=b"x").status_code for _ in range(3)] == [200] * 3
 
 
+def test_payloads_of_a_serverless_variant_have_the_limits_of_aws(sleepy):
+    worker = sleepy.worker()
+    for limit, error, size in ((None, None, 5 << 20), (1, None, 4 << 20), (1, "oversize body", (4 << 20) + 1)):
+        sleepy.put(route(replace(variant("AllTraffic", [worker.url]), max_concurrency=limit)))
+        for path in PATHS:
+            answer = sleepy.client.post(path, content=b" " * size)
+            assert (answer.status_code, (error or "") in answer.text) == (400 if error else 200, True)
+    with pytest.raises(ClientError, match=r"\(ValidationError\).*: Request [\w-]+ has oversize body\.$"):
+        sleepy.boto.invoke_endpoint(EndpointName="ep", Body=b"x" * size)
+
+    async def oversize(exchange: Exchange) -> None:
+        exchange.whole(b"x" * size)
+
+    worker.script = oversize
+    with pytest.raises(ClientError, match=r"\(ModelError\).*could not load the entire response body"):
+        sleepy.boto.invoke_endpoint(EndpointName="ep", Body=b"x")
+
+
 def test_a_held_request_ends_at_its_timeout(waker):
     with running(wake=waker, hold_timeout_s=0.05) as gateway:
         gateway.put(route(asleep()))

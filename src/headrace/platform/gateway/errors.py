@@ -9,7 +9,7 @@ has it (InvokeEndpoint; for streams they wait and retry). Only if nothing has ru
 is full) are they told to retry.
 
 Sources of the texts: answers of SageMaker that its users quote (aws/amazon-sagemaker-examples issues 293, 2815;
-1026; aws/sagemaker-python-sdk issues 171, 2955).
+1026; aws/sagemaker-python-sdk issues 171, 2955, 4271).
 """
 
 from dataclasses import dataclass
@@ -75,6 +75,9 @@ class GatewayConfig:
     )
     """URL of an endpoint's log; part of AWS's error message for a failed model."""
 
+
+SERVERLESS_MAX_BYTES = 4 * MIB
+"""Largest request and response of a serverless variant. Source: SageMaker guide, "Invoke a serverless endpoint"."""
 
 MAX_MESSAGE_CHARACTERS = 2048
 """Maximum length of `Message` and `OriginalMessage`. Source: botocore sagemaker-runtime, shape Message."""
@@ -201,6 +204,10 @@ class ErrorTexts:
             f"Rate exceeded: serverless endpoint {endpoint} has {max_concurrency} requests in flight, which is its "
             "MaxConcurrency. Try again later, or update the endpoint with a larger one.",
         )
+
+    def oversize_body(self, request_id: str) -> AwsError:
+        """A request to a serverless endpoint is larger than AWS's limit for them."""
+        return _invalid(f"Request {request_id} has oversize body.")
 
     def waited_too_long(self, endpoint: str, component: str | None = None) -> AwsError:
         """A held request found no replica in time. Nothing ran: SDKs may retry."""

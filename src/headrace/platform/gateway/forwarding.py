@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from headrace.core.telemetry import get_logger
 from headrace.platform.gateway import routing
-from headrace.platform.gateway.errors import ErrorTexts, GatewayConfig
+from headrace.platform.gateway.errors import SERVERLESS_MAX_BYTES, ErrorTexts, GatewayConfig
 from headrace.platform.gateway.replica_state import (
     RELEASED_PER_REPLICA,
     LoadLease,
@@ -161,6 +161,7 @@ class Forwarder:
         query: RoutingQuery,
         request: ClientRequest,
         *,
+        request_id: str,
         on_decision: Callable[[RoutingDecision], None],
         while_held: WhileHeld,
     ) -> Forwarded:
@@ -171,7 +172,7 @@ class Forwarder:
         such endpoint, variant or component, or no replica has answered.
         """
         state = _ForwardState(endpoint=endpoint, query=query, while_held=while_held)
-        admission = await self._admit(state) if query.wakes else None
+        admission = await self._admit(state, len(request.body), request_id) if query.wakes else None
         try:
             forwarded = await self._send(state, request, on_decision)
         except BaseException:
@@ -181,8 +182,12 @@ class Forwarder:
         forwarded.admission = admission
         return forwarded
 
-    async def _admit(self, state: _ForwardState) -> LoadLease | None:
-        """Count a request to a serverless endpoint; raise `AwsError` if as many as its MaxConcurrency are in flight."""
+    async def _admit(self, state: _ForwardState, num_bytes: int, request_id: str) -> LoadLease | None:
+        """
+        Count a request to a serverless endpoint.
+
+        Raises `AwsError` if it is too large, or if as many requests as the endpoint's MaxConcurrency are in flight.
+        """
         route = await self.route(state.endpoint)
         try:
             limit = routing.max_concurrency(route, state.query)
@@ -190,6 +195,8 @@ class Forwarder:
             return None  # refused later, unless there are newer routes
         if limit is None:
             return None
+        if num_bytes > SERVERLESS_MAX_BYTES:
+            raise self._texts.oversize_body(request_id)
         counted = f"{state.endpoint}/{state.query.target_variant or ''}"
         if self._admitted.get(counted, 0) >= limit:
             raise self._texts.concurrency_exceeded(state.endpoint, limit)

@@ -70,6 +70,7 @@ class InvocationRecord:
     worker: str = ""
     config: str = ""
     """Name of the endpoint configuration by which the worker was started; empty for a component's copy."""
+    is_serverless: bool = False
     containers: tuple[str, ...] = ()
     """
     The containers that the request goes through, of a replica that has several; empty if it has one.

@@ -181,7 +181,7 @@ class InvocationService:
 
         def on_decision(decision: RoutingDecision) -> None:
             record.variant, record.worker = decision.variant.name, decision.replica.worker
-            record.config = decision.fleet.config
+            record.config, record.is_serverless = decision.fleet.config, decision.variant.max_concurrency is not None
             record.num_tries += 1
             record.asked_s = perf_counter()
             if decision.fleet.containers or record.containers:
@@ -195,6 +195,7 @@ class InvocationService:
                     endpoint,
                     query,
                     request,
+                    request_id=record.request_id,
                     on_decision=on_decision,
                     while_held=lambda: self._while_held(timeout, timeout_s, record, heartbeat),
                 )
@@ -266,8 +267,9 @@ class InvocationService:
 
     async def read(self, response: ClientResponse, record: InvocationRecord, hold: Hold) -> bytes:
         """Read the whole body of a response, counted by `hold`; raise `AwsError` if it broke off or is too long."""
+        max_bytes = errors.SERVERLESS_MAX_BYTES if record.is_serverless else self.config.max_response_bytes
         try:
-            content = await response.read(self.config.max_response_bytes, hold)
+            content = await response.read(max_bytes, hold)
         except (ResponseBroken, ResponseTooLarge) as error:
             raise self.texts.incomplete_response(record.endpoint, response.status, record.container) from error
         record.num_read_bytes = len(content)
