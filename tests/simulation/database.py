@@ -16,7 +16,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.pool import QueuePool
 
-from headrace.platform.state import coordination
+from headrace.platform.state import coordination_tables
 from headrace.platform.state.schema import COUNTER, RECORDS, creating, set_up
 from tests.simulation.loop import OUTSIDE, PROCESS, Killed, Process, SimulatedLoop
 from tests.simulation.network import Network
@@ -216,7 +216,7 @@ def _make_engine() -> sa.Engine:
     sa.event.listen(engine, "begin", _on_begin)
     sa.event.listen(engine, "before_cursor_execute", _on_statement)
     set_up(engine, "memory")
-    with creating(engine, coordination.TABLES):
+    with creating(engine, coordination_tables.TABLES):
         pass
     return engine
 
@@ -232,7 +232,7 @@ def open_database(database: Database | None) -> None:
     if CONNECTION.in_transaction:
         CONNECTION.rollback()
     with ENGINE.begin() as connection:
-        for table in (RECORDS, *coordination.TABLES.sorted_tables):
+        for table in (RECORDS, *coordination_tables.TABLES.sorted_tables):
             connection.execute(sa.delete(table))
         connection.execute(sa.update(COUNTER).values(revision=0, term=0))
     _current = database

@@ -1,5 +1,6 @@
 """Bugs to plant, so that it is known what the simulation finds: each replaces a few functions of Headrace."""
 
+import math
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -133,7 +134,8 @@ BUGS: Final[Mapping[str, Bug]] = {
         "the writes of a leader are not fenced by its term", ((Store, "fenced", lambda _: lambda self, _term: self),)
     ),
     "endless-lease": Bug(
-        "a lease does not expire", ((coordination, "_is_live", lambda _: lambda expires_s, _now_s: expires_s > 0),)
+        "a lease does not expire",
+        ((coordination, "_times", lambda _: lambda _now_s: {"now_s": 0.0, "latest_s": math.inf}),),
     ),
     "lost-commit": Bug(
         "one of 50 writes is acknowledged and not committed", ((database._Connection, "commit", _lose_commits),)

@@ -27,6 +27,21 @@ from urllib.parse import urlsplit
 import sqlalchemy as sa
 
 from headrace.core.errors import HeadraceError, SettingsError, Unavailable
+from headrace.platform.state.coordination_tables import (
+    AGREEMENTS,
+    ANNOUNCE,
+    BULLETINS,
+    GIVE_UP,
+    HOME,
+    LEADER,
+    LEASE,
+    LIVE_MEMBERS,
+    MEMBERS,
+    RENEW,
+    REPORTERS,
+    TABLES,
+    TAKE,
+)
 from headrace.platform.state.database import engine_of, first_line, is_sqlite, shown_url, url_of
 from headrace.platform.state.schema import creating
 
@@ -38,45 +53,6 @@ BULLETIN_AGE_S: Final = 60.0
 """Seconds until a bulletin is removed, read or not."""
 _WAIT_S: Final = 1
 """Timeout of a statement, so that a member knows before its lease expires that it cannot renew it."""
-
-TABLES: Final = sa.MetaData()
-_MEMBERS: Final = sa.Table(
-    "headrace_members",
-    TABLES,
-    sa.Column("id", sa.String, primary_key=True),
-    sa.Column("url", sa.String, nullable=False),
-    sa.Column("host", sa.String, nullable=False),
-    sa.Column("data_dir", sa.String, nullable=False),
-    sa.Column("version", sa.String, nullable=False),
-    sa.Column("expires_s", sa.Double, nullable=False),
-    sa.Column("forms", sa.String, nullable=False, server_default="{}"),
-)
-_LEADER: Final = sa.Table(
-    "headrace_leader",
-    TABLES,
-    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("member", sa.String, nullable=False),
-    sa.Column("term", sa.BigInteger, nullable=False),
-    sa.Column("expires_s", sa.Double, nullable=False),
-    sa.Column("home_host", sa.String, nullable=False),
-    sa.Column("home_dir", sa.String, nullable=False),
-    sa.Column("agreed", sa.String, nullable=False),
-)
-_BULLETINS: Final = sa.Table(
-    "headrace_bulletins",
-    TABLES,
-    sa.Column("member", sa.String, primary_key=True),
-    sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("topic", sa.String, nullable=False),
-    sa.Column("body", sa.LargeBinary, nullable=False),
-    sa.Column("posted_s", sa.Double, nullable=False),
-)
-_AGREEMENTS: Final = sa.Table(
-    "headrace_agreements",
-    TABLES,
-    sa.Column("name", sa.String, primary_key=True),
-    sa.Column("value", sa.String, nullable=False),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,12 +155,12 @@ class Coordination:
         """
         with self._translated(), creating(self._engine, TABLES) as connection:
             now_s = self._now_s(connection)
-            row = connection.execute(sa.select(_LEADER)).one_or_none()
+            row = connection.execute(sa.select(LEADER)).one_or_none()
             if row is None:
                 empty = {"member": "", "term": term, "expires_s": 0.0, "home_host": "", "home_dir": "", "agreed": ""}
-                connection.execute(sa.insert(_LEADER).values(id=1, **empty))
+                connection.execute(sa.insert(LEADER).values(id=1, **empty))
             if row is not None and row.term < term:  # the records come from a backup, or from another database
-                connection.execute(sa.update(_LEADER).values(term=term, member="", expires_s=0.0))
+                connection.execute(sa.update(LEADER).values(term=term, member="", expires_s=0.0))
             # The home of live members stays; else that of the last one, if it was this machine's and still exists.
             live = self._live(connection, now_s=now_s)
             newer = next(filter(self.member.is_outdated_by, live), None)
@@ -198,7 +174,7 @@ class Coordination:
             home = replace(home, newer=newer, rival=rival)
             if home.host == own_host and home.agreed == self._agreed and newer is None and rival is None:
                 values = {"home_host": home.host, "home_dir": home.data_dir, "agreed": home.agreed}
-                connection.execute(sa.update(_LEADER).values(**values))
+                connection.execute(sa.update(LEADER).values(**values))
                 self._announce(connection, expires_s=now_s + LEASE_S)
                 self._home = (home.host, home.data_dir)
             return home
@@ -210,11 +186,11 @@ class Coordination:
     def agree(self, name: str, make: Callable[[], str]) -> str:
         """Return a value that all members share: the one that the first member made. It is in no backup."""
         with self._translated(), creating(self._engine, TABLES) as connection:
-            known = sa.select(_AGREEMENTS.c.value).where(_AGREEMENTS.c.name == name)
+            known = sa.select(AGREEMENTS.c.value).where(AGREEMENTS.c.name == name)
             value = connection.execute(known).scalar_one_or_none()
             if value is None:
                 value = make()
-                connection.execute(sa.insert(_AGREEMENTS).values(name=name, value=value))
+                connection.execute(sa.insert(AGREEMENTS).values(name=name, value=value))
             return value
 
     def close(self) -> None:
@@ -240,7 +216,7 @@ class Coordination:
         with self._writing() as connection:
             now_s = self._now_s(connection)
             self._campaign(connection, now_s=now_s, is_candidate=False)
-            connection.execute(sa.delete(_MEMBERS).where(_MEMBERS.c.id == self.member.id))
+            connection.execute(sa.delete(MEMBERS).where(MEMBERS.c.id == self.member.id))
             return self._live(connection, now_s=now_s)
 
     def bury(self, member_id: str) -> None:
@@ -250,8 +226,8 @@ class Coordination:
         The next leader begins a new term all the same, which fences what the ended process may have sent before.
         """
         with self._writing() as connection:
-            connection.execute(sa.update(_LEADER).where(_LEADER.c.member == member_id).values(expires_s=0.0))
-            connection.execute(sa.delete(_MEMBERS).where(_MEMBERS.c.id == member_id))
+            connection.execute(sa.update(LEADER).where(LEADER.c.member == member_id).values(expires_s=0.0))
+            connection.execute(sa.delete(MEMBERS).where(MEMBERS.c.id == member_id))
 
     def others(self) -> tuple[Member, ...]:
         """Return the other live members; one that was killed counts until its heartbeat expires."""
@@ -263,30 +239,30 @@ class Coordination:
         """Post a bulletin for each topic, and remove old ones."""
         with self._writing() as connection:
             now_s = self._now_s(connection)
-            connection.execute(sa.delete(_BULLETINS).where(_BULLETINS.c.posted_s < now_s - BULLETIN_AGE_S))
+            connection.execute(sa.delete(BULLETINS).where(BULLETINS.c.posted_s < now_s - BULLETIN_AGE_S))
             for topic, body in bulletins.items():
                 self._num_posted += 1
                 row = {"member": self.member.id, "number": self._num_posted, "topic": topic, "body": body}
-                connection.execute(sa.insert(_BULLETINS).values(**row, posted_s=now_s))
+                connection.execute(sa.insert(BULLETINS).values(**row, posted_s=now_s))
 
     def read(self) -> Sequence[Bulletin]:
         """Return the bulletins of other members that were posted since the last call, each member's in order."""
-        others = sa.select(_BULLETINS).where(_BULLETINS.c.member != self.member.id)
+        others = sa.select(BULLETINS).where(BULLETINS.c.member != self.member.id)
         unread = [
-            sa.not_(sa.and_(_BULLETINS.c.member == member, _BULLETINS.c.number <= number))
+            sa.not_(sa.and_(BULLETINS.c.member == member, BULLETINS.c.number <= number))
             for member, number in self._read.items()
         ]
-        wanted = others.where(*unread).order_by(_BULLETINS.c.member, _BULLETINS.c.number)
+        wanted = others.where(*unread).order_by(BULLETINS.c.member, BULLETINS.c.number)
         with self._translated(), self._engine.connect() as connection:
             rows = connection.execute(wanted).all()
-            known = set(connection.execute(sa.select(_BULLETINS.c.member).distinct()).scalars())
+            known = set(connection.execute(REPORTERS).scalars())
         self._read = {member: number for member, number in self._read.items() if member in known}
         self._read |= {row.member: row.number for row in rows}
         return [Bulletin(member=row.member, number=row.number, topic=row.topic, body=row.body) for row in rows]
 
     def _check_home(self, connection: sa.Connection) -> None:
         """Raise `Displaced` if the workers in the routes are elsewhere: here, others listen on their loopback ports."""
-        row = connection.execute(sa.select(_LEADER.c.home_host, _LEADER.c.home_dir)).one()
+        row = connection.execute(HOME).one()
         if self._home is not None and (row.home_host, row.home_dir) != self._home:
             raise Displaced(
                 f"Another platform uses the database since this one could not reach it; its folder is {row.home_dir}"
@@ -298,44 +274,34 @@ class Coordination:
         member = self.member
         row = {"url": member.url, "host": member.host, "data_dir": member.data_dir, "version": member.version}
         row["forms"] = json.dumps(dict(member.forms))
-        renewed = connection.execute(
-            sa.update(_MEMBERS).where(_MEMBERS.c.id == member.id).values(**row, expires_s=expires_s)
-        )
+        renewed = connection.execute(ANNOUNCE, {"own_id": member.id, **row, "expires_s": expires_s})
         if not renewed.rowcount:
-            connection.execute(sa.insert(_MEMBERS).values(id=member.id, **row, expires_s=expires_s))
+            connection.execute(sa.insert(MEMBERS).values(id=member.id, **row, expires_s=expires_s))
 
     def _campaign(self, connection: sa.Connection, *, now_s: float, is_candidate: bool) -> None:
         """Renew the lease, take an expired one, or give it up."""
-        mine = sa.and_(_LEADER.c.member == self.member.id, _LEADER.c.term == self._term)
+        own = {"own_id": self.member.id, "own_term": self._term}
         if not is_candidate:
-            connection.execute(sa.update(_LEADER).where(mine).values(member="", expires_s=0.0))
+            connection.execute(GIVE_UP, own)
             self._term = None
             return
-        lease, is_live = {"member": self.member.id, "expires_s": now_s + LEASE_S}, _is_live(_LEADER.c.expires_s, now_s)
+        until_s = now_s + LEASE_S
         if self._term is not None:
-            renewed = connection.execute(sa.update(_LEADER).where(mine, is_live).values(**lease))
+            renewed = connection.execute(RENEW, {**own, **_times(now_s), "expires_s": until_s})
             if renewed.rowcount:
                 return
         # Either never leader, or suspended for longer than the lease: only a new term makes this member lead.
-        taken = connection.execute(
-            sa.update(_LEADER)
-            .where(sa.not_(is_live))
-            .values(**lease, term=_LEADER.c.term + 1)
-            .returning(_LEADER.c.term)
-        ).scalar_one_or_none()
-        self._term = taken
+        taken = connection.execute(TAKE, {"own_id": self.member.id, "until_s": until_s, **_times(now_s)})
+        self._term = taken.scalar_one_or_none()
 
     def _standing(self, connection: sa.Connection, *, now_s: float) -> Standing:
-        is_live = _is_live(_LEADER.c.expires_s, now_s).label("is_live")
-        lease = connection.execute(sa.select(_LEADER.c.term, _LEADER.c.member, is_live)).one()
+        lease = connection.execute(LEASE, _times(now_s)).one()
         members = self._live(connection, now_s=now_s)
         return Standing(term=lease.term, leader=lease.member if lease.is_live else "", members=members)
 
     @staticmethod
     def _live(connection: sa.Connection, *, now_s: float) -> tuple[Member, ...]:
-        columns = (column for column in _MEMBERS.c if column.name != "expires_s")
-        live = sa.select(*columns).where(_is_live(_MEMBERS.c.expires_s, now_s)).order_by(_MEMBERS.c.id)
-        rows = connection.execute(live).mappings()
+        rows = connection.execute(LIVE_MEMBERS, _times(now_s)).mappings()
         return tuple(Member(**{**row, "forms": json.loads(row["forms"])}) for row in rows)
 
     def _now_s(self, connection: sa.Connection) -> float:
@@ -370,28 +336,23 @@ def end_membership(connection: sa.Connection, *, term: int) -> int:
 
     Raises `SettingsError`: a member is live.
     """
-    if not sa.inspect(connection).has_table(_LEADER.name):
+    if not sa.inspect(connection).has_table(LEADER.name):
         return term + 1
-    live = sa.select(_MEMBERS.c.url, _MEMBERS.c.data_dir).where(_is_live(_MEMBERS.c.expires_s, _server_s(connection)))
-    if (member := connection.execute(live).first()) is not None:
+    if (member := connection.execute(LIVE_MEMBERS, _times(_server_s(connection))).first()) is not None:
         raise SettingsError(
             f"The platform at {member.url} uses the database. Stop it first: "
             f"`headrace down --data-dir {shlex.quote(member.data_dir)}`."
         )
-    newest = connection.execute(sa.select(_LEADER.c.term)).scalar_one_or_none() or 0
+    newest = connection.execute(sa.select(LEADER.c.term)).scalar_one_or_none() or 0
     new = max(newest, term) + 1
-    connection.execute(sa.update(_LEADER).values(member="", expires_s=0.0, term=new))
-    connection.execute(sa.delete(_BULLETINS))
+    connection.execute(sa.update(LEADER).values(member="", expires_s=0.0, term=new))
+    connection.execute(sa.delete(BULLETINS))
     return new
 
 
-def _is_live(expires_s: "sa.Column[float]", now_s: float) -> sa.ColumnElement[bool]:
-    """
-    Return whether a heartbeat has not expired; an expiry too far ahead dates from before the clock was set back.
-
-    A heartbeat that is committed after `now_s` was read expires more than a lease after it.
-    """
-    return sa.and_(expires_s > now_s, expires_s <= now_s + 2 * LEASE_S)
+def _times(now_s: float) -> dict[str, float]:
+    """Return the values of `_is_live`."""
+    return {"now_s": now_s, "latest_s": now_s + 2 * LEASE_S}
 
 
 def _server_s(connection: sa.Connection) -> float:

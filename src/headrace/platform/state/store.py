@@ -43,7 +43,17 @@ from headrace.platform.state.selection import ALL, Entry, Selection, is_storable
 SpecT = TypeVar("SpecT")
 StatusT = TypeVar("StatusT")
 
+# Statements that run often are built once: SQLAlchemy takes longer for that than SQLite for their execution.
 _NEWEST: Final = sa.select(COUNTER.c.revision, COUNTER.c.term)
+_NEWEST_LOCKED: Final = _NEWEST.with_for_update()
+_NEXT_REVISION: Final = sa.update(COUNTER).values(revision=sa.bindparam("next"))
+_OF_KIND: Final = sa.select(RECORDS).where(RECORDS.c.kind == sa.bindparam("of_kind"))
+_NAMED: Final = _OF_KIND.where(RECORDS.c.name == sa.bindparam("wanted")).limit(1)
+_NAMED_IN_ANY_CASE: Final = _OF_KIND.where(sa.func.lower(RECORDS.c.name) == sa.bindparam("wanted")).limit(1)
+_COUNT: Final = sa.select(sa.func.count()).select_from(RECORDS).where(RECORDS.c.kind == sa.bindparam("of_kind"))
+_BY_UID: Final = sa.select(RECORDS).where(RECORDS.c.uid == sa.bindparam("of_uid"))
+_INSERT: Final = sa.insert(RECORDS)
+_UPDATE: Final = sa.update(RECORDS).where(RECORDS.c.uid == sa.bindparam("of_uid"))
 _BATCH: Final = 16
 """Records that are decoded at once by a listing, which may keep few of them: a record has up to some 100 KB."""
 _ENTRY_BATCH: Final = 500
@@ -141,13 +151,13 @@ class Store:
             envelope = {name: getattr(record, name) for name in ("uid", "name", "revision", "created_s", "modified_s")}
             row = {**envelope, "tags": json.dumps(record.tags), **_part_columns(kind, record.spec, record.status)}
             try:
-                write.connection.execute(sa.insert(RECORDS).values(kind=kind.name, **row))
+                write.connection.execute(_INSERT, {"kind": kind.name, **row})
             except sa.exc.IntegrityError as error:
                 raise AlreadyExists(f"A {kind} called {name!r} already exists.") from error
         return record
 
     def get(self, kind: Kind[SpecT, StatusT], name: str) -> Record[SpecT, StatusT] | Unreadable | None:
-        return self._first(kind, RECORDS.c.name == name)
+        return self._first(kind, _NAMED, name)
 
     def list(self, kind: Kind[SpecT, StatusT]) -> Sequence[Record[SpecT, StatusT] | Unreadable]:
         """
@@ -155,9 +165,8 @@ class Store:
 
         For loops that need all of them. An API call uses `each` or `entries`, so that its memory has a bound.
         """
-        wanted = sa.select(RECORDS).where(RECORDS.c.kind == kind.name)
         with self._reading() as connection:
-            rows = connection.execute(wanted).all()
+            rows = connection.execute(_OF_KIND, {"of_kind": kind.name}).all()
         records = (decode_row(kind, row) for row in rows)
         return sorted(records, key=lambda record: (record.created_s, record.name))
 
@@ -165,14 +174,13 @@ class Store:
         """Return the record with a name, ignoring case where no record has the name itself."""
         if (exact := self.get(kind, name)) is not None or not is_storable(name):
             return exact
-        return self._first(kind, sa.func.lower(RECORDS.c.name) == name.lower())
+        return self._first(kind, _NAMED_IN_ANY_CASE, name.lower())
 
     def _first(
-        self, kind: Kind[SpecT, StatusT], condition: sa.ColumnElement[bool]
+        self, kind: Kind[SpecT, StatusT], statement: "sa.Select[Any]", wanted: str
     ) -> Record[SpecT, StatusT] | Unreadable | None:
-        wanted = sa.select(RECORDS).where(RECORDS.c.kind == kind.name, condition).limit(1)
         with self._reading() as connection:
-            row = connection.execute(wanted).one_or_none()
+            row = connection.execute(statement, {"of_kind": kind.name, "wanted": wanted}).one_or_none()
         return None if row is None else decode_row(kind, row)
 
     def count(self, kind: AnyKind) -> int:
@@ -251,7 +259,7 @@ class Store:
             if not changes:
                 return old  # no new revision, so that a loop which writes what it reads does not wake itself
             changes |= {"revision": write.next_revision(), "modified_s": now_s}
-            write.connection.execute(sa.update(RECORDS).where(RECORDS.c.uid == old.uid).values(**changes))
+            write.connection.execute(_UPDATE, {"of_uid": old.uid, **changes})
             written = write.read(old.uid)
             assert written is not None
             return decode_row(record.kind, written)
@@ -330,7 +338,7 @@ class _Write:
 
     def __init__(self, connection: sa.Connection, term: int | None, writer: str) -> None:
         self.connection = connection
-        newest = connection.execute(_NEWEST.with_for_update()).one()
+        newest = connection.execute(_NEWEST_LOCKED).one()
         self._newest, self.term = int(newest.revision), int(newest.term)
         self._writer = writer
         self.is_written = False
@@ -341,18 +349,17 @@ class _Write:
         """Increment the revision counter for this write, and announce it to other processes."""
         self._newest += 1
         self.is_written = True
-        self.connection.execute(sa.update(COUNTER).values(revision=self._newest))
+        self.connection.execute(_NEXT_REVISION, {"next": self._newest})
         if self.connection.dialect.name == "postgresql":
             self.connection.execute(sa.select(sa.func.pg_notify(CHANNEL, self._writer)))
         return self._newest
 
     def read(self, uid: str) -> "sa.Row[Any] | None":
-        return self.connection.execute(sa.select(RECORDS).where(RECORDS.c.uid == uid)).one_or_none()
+        return self.connection.execute(_BY_UID, {"of_uid": uid}).one_or_none()
 
 
 def _num_records(connection: sa.Connection, kind: str) -> int:
-    counted = sa.select(sa.func.count()).select_from(RECORDS).where(RECORDS.c.kind == kind)
-    return int(connection.execute(counted).scalar_one())
+    return int(connection.execute(_COUNT, {"of_kind": kind}).scalar_one())
 
 
 def _part_columns(kind: AnyKind, spec: object, status: object) -> Json:

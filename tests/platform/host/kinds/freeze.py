@@ -15,7 +15,7 @@ import msgspec
 import sqlalchemy as sa
 
 from headrace.platform.host.operations import KINDS
-from headrace.platform.state.coordination import TABLES as COORDINATION
+from headrace.platform.state.coordination_tables import TABLES as COORDINATION
 from headrace.platform.state.records import AnyKind
 from headrace.platform.state.schema import RECORDS, SCHEMA_VERSION
 

@@ -6,7 +6,7 @@ import pytest
 
 from headrace.core.errors import SettingsError
 from headrace.platform.host.operations import KINDS, refuse_newer
-from headrace.platform.state.coordination import TABLES
+from headrace.platform.state.coordination_tables import TABLES
 from headrace.platform.state.records import Kind
 
 from .freeze import column_text, forms, frozen_forms
