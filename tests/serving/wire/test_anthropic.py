@@ -85,13 +85,35 @@ def messages_of(parsed) -> list[dict]:
     "kind", ["web_search_20250305", "web_fetch_20250910", "code_execution_20250825", "mcp_toolset"]
 )
 def test_tools_of_anthropics_servers_are_left_out_beside_tools_of_the_client(kind):
-    parsed = parse(tools=[{"type": kind, "name": "hosted"}, WEATHER], context_management={"edits": [{"type": "clear"}]})
+    parsed = parse(
+        tools=[{"type": kind, "mcp_server_name": "x"}, WEATHER], context_management={"edits": [{"type": "clear"}]}
+    )
     assert [tool["function"]["name"] for tool in parsed.requests[0].prompt.tools] == ["weather"]
     assert set(parsed.ignored) == {f"tools.0.{kind}", "context_management"}
     with pytest.raises(InvalidRequest, match=f"'{kind}' runs on Anthropic's servers"):
         parse(tools=[{"type": kind, "name": "hosted"}])
     with pytest.raises(InvalidRequest, match="has a schema that models here do not know"):
-        parse(tools=[{"type": "bash_20250124", "name": "bash"}, WEATHER])
+        parse(tools=[{"type": "computer_20250124", "name": "computer"}, WEATHER])
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "members"),
+    [
+        ("bash_20250124", "bash", "command restart"),
+        ("text_editor_20250124", "str_replace_editor", "path view_range file_text old_str new_str insert_line"),
+        ("text_editor_20250728", "str_replace_based_edit_tool", "view_range old_str new_str insert_line insert_text"),
+        ("memory_20250818", "memory", "path file_text insert_text old_path new_path"),
+    ],
+)
+def test_tools_with_a_published_schema_are_tools_with_that_schema(kind, name, members):
+    parsed = parse(
+        tools=[{"type": kind, "name": name, "max_characters": 10, "cache_control": {"type": "ephemeral"}}],
+        tool_choice={"type": "any"},
+    )
+    (tool,) = parsed.requests[0].prompt.tools
+    assert tool["function"]["name"] == name
+    assert set(members.split()) <= tool["function"]["parameters"]["properties"].keys()
+    assert parsed.requests[0].sampling.grammar is not None
 
 
 def test_a_body_becomes_a_request():
@@ -236,6 +258,7 @@ def test_the_model_s_sampling_applies_where_a_request_says_nothing():
         ({"stop_sequences": [" "]}, "non-whitespace"),
         ({"stop_sequences": ["a"] * 99}, "at most"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "runs on Anthropic's servers"),
+        ({"tools": [{"type": "bash_20250124"}]}, "tools.0.name: field required"),
         ({"tools": [WEATHER], "tool_choice": {"type": "tool", "name": "none"}}, "not among the tools"),
         ({"tools": [WEATHER], "tool_choice": {"type": "tool"}}, "tool_choice.tool.name: field required"),
         ({"mcp_servers": [{"url": "x"}]}, "'mcp_servers' is not supported"),

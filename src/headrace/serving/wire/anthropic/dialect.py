@@ -17,6 +17,7 @@ import msgspec
 from headrace.core.client_text import shortened
 from headrace.core.errors import InvalidRequest
 from headrace.core.generation import ChatPrompt, GenerationRequest, SamplingParams
+from headrace.serving.wire.anthropic.client_tools import CLIENT_TOOLS
 from headrace.serving.wire.anthropic.reply import MessageOptions, MessageReply, render_error
 from headrace.serving.wire.constraints import read_schema, refuse_two
 from headrace.serving.wire.dialect import ParsedRequest, RequestContext
@@ -152,9 +153,9 @@ def _block_text(block: Block, param: str) -> str:
 
 
 class InputTool(msgspec.Struct):
-    """A tool of the client; tools that Anthropic's servers run have other types."""
+    """A tool of the client, with a schema of its own or a published one, or a tool that Anthropic's servers run."""
 
-    name: str
+    name: str = ""
     description: str | None = None
     input_schema: dict[str, object] | None = None
     type: str | None = None
@@ -323,11 +324,17 @@ def _tools(fields: PromptFields) -> list[openai_tools.Tool]:
         is_hosted = (tool.type or "").startswith(_HOSTED)
         if is_hosted and not is_only_hosted:
             continue
-        if tool.type not in {None, "custom"}:
+        known = CLIENT_TOOLS.get(tool.type or "")
+        if known is None and tool.type not in {None, "custom"}:
             where = "runs on Anthropic's servers" if is_hosted else "has a schema that models here do not know"
             text = f"tools.{number}.type: '{tool.type}' {where}; expected a tool of the client with an 'input_schema'"
             raise InvalidRequest(text, param=f"tools.{number}.type")
-        function = openai_tools.Function(name=tool.name, description=tool.description, parameters=tool.input_schema)
+        if not tool.name:
+            raise InvalidRequest(f"tools.{number}.name: field required", param=f"tools.{number}.name")
+        description, schema = (
+            (tool.description, tool.input_schema) if known is None else (known.description, known.schema)
+        )
+        function = openai_tools.Function(name=tool.name, description=description, parameters=schema)
         tools.append(openai_tools.Tool(function=function))
     return tools
 
