@@ -3,7 +3,9 @@
 import asyncio
 import gzip
 import json
+import re
 from collections import Counter
+from datetime import UTC
 from functools import partial
 from typing import Any
 
@@ -111,6 +113,33 @@ def test_formats_are_split_sent_and_assembled_as_asked(scene: Scene) -> None:
     ):
         scene.ended(job)
         assert scene.outputs(job) == output, job
+
+
+def test_captured_inputs_and_outputs_are_manifests_and_records_have_inference_ids(scene: Scene) -> None:
+    async def answer(exchange: Exchange) -> None:
+        body = exchange.asked.body
+        exchange.whole(body, status="400 Bad Request" if b"bad" in body else "200 OK")
+
+    scene.script = answer
+    scene.put(in__a=b"a,1\nb,2\n", in__b=b"bad\n", j=b'{"x": 1}\n[2]\n')
+    config = {"DestinationS3Uri": "s3://out/kept/", "GenerateInferenceId": True}
+    scene.start("csv", "s3://in/in/", DataCaptureConfig=config, ContentType="text/csv", BatchStrategy="MultiRecord")
+    assert scene.ended("csv", "Failed")["DataCaptureConfig"] == config
+    scene.start("json", "s3://in/j", DataCaptureConfig=config, ContentType="text/plain", Accept="application/json")
+    found = scene.ended("json")
+    folder = f"{found['TransformStartTime'].astimezone(UTC):%Y/%m/%d/%H}"
+    started = f"{found['TransformStartTime'].astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    kept = scene.outputs("kept")
+    assert json.loads(kept[f"input/{folder}/csv.jsonl"]) == [{"prefix": "s3://in/in/"}, "a"]
+    assert json.loads(kept[f"output/{folder}/csv.jsonl"]) == [{"prefix": "s3://out/csv/"}, "a.out"]
+    assert json.loads(kept[f"input/{folder}/json.jsonl"]) == [{"prefix": "s3://in/"}, "j"]
+    rows = [line.split(",") for line in scene.outputs("csv")["a.out"].decode().splitlines()]
+    assert [row[:2] for row in rows] == [["a", "1"], ["b", "2"]]
+    assert all(re.fullmatch("[0-9a-f-]{36}", row[2]) and row[3].endswith("Z") for row in rows)
+    objects = [json.loads(line) for line in scene.outputs("json")["j.out"].splitlines()]
+    assert len({item.pop("SageMakerInferenceId") for item in objects}) == 2
+    time = {"SageMakerInferenceTime": started}
+    assert objects == [{"x": 1, **time}, {"SageMakerOutput": [2], **time}]
 
 
 def test_an_object_that_fails_has_no_output_and_the_others_have_one(scene: Scene) -> None:
@@ -254,7 +283,10 @@ def test_as_many_requests_are_in_flight_as_the_container_asks_for(scene: Scene) 
             {"DataProcessing": {"JoinSource": "Input"}, "ContentType": "text/csv", "Accept": "application/json"},
             "Accept is application/json",
         ),
-        ({"DataCaptureConfig": {"DestinationS3Uri": "s3://b/c"}}, "DataCaptureConfig is not supported by Headrace"),
+        (
+            {"DataCaptureConfig": {"DestinationS3Uri": "s3://b/c", "GenerateInferenceId": True}, "Accept": "image/png"},
+            "GenerateInferenceId needs outputs in CSV, JSON or JSON lines",
+        ),
         ({"Environment": {"A": "x" * 10240, "B": "y" * 10240, "C": "z" * 10240, "D": "w" * 10240}}, "32768"),
     ],
 )

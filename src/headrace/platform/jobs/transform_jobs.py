@@ -3,6 +3,7 @@
 import asyncio
 import json
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +17,9 @@ from headrace.platform.control.model.transform_job import (
     job_endpoint_spec,
     resolve_parameters,
 )
+from headrace.platform.gateway.objects import retry_unavailable
 from headrace.platform.gateway.service import InvocationService
+from headrace.platform.jobs.batch_capture import MANIFEST_TYPE, manifests
 from headrace.platform.jobs.inputs import InputFile, Objects, find_inputs
 from headrace.platform.jobs.loop import JobFailed, Jobs
 from headrace.platform.jobs.spool import JobFolder
@@ -43,16 +46,22 @@ class TransformRunner:
         progress = JobFolder(jobs.files, folder)
         inputs = await _inputs(job, progress, self.objects)
         await workers.until_serving()
-        parameters = await _parameters(job, workers, jobs)
+        started_s = jobs.clock() if job.status.started_s is None else job.status.started_s
+        parameters = await _parameters(job, workers, jobs, started_s)
         run = TransformRun(
             endpoint=workers.name,
             members=job.spec.members,
             parameters=parameters,
+            started_s=started_s,
             service=self.service,
             objects=self.objects,
             folder=progress,
         )
-        return await run.run(inputs)
+        failure = await run.run(inputs)
+        ended = await asyncio.to_thread(progress.ended)
+        for uri, manifest in manifests(job.name, job.spec.members, inputs, ended, started_s=started_s).items():
+            await retry_unavailable(partial(self.objects.put, uri, manifest, content_type=MANIFEST_TYPE))
+        return failure
 
 
 async def _inputs(job: AnyJob, folder: JobFolder, objects: Objects) -> list[InputFile]:
@@ -64,7 +73,7 @@ async def _inputs(job: AnyJob, folder: JobFolder, objects: Objects) -> list[Inpu
     return inputs
 
 
-async def _parameters(job: AnyJob, workers: JobWorkers, jobs: Jobs) -> ExecutionParameters:
+async def _parameters(job: AnyJob, workers: JobWorkers, jobs: Jobs, started_s: float) -> ExecutionParameters:
     """Return the parameters of a job, which are recorded before its first request."""
     recorded: ExecutionParameters | None = job.status.parameters
     if recorded is not None:
@@ -72,7 +81,7 @@ async def _parameters(job: AnyJob, workers: JobWorkers, jobs: Jobs) -> Execution
     members = job.spec.members
     answer = await _ask(workers) if asks_container(members) else None
     parameters = resolve_parameters(members, answer)
-    await jobs.update(job, lambda status: replace(status, parameters=parameters, started_s=jobs.clock()))
+    await jobs.update(job, lambda status: replace(status, parameters=parameters, started_s=started_s))
     get_logger().info(
         "transform.started", job=job.name, max_concurrent=parameters.max_concurrent, multi=parameters.is_multi_record
     )

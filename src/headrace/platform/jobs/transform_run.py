@@ -21,6 +21,7 @@ from headrace.platform.gateway.metrics import InvocationRecord
 from headrace.platform.gateway.objects import ObjectFailed, retry_unavailable
 from headrace.platform.gateway.routing import RoutingQuery
 from headrace.platform.gateway.service import InvocationService
+from headrace.platform.jobs.batch_capture import InferenceIds
 from headrace.platform.jobs.inputs import InputFile, Objects, read_bodies
 from headrace.platform.jobs.processing import Processing, ProcessingFailed
 from headrace.platform.jobs.splitting import InputBroken, Splitter
@@ -74,16 +75,20 @@ class TransformRun:
     endpoint: str
     members: Json
     parameters: ExecutionParameters
+    started_s: float
+    """When the job started."""
     service: InvocationService
     objects: Objects
     folder: JobFolder
     _processing: Processing = field(init=False)
+    _ids: InferenceIds | None = field(init=False)
     _room: asyncio.Semaphore = field(init=False)
     _files: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_OPEN_FILES))
 
     def __post_init__(self) -> None:
         parameters, instances = self.parameters, self.members["TransformResources"]["InstanceCount"]
         self._processing = Processing.of(self.members, is_multi_record=parameters.is_multi_record)
+        self._ids = InferenceIds.of(self.members, is_by_line=self._processing.is_by_line, started_s=self.started_s)
         self._room = asyncio.Semaphore(parameters.max_concurrent * instances)
 
     async def run(self, inputs: Sequence[InputFile]) -> str:
@@ -130,7 +135,7 @@ class TransformRun:
             if work.failure:
                 return
             answer = await self._invoke_with_retries(await asyncio.to_thread(self._processing.request, body), work)
-            await asyncio.to_thread(lambda: work.spool.add(number, self._processing.result(body, answer)))
+            await asyncio.to_thread(lambda: work.spool.add(number, self._kept(body, answer)))
         except (RequestFailed, ProcessingFailed) as error:
             self._fail(work, str(error) if isinstance(error, RequestFailed) else f"ClientError: {error}")
         except OSError as error:
@@ -138,6 +143,11 @@ class TransformRun:
         finally:
             self._room.release()
             work.close_one()
+
+    def _kept(self, body: bytes, answer: bytes) -> bytes:
+        """Return what is kept of an answer. Raises `ProcessingFailed`."""
+        result = self._processing.result(body, answer)
+        return result if self._ids is None else self._ids.append(result)
 
     def _fail(self, work: _OpenFile, why: str) -> None:
         if not work.failure:

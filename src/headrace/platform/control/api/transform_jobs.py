@@ -6,7 +6,7 @@ from headrace.platform.control.api.context import CallContext, check_environment
 from headrace.platform.control.api.jobs import JobCalls
 from headrace.platform.control.model.definitions import MODEL, containers_of, is_direct, refuse_many_models
 from headrace.platform.control.model.endpoint import MAX_WORKERS
-from headrace.platform.control.model.transform_job import TRANSFORM_JOB, TransformJobSpec
+from headrace.platform.control.model.transform_job import TRANSFORM_JOB, TransformJobSpec, media_type, output_type
 from headrace.platform.state.records import Json
 from headrace.serving.wire.aws.errors import AwsError, validation_error
 from headrace.serving.wire.aws.json_path import JsonPathError, parse_json_path
@@ -30,6 +30,7 @@ def create_transform_job(context: CallContext, params: Json) -> Json:
     refuse_many_models(model, where="transform jobs")
     _check_data(params)
     _check_processing(params)
+    _check_capture(params)
     _check_resources(params, model)
     spec = TransformJobSpec(members=without(params, "Tags"), model=model)
     return TRANSFORM_JOBS.create(context, params, spec=spec)
@@ -60,7 +61,7 @@ def _check_processing(params: Json) -> None:
     joins = processing.get("JoinSource", "None") == "Input"
     if not joins and all(processing.get(member, "$") in ("", "$") for member in ("InputFilter", "OutputFilter")):
         return
-    content_type = _media_type(source.get("ContentType", ""))
+    content_type = media_type(source.get("ContentType", ""))
     if content_type not in _FILTERABLE:
         raise validation_error(
             f"DataProcessing needs a TransformInput.ContentType of {', '.join(_FILTERABLE)}; it is "
@@ -68,7 +69,7 @@ def _check_processing(params: Json) -> None:
         )
     if source.get("SplitType", "None") not in ("None", "Line"):
         raise validation_error("DataProcessing works on records that SplitType None or Line separates.")
-    accept = _media_type(output.get("Accept", ""))
+    accept = media_type(output.get("Accept", ""))
     if joins and accept and ("csv" in accept) != ("csv" in content_type):
         raise validation_error(
             f"JoinSource Input needs outputs of the type of the inputs; Accept is {accept} and ContentType "
@@ -76,8 +77,14 @@ def _check_processing(params: Json) -> None:
         )
 
 
-def _media_type(text: str) -> str:
-    return text.partition(";")[0].strip().lower()
+def _check_capture(params: Json) -> None:
+    """Refuse inference ids in outputs that cannot have them."""
+    asks_ids = (params.get("DataCaptureConfig") or {}).get("GenerateInferenceId", False)
+    if asks_ids and not any(name in output_type(params) for name in ("csv", "json")):
+        raise validation_error(
+            "DataCaptureConfig.GenerateInferenceId needs outputs in CSV, JSON or JSON lines; TransformOutput.Accept, "
+            f"or else TransformInput.ContentType, is {output_type(params) or 'missing'}."
+        )
 
 
 def _check_resources(params: Json, model: Json) -> None:

@@ -91,6 +91,16 @@ def with_environment(model: Json, environment: dict[str, str]) -> Json:
     return {**model, "Containers": [extended(container) for container in model.get("Containers") or []]}
 
 
+def output_type(members: Json) -> str:
+    """Return the media type of a job's outputs, in lower case: what it asks for, else that of its inputs."""
+    accept = media_type(members["TransformOutput"].get("Accept", ""))
+    return media_type(members["TransformInput"].get("ContentType", "")) if accept in ("", "*/*") else accept
+
+
+def media_type(text: str) -> str:
+    return text.partition(";")[0].strip().lower()
+
+
 def asks_container(members: Json) -> bool:
     """Return whether the container's `/execution-parameters` count for a job."""
     return not members.get("MaxConcurrentTransforms") or not {"BatchStrategy", "MaxPayloadInMB"} <= members.keys()
