@@ -6,7 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from headrace.core.errors import Unavailable
 from headrace.platform.state.blobs import Blobs, open_blobs
 from headrace.platform.state.records import Fenced
 from headrace.platform.state.store import open_store
+from tests.waiting import pauses
 
 ROOT = Path(__file__).parent.parent.parent.parent
 SPACE = "space"
@@ -56,6 +58,32 @@ def test_parts_that_processes_append_at_once_all_stay(lasting_place: str, tmp_pa
         found = opened[0].parts(SPACE, "log")
         assert sorted(map(int, found)) == numbers
         assert opened[1].parts(SPACE, "log", first=58) == found[58:]
+
+
+def test_parts_are_there_once_though_the_answer_to_their_commit_is_lost(
+    blobs: Blobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute, num_lost = blobs._execute, 2
+
+    def lose_answers(writes: Sequence[object]) -> None:
+        nonlocal num_lost
+        execute(writes)
+        if num_lost and len(writes) > 1:
+            num_lost -= 1
+            raise sa.exc.OperationalError("COMMIT", None, OSError("the server closed the connection"))
+
+    monkeypatch.setattr(blobs, "_execute", lose_answers)
+    parts = [b"%d" % number for number in range(6)] + [b"twice"] * 2
+    with ThreadPoolExecutor(8) as threads:
+        with blobs._lock:
+            writes = [threads.submit(blobs.append, SPACE, "log", part) for part in parts]
+            for pause_s in pauses():
+                if len(blobs._waiting) == len(parts):
+                    break
+                time.sleep(pause_s)
+        for write in writes:
+            write.result()
+    assert sorted(blobs.parts(SPACE, "log")) == parts
 
 
 def test_a_write_that_cannot_be_stored_does_not_fail_those_beside_it(blobs: Blobs) -> None:

@@ -116,11 +116,18 @@ class Blobs:
 
     def append(self, space: str, key: str, part: bytes, *, term: int | None = None) -> None:
         """Add a part at the end of a blob, which need not exist."""
+        written: list[int] = []  # by transactions whose end is unknown
 
         def change(connection: sa.Connection) -> None:
-            last = sa.select(sa.func.max(_BLOBS.c.part)).where(_is(space), _BLOBS.c.key == key)
-            number = connection.execute(last).scalar_one()
-            connection.execute(sa.insert(_BLOBS), [_row(space, key, 0 if number is None else number + 1, part)])
+            of_key = sa.select(_BLOBS).where(_is(space), _BLOBS.c.key == key)
+            rows = connection.execute(of_key.where(_BLOBS.c.part.in_(written))) if written else ()
+            if any(bytes(row.content) == part for row in rows):
+                return  # it was committed, and the database's answer was lost
+            last = of_key.with_only_columns(sa.func.max(_BLOBS.c.part))
+            before = connection.execute(last).scalar_one()
+            number = 0 if before is None else before + 1
+            connection.execute(sa.insert(_BLOBS), [_row(space, key, number, part)])
+            written.append(number)
 
         self._write(change, term)
 
