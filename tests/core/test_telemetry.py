@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.core.engine_stats import EngineStats
+from headrace.core.errors import Unavailable
 from headrace.core.exposition import render
 from headrace.core.generation import ModelInfo
 from headrace.core.metrics import SECONDS, Distribution, Metrics
@@ -258,6 +259,24 @@ def test_each_line_is_one_write_however_long_it_is():
         logging.getLogger("library").warning("%s", "y" * length)
     assert len(raw.writes) == 4
     assert all(line.endswith(b"}\n") and line.count(b"\n") == 1 for line in raw.writes)
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_what_is_unavailable_has_a_line_and_a_fault_of_ours_its_traceback(form):
+    def fail(error):
+        raise error
+
+    for error, is_short in ((Unavailable("The database restarts."), True), (KeyError("x"), False)):
+        log = io.StringIO()
+        setup_logging(format=form, stream=log)
+        try:
+            fail(error)
+        except (Unavailable, KeyError) as raised:
+            get_logger().exception("pass.failed")
+            get_logger().error("pass.failed", exc_info=raised)
+        assert ("Traceback" not in log.getvalue()) == is_short
+        assert log.getvalue().count("The database restarts.") == (2 if is_short else 0)
+    setup_logging()
 
 
 def test_a_line_that_cannot_be_written_fails_nothing():

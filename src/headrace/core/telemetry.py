@@ -21,6 +21,7 @@ if not _HAS_RICH:
     del sys.modules["rich"]
 
 from headrace.core.client_text import escaped  # noqa: E402
+from headrace.core.errors import Unavailable  # noqa: E402
 
 _MAX_MESSAGE_CHARACTERS = 1000
 _chosen = ("auto", "info")
@@ -46,6 +47,7 @@ def setup_logging(*, format: str = "auto", level: str = "info", stream: TextIO |
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="%H:%M:%S" if is_console else "iso", utc=not is_console),
         mask_secrets,
+        shorten_outages,
     ]
     if is_console:
         shared.append(escape_control_characters)
@@ -93,6 +95,16 @@ def log_options() -> tuple[str, str]:
 def get_logger() -> Any:
     """Return the logger that `setup_logging` configured."""
     return structlog.get_logger()
+
+
+def shorten_outages(_logger: object, _method: str, event: Any) -> Any:
+    """Replace the traceback of what is unavailable now, such as a database that restarts, by its message."""
+    raised = event.get("exc_info")
+    error = raised if isinstance(raised, BaseException) else sys.exception() if raised else None
+    if isinstance(error, Unavailable):
+        del event["exc_info"]
+        event.setdefault("message", error.message)
+    return event
 
 
 def mask_secrets(_logger: object, _method: str, event: Any) -> Any:
