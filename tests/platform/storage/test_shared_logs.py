@@ -11,7 +11,8 @@ from botocore.exceptions import EndpointConnectionError
 
 from headrace.platform.cluster import shared_logs
 from headrace.platform.cluster.platform_logs import open_name
-from headrace.platform.cluster.shared_logs import KEEP_LOG, LOG_BYTES, SharedLogs
+from headrace.platform.cluster.shared_logs import KEEP_LOG, LOG_BYTES, NEW_BYTES, SharedLogs
+from headrace.platform.cluster.worker_files import CONTAINERS
 
 from .machines import World
 
@@ -28,14 +29,21 @@ class Machines:
         self.now_s = 1_700_000_000.0
         self.num_asked = 0
 
-    def add(self, *, max_bytes: int = 1 << 30) -> SharedLogs:
+    def add(self, *, max_bytes: int = 1 << 30, are_copies: bool = False) -> SharedLogs:
         def ask(question: str, argument: Sequence[Any]) -> list[Any]:
             self.num_asked += 1
             answers = [answer(logs, question, argument) for logs in self.logs if logs not in {made, *self.silent}]
             return msgspec.json.decode(msgspec.json.encode(answers))  # type: ignore[no-any-return] -- as the channel does
 
         files = self.world.machine()
-        made = SharedLogs(files.root.parent / "workers", files, ask=ask, max_bytes=max_bytes, now_s=lambda: self.now_s)
+        made = SharedLogs(
+            files.root.parent / "workers",
+            files,
+            ask=ask,
+            max_bytes=max_bytes,
+            are_copies=are_copies,
+            now_s=lambda: self.now_s,
+        )
         self.logs.append(made)
         return made
 
@@ -43,6 +51,8 @@ class Machines:
 def answer(logs: SharedLogs, question: str, argument: Sequence[Any]) -> Any:
     if question == LOG_BYTES:
         return logs.answer_bytes(*argument)
+    if question == NEW_BYTES:
+        return logs.answer_new_bytes(*argument)
     assert question == KEEP_LOG
     worker, log_group, log_stream, created_s = argument
     return logs.keep_own(worker, log_group=log_group, log_stream=log_stream, created_s=created_s)
@@ -97,16 +107,47 @@ def test_a_log_is_read_by_all_machines_while_its_worker_runs_and_after(
     assert machines.world.s3.buckets["own"] == {}
 
 
-def test_the_log_of_a_machine_that_is_lost_is_what_others_have_read(machines: Machines) -> None:
-    leader, host = machines.add(), machines.add()
-    write(host, "w", b"read\n")
-    assert lines(leader, "w") == ["read"]
-    write(host, "w", b"not read\n")
+def test_the_log_of_a_machine_that_is_lost_is_what_others_have_copied(
+    machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_logs, "_PIECE_BYTES", 5)  # several answers for a line
+    leader, host, third = machines.add(), machines.add(), machines.add()
+    write(host, "ended", b"line\n")
+    write(host, "w", b"copied\n")
+    write(host, f"w/{CONTAINERS}/c", b"of a container\n")
+    for logs in (third, leader, leader):
+        logs.follow()
+    host.keep("ended", **NOTE)
+    assert lines(leader, "ended") == ["line"]
+    write(host, "w", b"copied, too\n")
+    third.follow()
+    write(host, "w", b"not copied\n")
     machines.silent.add(host)
-    leader.keep("w", **NOTE)
-    assert lines(leader, "w") == ["read"]
-    assert leader.ended() == []
+    for log in ("w", "w+c", "w"):
+        third.keep(log, **NOTE)  # it leads now
+    assert lines(leader, "w") == lines(third, "w") == ["copied", "copied, too"]
+    assert lines(machines.add(), "w+c") == ["of a container"]
+    assert sorted(log.worker for log in leader.ended()) == ["ended", "w", "w+c"]
+    leader.keep("unknown", **NOTE)
     assert lines(leader, "no/name") == []
+
+
+def test_a_piece_that_comes_late_does_not_change_a_log_that_was_kept(machines: Machines) -> None:
+    leader, host = machines.add(), machines.add()
+    write(host, "w", b"line\n")
+    host.keep("w", **NOTE)
+    assert lines(leader, "w") == ["line"]
+    write(host, "w", b"line\nof another worker\n")
+    leader.follow()
+    assert lines(leader, "w") == ["line"]
+
+
+def test_a_machine_that_led_reads_what_the_leader_has_copied_since(machines: Machines) -> None:
+    before, leader = machines.add(are_copies=True), machines.add(are_copies=True)
+    for logs in (before, leader):
+        write(logs, "w", b"first\n")
+    write(leader, "w", b"second\n")
+    assert lines(before, "w") == lines(leader, "w") == ["first", "second"]
 
 
 def test_a_log_that_was_cut_keeps_its_positions(machines: Machines) -> None:

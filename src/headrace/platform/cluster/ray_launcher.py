@@ -244,6 +244,20 @@ class RayLauncher:
         return worker_files(self._folder, name)
 
 
+class CopiedLogs:
+    """The folders in which a machine has copies of logs from the time when it led; their workers are on the cluster."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    async def known(self) -> dict[str, Handle]:
+        """Return no worker: none ends with its folder."""
+        return {}
+
+    async def forget(self, name: str) -> None:
+        await asyncio.to_thread(shutil.rmtree, self._folder / name, ignore_errors=True)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ended:
     """The end of a worker, stored here because the cluster forgets it."""

@@ -28,13 +28,14 @@ from headrace.core.threads import keep_from_collector
 from headrace.core.tracing import Tracer
 from headrace.platform.cluster.launcher import Launcher
 from headrace.platform.cluster.machine import OwnMachine
+from headrace.platform.cluster.ray_launcher import CopiedLogs
 from headrace.platform.control.loops.upkeep import Upkeep
 from headrace.platform.control.model.worker import WORKER
 from headrace.platform.host.app import PlatformApp
 from headrace.platform.host.assembly import Parts, Site, assemble
 from headrace.platform.host.folders import DataFolder
 from headrace.platform.host.listener import Listener
-from headrace.platform.host.sharing import Sharing
+from headrace.platform.host.sharing import Sharing, advertised_url
 from headrace.platform.host.supervisor import STOP_WITHOUT_DELAY
 from headrace.platform.state.blobs import Blobs
 from headrace.platform.state.records import Conflict
@@ -89,6 +90,7 @@ class PlatformLifecycle:
             if signal.getsignal(number) is not signal.SIG_IGN:  # ignored under `nohup`
                 loop.add_signal_handler(number, self._on_signal, number)
         settings, folder, url = self.settings, self.sharing.folder, self.listener.address.url
+        url = advertised_url(settings.advertise, url)
         async with AsyncExitStack() as stack:  # which ends the parts in reverse order
             tracer = stack.enter_context(tracing(settings.otlp_traces_endpoint, self.env, service="headrace-platform"))
             _begin(stack, return_memory(), "free memory")
@@ -139,12 +141,13 @@ class PlatformLifecycle:
             await members.links.siblings.start()
         if members.peers is not None:
             tasks.append(_begin(stack, members.peers.run(), "reports between members"))
-        if (own := parts.workers.cluster.own) is not None:
+        if self.settings.is_spread:
             home = self.sharing.home
-            upkeep = Upkeep(store=self.store, launcher=own, workers=home.workers, prefixes=home.prefixes)
+            launcher = parts.workers.cluster.own or CopiedLogs(home.workers)
+            upkeep = Upkeep(store=self.store, launcher=launcher, workers=home.workers, prefixes=home.prefixes)
             tasks.append(_begin(stack, upkeep.run(), "upkeep"))
-        if parts.stores.sweeps:
-            _begin(stack, parts.stores.sweep(), "copies")
+        if parts.stores.chores:
+            _begin(stack, parts.stores.run_chores(), "copies")
         stack.push_async_callback(self._leave, parts)
         return [*tasks, _begin(stack, members.membership.run(parts.leading.run), "membership")]
 

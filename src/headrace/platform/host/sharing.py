@@ -92,7 +92,7 @@ def join(
         return
     member = Member(
         id=child.member_id if child is not None else secrets.token_hex(8),
-        url=address.url if settings.advertise is None else advertised_url(settings.advertise, address.url),
+        url=advertised_url(settings.advertise, address.url),
         host=host_id(),
         data_dir=str(folder.root),
         version=__version__,
@@ -168,8 +168,10 @@ def _check_home(home: Home, member: Member, *, agreed: str, is_spread: bool) -> 
         )
 
 
-def advertised_url(advertise: str, own_url: str) -> str:
-    """Return the URL of a platform at an advertised address, whose port is its own by default."""
+def advertised_url(advertise: str | None, own_url: str) -> str:
+    """Return the URL of a platform at an advertised address, whose port is its own by default; its own without one."""
+    if advertise is None:
+        return own_url
     own, netloc = urlsplit(own_url), advertise
     if urlsplit(f"//{advertise}").port is None:
         netloc = f"{advertise}:{own.port}"

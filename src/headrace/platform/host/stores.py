@@ -14,14 +14,14 @@ from headrace.platform.cloudwatch.series.buffered import BufferedSeries
 from headrace.platform.cloudwatch.series.database import DatabaseSeries
 from headrace.platform.cloudwatch.series.file import FileSeries
 from headrace.platform.cluster.platform_logs import PlatformLogs
-from headrace.platform.cluster.shared_logs import KEEP_LOG, LOG_BYTES, SharedLogs
+from headrace.platform.cluster.shared_logs import FOLLOW_S, KEEP_LOG, LOG_BYTES, NEW_BYTES, SharedLogs
 from headrace.platform.gateway.objects import S3Objects
 from headrace.platform.host.channel import Channel, MachineSilent
 from headrace.platform.host.folders import DataFolder
 from headrace.platform.state.blobs import Blobs
 from headrace.platform.storage.s3_signing import S3Access
 from headrace.platform.storage.shared_files import Bucket, SharedFiles
-from headrace.serving.settings.platform_settings import PlatformSettings
+from headrace.serving.settings.platform_settings import LOCAL, PlatformSettings
 
 MIB: Final = 1024 * 1024
 _SWEEP_S: Final = 3600.0
@@ -37,8 +37,8 @@ class Stores:
     home: DataFolder
     blobs: Blobs
     objects: S3Objects | None
-    sweeps: list[Callable[[], None]] = field(default_factory=list)
-    """Remove copies on this machine that have not been used for long."""
+    chores: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
+    """Seconds between two calls, and what keeps the copies on this machine."""
 
     def files(self, folder: Path) -> Files:
         """Return the files of a folder of the home, or of all machines."""
@@ -48,15 +48,20 @@ class Stores:
         bucket = Bucket(name, self.objects.client, self.blobs)
         return SharedFiles(folder, folder.name, blobs=self.blobs, bucket=bucket)
 
-    async def sweep(self) -> None:
-        """Remove unused copies regularly, until cancelled."""
-        while True:
-            await asyncio.sleep(_SWEEP_S)
-            for sweep in self.sweeps:
-                try:
-                    await asyncio.to_thread(sweep)
-                except (OSError, Unavailable) as error:
-                    get_logger().warning("copies.not_swept", reason=str(error))
+    async def run_chores(self) -> None:
+        """Keep the copies on this machine, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for period_s, chore in self.chores:
+                tasks.create_task(_repeat(period_s, chore))
+
+
+async def _repeat(period_s: float, chore: Callable[[], None]) -> None:
+    while True:
+        await asyncio.sleep(period_s)
+        try:
+            await asyncio.to_thread(chore)
+        except (OSError, Unavailable) as error:
+            get_logger().warning("copies.not_kept", reason=str(error))
 
 
 def make_stores(settings: PlatformSettings, home: DataFolder, blobs: Blobs, access: S3Access | None) -> Stores:
@@ -98,13 +103,17 @@ def make_logs(stores: Stores, channel: Channel | None) -> PlatformLogs:
         return asyncio.run_coroutine_threadsafe(ask_all(question, argument), loop).result()
 
     files = stores.files(home.ended_logs)
-    logs = SharedLogs(home.workers, files, ask=ask, max_bytes=max_bytes)
-    stores.sweeps.extend((logs.sweep, stores.files(home.batches).sweep))
+    are_copies = stores.settings.cluster != LOCAL
+    logs = SharedLogs(home.workers, files, ask=ask, max_bytes=max_bytes, are_copies=are_copies)
+    stores.chores.extend(
+        ((_SWEEP_S, logs.sweep), (_SWEEP_S, stores.files(home.batches).sweep), (FOLLOW_S, logs.follow))
+    )
 
     def keep(worker: str, log_group: str, log_stream: str, created_s: float) -> None:
         with suppress(OSError):  # another process of this machine may keep it
             logs.keep_own(worker, log_group=log_group, log_stream=log_stream, created_s=created_s)
 
     channel.answers[LOG_BYTES] = lambda argument: asyncio.to_thread(logs.answer_bytes, *argument)
+    channel.answers[NEW_BYTES] = lambda argument: asyncio.to_thread(logs.answer_new_bytes, *argument)
     channel.answers[KEEP_LOG] = lambda argument: asyncio.to_thread(keep, *argument)
     return logs

@@ -6,13 +6,13 @@ Each machine of a platform does it for itself: it may have been away when the le
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from headrace.core.telemetry import get_logger
-from headrace.platform.cluster.machine import OwnMachine
+from headrace.platform.cluster.launcher import Handle
 from headrace.platform.control.loops.store_access import run_periodically
 from headrace.platform.control.loops.worker_manager import remove_others
 from headrace.platform.control.model.endpoint import ENDPOINT, JOB_ENDPOINT
@@ -23,12 +23,19 @@ PERIOD_S: Final = 60.0
 """Seconds between two passes."""
 
 
+class WorkerFolders(Protocol):
+    """The workers with a folder on this machine, as its launcher knows them."""
+
+    async def known(self) -> Mapping[str, Handle]: ...
+    async def forget(self, name: str) -> None: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upkeep:
     """A task that removes folders without a record; `run` until cancelled."""
 
     store: Store
-    launcher: OwnMachine
+    launcher: WorkerFolders
     workers: Path
     """The folder of the workers of this machine."""
     prefixes: Path
