@@ -87,6 +87,14 @@ async def test_a_worker_that_waits_for_resources_does_not_delay_others(site: Sit
     assert third.facts["node"] == first.facts["node"]
 
 
+async def test_copies_of_a_fleet_are_on_different_nodes_though_one_has_more_room(site: Site) -> None:
+    small = ResourceRequest(num_cpus=0.1)
+    first = await started(site.launcher, spec("fleet-1", resources=small))
+    other = await started(site.launcher, spec("other-1", resources=ResourceRequest(num_cpus=NODE_CPUS - 1)))
+    second = await started(site.launcher, spec("fleet-2", resources=small))
+    assert first.facts["node"] != other.facts["node"] == second.facts["node"]
+
+
 async def test_a_worker_that_requests_a_gpu_is_placed_on_a_node_with_one(site: Site, nodes: Nodes) -> None:
     node = nodes.add(num_cpus=1, num_gpus=1)
     try:

@@ -1,10 +1,17 @@
 """The resources of a node to reserve for a worker."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.platform.cluster.launcher import ResourceRequest
-from headrace.platform.cluster.ray_resources import NodeResources, format_resources, grant, notices_of_grant
+from headrace.platform.cluster.ray_resources import (
+    NodeResources,
+    format_resources,
+    grant,
+    notices_of_grant,
+    target_node,
+)
 
 GIB = 1 << 30
 rooms = st.builds(
@@ -56,6 +63,25 @@ def test_exact_requests_above_every_node_are_refused() -> None:
     assert grant(ResourceRequest(num_cpus=1, num_accelerators=2, is_at_most=False), nodes) is None
     assert grant(ResourceRequest(num_cpus=65, is_at_most=False), nodes) is None
     assert grant(ResourceRequest(num_cpus=1), [NodeResources(num_cpus=0)]) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "placed", "target"),
+    [
+        ("e-v-3", [], None),  # Ray chooses
+        ("e-v-3", [("e-v-1", "a")], "b"),
+        ("e-v-3", [("e-v-1", "a"), ("f-v-1", "b")], "c"),  # of two without a copy, the one with fewer workers
+        ("e-v-3", [("e-v-1", "a"), ("e-v-2", "b"), ("f-v-1", "c")], "c"),
+        ("e-v-4", [("e-v-1", "a"), ("e-v-2", "b"), ("e-v-3", "c")], None),
+        ("e-v-4", [("e-v-1", "a"), ("e-v-2", "a"), ("e-v-3", "lost")], "b"),
+        ("w", [("other", "a")], None),  # no fleet
+    ],
+)
+def test_a_copy_goes_to_a_node_with_the_fewest_of_its_fleet(
+    name: str, placed: list[tuple[str, str]], target: str | None
+) -> None:
+    nodes = {node: NodeResources(num_cpus=2) for node in "abc"} | {"small": NodeResources(num_cpus=0)}
+    assert target_node(name, NodeResources(num_cpus=1), nodes, placed) == target
 
 
 def test_equal_nodes_are_listed_once() -> None:

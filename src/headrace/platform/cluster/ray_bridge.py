@@ -36,7 +36,7 @@ from headrace.platform.cluster.ray_messages import (
     Connection,
     WorkerGone,
 )
-from headrace.platform.cluster.ray_resources import NodeResources, format_resources, grant
+from headrace.platform.cluster.ray_resources import NodeResources, format_resources, grant, target_node
 
 _NUM_THREADS: Final = 32
 _PLACING_S: Final = 1.5
@@ -129,24 +129,28 @@ class Bridge:
 
     def _place(self, name: str, start: _Start, resources: ResourceRequest) -> NodeResources:
         """Reserve resources on a node, and wait briefly for them; returns the reserved resources."""
-        nodes = [_node_resources(node["Resources"]) for node in all_nodes() if node["Alive"]]
+        nodes = {node["NodeID"]: _node_resources(node["Resources"]) for node in all_nodes() if node["Alive"]}
+        sizes = [*nodes.values()]
         wait_s = _PLACING_AGAIN_S
         if start.group is None:
             wait_s = _PLACING_S
-            start.granted = grant(resources, nodes)
+            start.granted = grant(resources, sizes)
             if start.granted is None:
                 self._starts.pop(name, None)
                 raise InsufficientCapacity(
-                    f"No node of the cluster is large enough for the worker. {_resources_text(resources, nodes)}"
+                    f"No node of the cluster is large enough for the worker. {_resources_text(resources, sizes)}"
                 )
             self._remove_group(name)
             granted = start.granted
             whole = {"CPU": granted.num_cpus, "GPU": granted.num_gpus, "memory": float(granted.memory_bytes)}
             bundle = {kind: number for kind, number in whole.items() if number}
-            start.group = placement_group([bundle], strategy="STRICT_PACK", name=name, lifetime="detached")
+            target = target_node(name, granted, nodes, _placed())
+            start.group = placement_group(
+                [bundle], strategy="STRICT_PACK", name=name, lifetime="detached", _soft_target_node_id=target
+            )
         if not start.group.wait(wait_s):
             raise StartPending(
-                f"No node of the cluster has enough free resources now. {_resources_text(resources, nodes)}"
+                f"No node of the cluster has enough free resources now. {_resources_text(resources, sizes)}"
             )
         assert start.granted is not None
         return start.granted
@@ -237,6 +241,12 @@ class Bridge:
             if name not in used and not is_requested and entry["state"] != "REMOVED":
                 self._starts.pop(name, None)
                 self._remove_group(name)
+
+
+def _placed() -> list[tuple[str, str]]:
+    """Return the name and the node of each reservation."""
+    entries = [entry for entry in ray.util.placement_group_table().values() if entry["state"] != "REMOVED"]
+    return [(entry["name"], node) for entry in entries for node in entry["bundles_to_node_id"].values()]
 
 
 def _node_resources(resources: dict[str, float]) -> NodeResources:

@@ -1,7 +1,7 @@
 """The resources of a node to reserve for a worker, from its request and the nodes' resources. Pure."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -61,6 +61,29 @@ def grant(resources: ResourceRequest, nodes: Sequence[NodeResources]) -> NodeRes
         return None
     shares = [requested.at_most(node) for node in able]
     return max(shares, key=lambda share: (share.num_gpus, share.num_cpus, share.memory_bytes))
+
+
+def target_node(
+    name: str, granted: NodeResources, nodes: Mapping[str, NodeResources], placed: Sequence[tuple[str, str]]
+) -> str | None:
+    """
+    Return the node with the fewest copies of a worker's fleet, so that the loss of a node takes as few as possible.
+
+    Args:
+        name: of the worker; the names of a fleet's workers differ in their last part only.
+        granted: the resources to reserve for it.
+        nodes: the resources of each live node by its id.
+        placed: name and node of each worker that has a place.
+
+    Returns None if all nodes that are large enough have as many: then Ray chooses by the free resources.
+    """
+    fleet = name.rpartition("-")[0]
+    copies = Counter(node for other, node in placed if fleet and other.rpartition("-")[0] == fleet)
+    workers = Counter(node for _, node in placed)
+    able = [node for node, resources in nodes.items() if resources.holds(granted)]
+    fewest = min((copies[node] for node in able), default=0)
+    best = [node for node in able if copies[node] == fewest]
+    return min(best, key=lambda node: workers[node]) if len(best) < len(able) else None
 
 
 def notices_of_grant(resources: ResourceRequest, granted: NodeResources) -> tuple[str, ...]:
