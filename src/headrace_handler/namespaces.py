@@ -15,7 +15,7 @@ import signal
 import socket
 import stat
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -31,6 +31,8 @@ _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _MOUNT_SETATTR, _AT_RECURSIVE, _MOUNT_ATTR_RDONLY = 442, 0x8000, 1
 _PR_SET_PDEATHSIG = 1
 _NO_ERRNO = 255
+_FORWARDED = frozenset({signal.SIGTERM, signal.SIGINT})
+"""Signals that the waiting processes pass on to the inner one, which may be a server that stops gracefully."""
 _EMPTY_FOLDERS = ("/dev", "/opt", "/proc", "/run")
 _BASE = "/tmp"  # noqa: S108 -- covered by a mount of this process's own
 
@@ -223,29 +225,47 @@ def continue_inside(flags: int, prepare: Callable[[], None], resign: Callable[[]
     status_read, status_write = os.pipe()
     alive_read, alive_write = os.pipe()
     parent, user, group = os.getppid(), os.geteuid(), os.getegid()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)  # process 1 would lose a signal without a handler
     try:
         pid, is_mapped = Kernel().fork_into(flags)
     except OSError as error:
         _close(status_read, status_write, alive_read, alive_write)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return error
     if pid != 0:
         _close(status_write, alive_read)
         if (reason := _read_outcome(pid, status_read)) is not None:
             _close(status_read, alive_write)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             return reason
         resign()
         Kernel().end_with_parent()  # a change of capabilities may reset it
         if os.getppid() != parent:
             os._exit(1)
+        _forward_to(pid, mask)
         _relay(pid, status_read, keep=alive_write)
     _close(status_read, alive_write)
     _begin_as_first(prepare, status_write, alive_read, (user, group) if is_mapped else None)
     pid = os.fork()
     if pid != 0:
         resign()
+        _forward_to(pid, mask)
         _collect(pid, status_write, keep=alive_read)
     _close(status_write, alive_read)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     return None
+
+
+def _forward_to(pid: int, mask: Iterable[int]) -> None:
+    """Pass signals on to a process, those that have come before too; `mask` are those to block from now on."""
+
+    def forward(number: int, _frame: object) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+    for number in _FORWARDED:
+        signal.signal(number, forward)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _begin_as_first(prepare: Callable[[], None], status: int, alive: int, ids: tuple[int, int] | None) -> None:
@@ -288,7 +308,11 @@ def _relay(pid: int, status: int, *, keep: int) -> NoReturn:
     _close_others(status, keep)
     _, own = os.waitpid(pid, 0)
     written = os.read(status, 4)
-    code = os.waitstatus_to_exitcode(struct.unpack("i", written)[0] if len(written) == 4 else own)
+    end_as(os.waitstatus_to_exitcode(struct.unpack("i", written)[0] if len(written) == 4 else own))
+
+
+def end_as(code: int) -> NoReturn:
+    """End this process as another one has ended: with an exit code, or by a signal if it is negative."""
     if code < 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         with suppress(OSError):

@@ -40,8 +40,8 @@ CALLS = {  # numbers on x86-64 and on Arm; None: not tried there
 }
 
 
-def main(facts: dict[str, str]) -> None:
-    """Try everything; `facts` has the places of what other processes keep secret."""
+def attack(facts: dict[str, str]) -> dict[str, str | int]:
+    """Try everything and return the outcomes; `facts` has the places of what other processes keep secret."""
     victim, secret = facts["victim"], facts["secret"]
     outside = Path(secret).parent
     tries: dict[str, Callable[[], object]] = {
@@ -81,12 +81,12 @@ def main(facts: dict[str, str]) -> None:
         number = numbers[column]
         if number is not None:
             tries[name] = lambda number=number: checked(LIBC.syscall(number, 0, 0, 0, 0, 0))
-    outcomes = {name: outcome(action) for name, action in tries.items()}
+    outcomes: dict[str, str | int] = {name: outcome(action) for name, action in tries.items()}
     outcomes["bytes in /tmp"] = fill(Path(own("full")), int(facts["most_bytes"]))
     outcomes["processes at once"] = fork_all(int(facts["most_processes"]))
     leave_behind(facts["marker"])
     shutil.rmtree(SCRATCH)
-    print(json.dumps(outcomes))
+    return outcomes
 
 
 def own(name: str) -> str:
@@ -194,4 +194,4 @@ def leave_behind(marker: str) -> None:
 
 
 if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
+    print(json.dumps(attack(json.loads(sys.argv[1]))))
