@@ -36,6 +36,8 @@ from headrace_handler.privileges import give_up_privileges
 
 ARGUMENT = "--sandbox="
 """The argument of a child that has its policy."""
+PARTS = "HEADRACE_SANDBOX_PARTS"
+"""The variable by which a program in a sandbox learns the parts that are in force."""
 _SYSTEM = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/sys", "/proc", "/nix/store", "/gnu/store"),
     *("/opt/amazon", "/opt/aws", "/opt/conda", "/opt/intel", "/opt/nvidia", "/opt/rocm"),
@@ -225,5 +227,6 @@ def run_program(policy: str, command: list[str]) -> NoReturn:
     give_up_privileges()
     confine(inside)
     if inside.failure:
-        sys.exit(f"ERROR: {inside.failure}")
+        sys.exit(f"Error: {inside.failure}")
+    os.environ[PARTS] = inside.describe()
     os.execv(command[0], command)  # noqa: S606 -- the program is the caller's

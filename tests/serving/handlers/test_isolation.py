@@ -1,9 +1,6 @@
 """The policy of user code: its model and its Python, and nothing that a model chooses."""
 
-import ast
 import json
-import os
-import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,17 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from headrace.core.errors import SettingsError
-from headrace.serving.artifacts.content_cache import ContentCache
-from headrace.serving.handlers.environment import EnvironmentMaker, inspect_base, read_requirements
 from headrace.serving.handlers.isolation import Isolation, hub_cache, is_brought, python_folders
 from headrace.serving.handlers.spec import HandlerSpec
-from headrace.serving.settings.loading import load_settings
 from headrace_handler import sandbox
 from headrace_handler.container_folders import MODEL
 from headrace_handler.contract import Load
 from tests.serving.handlers.support import answer, pool_of, submit
-from tests.waiting import WAIT_S
 
 ON = Isolation(is_on=True)
 
@@ -108,11 +100,6 @@ def test_an_interpreter_of_this_host_names_its_folders(tmp_path: Path) -> None:
     assert python_folders(tmp_path / "none") == []
 
 
-def test_a_required_sandbox_refuses_code_inside_the_server() -> None:
-    with pytest.raises(SettingsError, match="sandbox is require and trust_remote_code is true"):
-        load_settings({"model": "m", "sandbox": "require", "trust_remote_code": "true"}, {})
-
-
 CODE = """
 import json, os
 def model_fn(folder):
@@ -136,56 +123,3 @@ async def test_code_finds_its_folders_and_adds_libraries_of_its_own(tmp_path: Pa
         status, body = await answer(await submit(pool, "invocations"))
     assert (status, json.loads(body)) == (200, [["inference.py"], ["model"], "OSError"])
     assert not Path("/lib/of-the-model.so").exists()
-
-
-BACKEND = """
-import json, os, pathlib, socket, zipfile
-def attempt(action):
-    try:
-        return str(action())
-    except OSError as error:
-        return type(error).__name__
-def build_wheel(folder, config_settings=None, metadata_directory=None):
-    secret, victim, address = json.loads(pathlib.Path("facts.json").read_text())
-    seen = {
-        "secret": attempt(lambda: open(secret).read()),
-        "model": attempt(lambda: open("weights").read()),
-        "change": attempt(lambda: open("weights", "w")),
-        "environment": attempt(lambda: open(f"/proc/{victim}/environ").read()),
-        "signal": attempt(lambda: os.kill(victim, 0)),
-        "socket": attempt(lambda: socket.socket(socket.AF_UNIX).connect(address)),
-    }
-    with zipfile.ZipFile(f"{folder}/evil-1.0-py3-none-any.whl", "w") as wheel:
-        wheel.writestr("evil.py", f"SEEN = {seen!r}")
-        wheel.writestr("evil-1.0.dist-info/METADATA", "Metadata-Version: 2.1\\nName: evil\\nVersion: 1.0\\n")
-        wheel.writestr("evil-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
-        wheel.writestr("evil-1.0.dist-info/RECORD", "")
-    return "evil-1.0-py3-none-any.whl"
-"""
-
-
-def test_the_build_of_a_package_that_a_model_requires_runs_in_the_sandbox(tmp_path: Path) -> None:
-    package, secret = tmp_path / "model" / "evil", tmp_path / "database"
-    package.mkdir(parents=True)
-    secret.write_text("keys")
-    (package / "weights").write_text("own")
-    (package / "backend.py").write_text(BACKEND)
-    system = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
-    (package / "pyproject.toml").write_text(system + '[project]\nname = "evil"\nversion = "1.0"\n')
-    (tmp_path / "model" / "requirements.txt").write_text("./evil\n")
-    wanted = read_requirements(tmp_path / "model" / "requirements.txt")
-    assert wanted is not None
-    variables = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PIP_NO_INDEX": "1"}
-    maker = EnvironmentMaker(
-        cache=ContentCache(tmp_path / "cache"), timeout_s=WAIT_S, variables=variables, isolation=ON
-    )
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(tmp_path / "socket"))
-        listener.listen()
-        facts = [str(secret), os.getpid(), str(tmp_path / "socket")]
-        (package / "facts.json").write_text(json.dumps(facts))
-        python = maker.python_for(wanted, inspect_base())
-    shown = subprocess.run([python, "-P", "-c", "import evil; print(repr(evil.SEEN))"], capture_output=True, check=True)
-    seen = ast.literal_eval(shown.stdout.decode())
-    assert seen.pop("model") == "own"
-    assert {name for name, said in seen.items() if not said.endswith("Error")} == set()

@@ -13,7 +13,7 @@ from headrace.inference.backends.facts import host_facts, model_facts
 from headrace.inference.engine.backend import Backend
 from headrace.inference.engine.config import EngineConfig, ModelSource
 from headrace.inference.engine.core.observer import EngineObserver
-from headrace.inference.models.sources import home_folder, locate
+from headrace.inference.models.sources import Located, home_folder, locate
 
 LOADERS: Final = {
     "native": ("headrace.inference.engine.loading.assembly", "assemble"),
@@ -38,6 +38,18 @@ def load_backend(
     Raises:
         UserError: The model cannot be found, read or run, a setting is invalid or memory is insufficient.
     """
+    located, choice, host = choose(source, config, progress)
+    if on_choice is not None:
+        on_choice(choice)
+    module, function = LOADERS[choice.name]
+    load: Callable[..., Backend] = getattr(import_module(module), function)
+    return load(replace(source, model=located), chosen_config(config, choice, host), progress, observer=observer)
+
+
+def choose(
+    source: ModelSource, config: EngineConfig, progress: Progress = no_progress
+) -> tuple[Located, BackendChoice, HostFacts]:
+    """Find the model, download it if necessary, and choose its backend on this host; raise as `load_backend` does."""
     home = source.cache_dir or home_folder(os.environ)
     located = locate(source.model, revision=source.revision, home=home, progress=progress)
     host = host_facts(os.environ)
@@ -49,12 +61,7 @@ def load_backend(
         trust_remote_code=source.trust_remote_code,
     )
     choice = choose_backend(request, model_facts(located.path, task=source.task), host)
-    choice = replace(choice, adjustments=adjustments(config, choice, host))
-    if on_choice is not None:
-        on_choice(choice)
-    module, function = LOADERS[choice.name]
-    load: Callable[..., Backend] = getattr(import_module(module), function)
-    return load(replace(source, model=located), chosen_config(config, choice, host), progress, observer=observer)
+    return located, replace(choice, adjustments=adjustments(config, choice, host)), host
 
 
 def adjustments(config: EngineConfig, choice: BackendChoice, host: HostFacts) -> dict[str, str]:

@@ -28,7 +28,7 @@ from headrace.serving.artifacts.fetch_bounds import (
 )
 from headrace.serving.artifacts.object_grants import GrantedObjects
 from headrace.serving.artifacts.sources import ArtifactSource, GrantedObject, ObjectLocation, parse_location
-from headrace_handler.stray_files import is_stray
+from headrace_handler.stray_files import is_stray, listed
 
 _ARCHIVE_ENDINGS: Final = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar")
 _SINGLE_FILES: Final = (".gguf",)
@@ -272,3 +272,9 @@ def _folder_name(uri: str) -> str:
         name = name.removesuffix(ending)
     kept = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in name)[:_MAX_NAME].strip(".")
     return kept if kept and len(os.fsencode(kept)) <= 2 * _MAX_NAME else hashlib.sha256(uri.encode()).hexdigest()[:8]
+
+
+def model_root(folder: Path) -> Path:
+    """Return the folder of fetched artifacts, or its only subfolder, as archives are often packed."""
+    inner = listed(folder)
+    return inner[0] if len(inner) == 1 and inner[0].is_dir() else folder

@@ -339,7 +339,7 @@ class _Making:
             Path(self.base.python),
             reads=map(Path, self.base.folders),
             writes=[folder],
-            has_network=not self.maker.is_offline,
+            network="none" if self.maker.is_offline else "all",
         )
         kept: deque[str] = deque(maxlen=_KEPT_LINES)
         self.deadline.check()

@@ -71,19 +71,20 @@ class Isolation:
         *,
         reads: Iterable[Path] = (),
         writes: Iterable[Path] = (),
-        has_network: bool = False,
+        network: str = "none",
     ) -> tuple[str, ...]:
         """
         Return the command that runs a program of a model's, such as the installer of packages, which run code.
 
         It reads the model's folders `own`, an interpreter with its packages, and `reads`.
         """
-        command = (sys.executable, "-I", "-S")
         if not self.is_on:
-            return (*command, privileges.__file__)
-        found = [*own, *python_folders(python, own), *reads]
-        policy = self.policy(found, writes, network="all" if has_network else "none")
-        return (*command, str(Path(privileges.__file__).with_name("__main__.py")), "--run", policy.encoded())
+            return (*_BARE_PYTHON, privileges.__file__)
+        return _run(self.policy([*own, *python_folders(python, own), *reads], writes, network=network))
+
+    def command(self, reads: Iterable[Path], writes: Iterable[Path], *, scratch: str) -> tuple[str, ...]:
+        """Return the command that runs a program of ours with a model's code in it; it reads and writes these."""
+        return _run(replace(self.policy(reads, writes), scratch=scratch))
 
     def policy(self, reads: Iterable[Path], writes: Iterable[Path] = (), *, network: str | None = None) -> Policy:
         """Return the policy of processes that read and write these folders."""
@@ -98,6 +99,14 @@ class Isolation:
             memory_bytes=self.memory_bytes,
             temporary_bytes=self.temporary_bytes,
         )
+
+
+_BARE_PYTHON: Final = (sys.executable, "-I", "-S")
+
+
+def _run(policy: Policy) -> tuple[str, ...]:
+    program = Path(privileges.__file__).with_name("__main__.py")
+    return (*_BARE_PYTHON, str(program), "--run", policy.encoded())
 
 
 NO_ISOLATION: Final = Isolation()
@@ -136,7 +145,10 @@ def python_folders(python: Path, model: Iterable[Path] = ()) -> list[Path]:
         model: folders of the model, whose interpreters are not believed: a link from there names its target's folder.
     """
     if python == Path(sys.executable):
-        found = [sys.prefix, sys.base_prefix, sys.exec_prefix, *site.getsitepackages(), *sys.path]
+        path = (
+            sys.path if sys.flags.safe_path else sys.path[1:]
+        )  # else the first is the folder of a script or the user's
+        found = [sys.prefix, sys.base_prefix, sys.exec_prefix, *site.getsitepackages(), *path]
     elif is_brought(python, model):
         prefix = python.resolve().parent.parent
         is_python = any(prefix.glob("lib/python3*")) and not is_brought(python.resolve(), model)

@@ -1,8 +1,9 @@
 """The configuration of the engine, from the settings of a server."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
+from headrace.core.errors import SettingsError
 from headrace.core.generation import RequestLimits
 from headrace.core.progress import Progress, no_progress
 from headrace.inference.engine.config import EngineConfig, ModelSource
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from headrace.inference.backends.choice import BackendChoice
     from headrace.inference.engine.backend import Backend
     from headrace.inference.engine.core.observer import EngineObserver
+    from headrace.inference.models.sources import Located
 
 
 def load_engine(
@@ -22,18 +24,33 @@ def load_engine(
     *,
     observer: "EngineObserver | None" = None,
     on_choice: "Callable[[BackendChoice], None] | None" = None,
+    located: "Located | None" = None,
 ) -> "Backend":
     """
     Load the model that the settings name and return its backend, which is not started.
 
-    `on_choice` is called with the chosen backend before. Raises `UserError` if the model cannot be found, read or run,
-    a setting is invalid or memory is insufficient.
+    `on_choice` is called with the chosen backend before; `located` is the model if it was found already. Raises
+    `UserError` if the model cannot be found, read or run, a setting is invalid or memory is insufficient.
     """
     from headrace.inference.backends.loading import load_backend
 
-    return load_backend(
-        model_source(settings), engine_config(settings), progress, observer=observer, on_choice=on_choice
-    )
+    if settings.sandbox == "require" and settings.trust_remote_code:
+        raise SettingsError(
+            "sandbox is require and trust_remote_code is true; expected false here: code of the checkpoint would run "
+            "in this process, which is in no sandbox. Turn one of them off, or use `headrace serve`.",
+            name="trust_remote_code",
+        )
+    source = model_source(settings)
+    source = source if located is None else replace(source, model=located)
+    return load_backend(source, engine_config(settings), progress, observer=observer, on_choice=on_choice)
+
+
+def choose_engine(settings: ServerSettings, progress: Progress) -> "tuple[Located, BackendChoice]":
+    """Find the model that the settings name, and choose its backend; raise as `load_engine` does."""
+    from headrace.inference.backends.loading import choose
+
+    located, choice, _ = choose(model_source(settings), engine_config(settings), progress)
+    return located, choice
 
 
 def model_source(settings: ServerSettings) -> ModelSource:

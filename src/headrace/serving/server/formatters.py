@@ -55,8 +55,7 @@ class Formatters:
     async def start(self) -> None:
         """Start the process and ask which formatters it has; raise `LoadError` if the code cannot be loaded."""
         if self._prepare is not None:
-            prepare, spec = self._prepare, self._spec
-            self.pool = HandlerPool(await in_daemon_thread(lambda: prepare(spec)))
+            self.pool = HandlerPool(await in_daemon_thread(self.prepare))
         await self.pool.start()
         try:
             described = await self.ask("describe", HandlerRequest(request_id="", mode="describe"))
@@ -67,6 +66,10 @@ class Formatters:
         self.changes_input = "input" in kinds
         self.output = "output" if "output" in kinds else "token" if "token" in kinds else None
         get_logger().info("formatters.ready", model=self._spec.model_name, formatters=kinds)
+
+    def prepare(self) -> HandlerSpec:
+        """Install what the code needs, and return how to run it; blocks."""
+        return self._spec if self._prepare is None else self._prepare(self._spec)
 
     async def close(self) -> None:
         """Stop the process; no request may still need it."""

@@ -81,8 +81,12 @@ class ModelServer(ABC):
             await asyncio.wait_for(self.service.limiter.wait_idle(), _FLUSH_S)
 
 
-def serve(served: ModelServer) -> int:
-    """Serve until a signal stops the server; return the exit code. The error of a failure is on stderr."""
+def serve(served: ModelServer, listener: socket.socket | None = None) -> int:
+    """
+    Serve until a signal stops the server; return the exit code. The error of a failure is on stderr.
+
+    `listener`: None for one at the address of the settings.
+    """
     settings = served.service.settings
     protect_memory()
     limit_arenas()
@@ -90,7 +94,7 @@ def serve(served: ModelServer) -> int:
     try:
         tls = server_context(settings.tls_cert, settings.tls_key)
         with contextlib.ExitStack() as stack:
-            listener = stack.enter_context(bind(settings.host, settings.port))
+            listener = stack.enter_context(listener or bind(settings.host, settings.port))
             side_listeners = [
                 stack.enter_context(bind(side.host, side.port, setting=side.setting)) for side in served.side_apps
             ]

@@ -4,8 +4,10 @@ import asyncio
 import atexit
 import gc
 import os
+import socket
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from headrace.core.engine_stats import EngineStats
@@ -23,6 +25,7 @@ from headrace.serving.server.app import app_of
 from headrace.serving.server.engine_config import load_engine
 from headrace.serving.server.lifecycle import ModelServer, in_daemon_thread, serve
 from headrace.serving.server.service import FetchAdapter, Service
+from headrace.serving.server.trusted_code import find_trusted, needs_isolation, run_isolated
 from headrace.serving.settings.container_names import Notice, notices_for
 from headrace.serving.settings.server_settings import ServerSettings
 from headrace_handler import syscall_filter
@@ -74,6 +77,22 @@ def load_measured_engine(
     return load_engine(settings, progress, observer=MetricsObserver(metrics), on_choice=on_choice)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerRun:
+    """The server to run in this process: its settings, what it loads, and what it reports to."""
+
+    settings: ServerSettings
+    notices: Sequence[Notice] = ()
+    progress: Progress = no_progress
+    load: LoadBackend = load_measured_engine
+    on_ready: OnReady | None = None
+    on_notices: OnNotices | None = None
+    fetch_adapter: FetchAdapter | None = None
+    formatters: "Formatters | None" = None
+    listener: socket.socket | None = None
+    """None: one at the address of the settings."""
+
+
 def run_server(
     settings: ServerSettings,
     *,
@@ -89,16 +108,47 @@ def run_server(
     Serve until a signal stops the server; return the exit code. The error of a failure has been written to stderr.
 
     Notices about the settings are logged first, those that depend on the backend once it is chosen. `load` runs in a
-    thread of its own. `fetch_adapter` and `formatters`: see `Service`.
+    thread of its own. `fetch_adapter` and `formatters`: see `Service`. If code of the checkpoint may run, the server
+    runs in another process, in a sandbox; an error before its start is raised.
     """
-    notices = list(notices)
-    log_start(settings, (notice for notice in notices if not notice.backends))
+    run = ServerRun(
+        settings=settings,
+        notices=list(notices),
+        progress=progress,
+        load=load,
+        on_ready=on_ready,
+        on_notices=on_notices,
+        fetch_adapter=fetch_adapter,
+        formatters=formatters,
+    )
+    if not needs_isolation(settings):
+        return serve_here(run)
+    backend = find_trusted(settings, progress)
+    if backend is None:
+        return serve_here(replace(run, settings=replace(settings, trust_remote_code=False)))
+    if on_notices is not None:
+        on_notices(settled_notices(run.notices, backend.choice))
+    return run_isolated(
+        settings,
+        backend.located,
+        notices=run.notices,
+        progress=progress,
+        on_ready=on_ready,
+        formatters=None if formatters is None else formatters.prepare(),
+        fetches_adapters=fetch_adapter is not None,
+    )
+
+
+def serve_here(run: ServerRun) -> int:
+    """Serve in this process until a signal stops the server; return the exit code."""
+    settings = run.settings
+    log_start(settings, (notice for notice in run.notices if not notice.backends))
 
     def on_choice(choice: BackendChoice) -> None:
         # No other program is started from here on, which could need more: files of strangers are read next.
         is_filtered = (
             choice.name == "native"
-            and formatters is None
+            and run.formatters is None
             and settings.sandbox != "off"
             and syscall_filter.restrict(has_network=True, all_threads=True)
         )
@@ -109,14 +159,14 @@ def run_server(
             reason=choice.reason,
             system_call_filter=is_filtered,
         )
-        settled = settled_notices(notices, choice)
+        settled = settled_notices(run.notices, choice)
         log_notices(settled)
-        if on_notices is not None:
-            on_notices(settled)
+        if run.on_notices is not None:
+            run.on_notices(settled)
 
     with tracing(settings.otlp_traces_endpoint, os.environ, service=TRACED_SERVICE) as tracer:
-        service = Service(settings, fetch_adapter=fetch_adapter, formatters=formatters, tracer=tracer)
-        return serve(_EngineServer(service, load, progress, on_ready, on_choice))
+        service = Service(settings, fetch_adapter=run.fetch_adapter, formatters=run.formatters, tracer=tracer)
+        return serve(_EngineServer(service, run.load, run.progress, run.on_ready, on_choice), run.listener)
 
 
 def settled_notices(notices: Iterable[Notice], choice: BackendChoice) -> list[Notice]:

@@ -37,14 +37,14 @@ class CodeSettings(ManyModelsSettings):  # a chain: classes with slots have one 
 
     trust_remote_code: bool = setting(rules.boolean(), False)
     """
-    Run Python code that comes with the checkpoint (`transformers`, `vllm`). Off, because such code can do anything
-    that this process can.
+    Run Python code that comes with the checkpoint (`transformers`, `vllm`). The whole server then runs in the
+    `sandbox`; with that off, the code can do anything that your user can.
     """
 
     sandbox: str = setting(rules.choice("auto", "require", "off"), "auto")
     """
     Sandbox of a model's own code, see docs/sandbox.md. `auto`: every part that this kernel allows; the log says which.
-    `require`: run no code unless all parts are in force, and none inside the server (`trust_remote_code`).
+    `require`: run no code unless all parts are in force.
     """
 
     code_network: str = setting(rules.choice("all", "loopback", "none"), "all")

@@ -139,12 +139,6 @@ def _check_together(settings: ServerSettings) -> None:
             "or raise the second.",
             name="max_kv_cache_tokens",
         )
-    if settings.sandbox == "require" and settings.trust_remote_code:
-        raise SettingsError(
-            "sandbox is require and trust_remote_code is true; expected false there: code of a checkpoint runs inside "
-            "the model server, which is no sandbox. Turn one of them off, or serve the model by a handler of its own.",
-            name="trust_remote_code",
-        )
     if settings.adapter and not settings.enable_lora:
         raise SettingsError("adapter is set and enable_lora is false. Remove one of them.", name="adapter")
     check_shutdown(settings.shutdown_delay_s, grace_s=settings.shutdown_grace_s)

@@ -13,7 +13,6 @@ from headrace.core.errors import InvalidRequest, SettingsError
 from headrace.serving.settings.values import near_name
 from headrace.tools.cli.command import HelpfulCommand
 from headrace.tools.cli.user_code import find_user_code, formatted_notices, formatters_of, serve_user_code
-from headrace_handler.stray_files import listed
 
 if TYPE_CHECKING:
     from headrace.platform.cluster.worker import PreparedWorker
@@ -88,6 +87,7 @@ def worker_settings(prepared: "PreparedWorker", env: Mapping[str, str]) -> "tupl
         FetchFailed: the model that they name could not be fetched.
     """
     from headrace.inference.backends.facts import runs_on_gpu
+    from headrace.serving.artifacts.fetcher import model_root
     from headrace.serving.settings.sources import gather_settings
 
     settings, notices = gather_settings(
@@ -97,7 +97,7 @@ def worker_settings(prepared: "PreparedWorker", env: Mapping[str, str]) -> "tupl
     if settings.model.startswith(_OBJECTS):
         settings = replace(
             settings,
-            model=str(_model_root(prepared.fetch_model(settings.model))),
+            model=str(model_root(prepared.fetch_model(settings.model))),
             served_model_name=settings.served_model_name or settings.model.rstrip("/").rpartition("/")[2],
         )
     return settings, notices
@@ -136,21 +136,16 @@ def _adapter_fetcher(prepared: "PreparedWorker") -> "FetchAdapter":
     import msgspec
 
     from headrace.serving.artifacts.fetch_bounds import FetchFailed
+    from headrace.serving.artifacts.fetcher import model_root
     from headrace.serving.artifacts.sources import ObjectGrant
 
     def fetch(uri: str, grant: Mapping[str, object] | None) -> Path:
         try:
-            return _model_root(prepared.fetch_adapter(uri, msgspec.convert(grant, ObjectGrant | None)))
+            return model_root(prepared.fetch_adapter(uri, msgspec.convert(grant, ObjectGrant | None)))
         except FetchFailed as error:
             raise InvalidRequest(str(error), param="src") from error
 
     return fetch
-
-
-def _model_root(folder: Path) -> Path:
-    """Return the folder, or its only subfolder, as archives are often packed."""
-    inner = listed(folder)
-    return inner[0] if len(inner) == 1 and inner[0].is_dir() else folder
 
 
 def _options(options: dict[str, str]) -> dict[str, object]:
