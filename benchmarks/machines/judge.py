@@ -9,19 +9,20 @@ from benchmarks.machines.world import NAMES
 
 LEADER_S: Final = 5.0
 """Seconds within which another machine leads."""
+_ORDERLY: Final = "machine-stop"
 Leaders = Sequence[tuple[float, str]]
 """Time → name of the machine that leads from then on; empty while none does."""
 
 
 def broken_promises(history: History, leaders: Leaders) -> list[str]:
     """Return a sentence for each request through another machine that failed, and for each leader that came late."""
-    found = []
+    found, unhit = [], _unhit(history)
     for fault in history.faults:
         at = f"{fault.kind} of {fault.what} at {fault.began_s:.1f} s"
         found += [
             f"{at}: attempt {attempt.id} through {NAMES[attempt.through]} failed: {attempt.outcome} {attempt.detail}"
-            for attempt in _failed_through_others(fault, history)
-            if not _was_there(fault, attempt, history)
+            for attempt in _through_others(fault, unhit)
+            if attempt.outcome != RIGHT and not _was_there(fault, attempt, history)
         ]
         if (delay_s := leader_delay_s(fault, leaders)) is not None and delay_s > LEADER_S:
             found.append(f"{at}: another machine leads after {delay_s:.1f} s; expected at most {LEADER_S:.0f}.")
@@ -30,24 +31,23 @@ def broken_promises(history: History, leaders: Leaders) -> list[str]:
 
 def rows(history: History, leaders: Leaders) -> list[dict[str, Any]]:
     """Return for each fault what became of the requests that it could concern."""
-    return [
-        {
-            "fault": fault.kind,
-            "machine": fault.what,
-            "began_s": round(fault.began_s, 1),
-            "led": _leader_at(fault.began_s, leaders) == fault.what,
-            "leader_s": leader_delay_s(fault, leaders),
-            "through_others": sum(1 for _ in _through_others(fault, history)),
-            "failed_through_others": sum(
-                not _was_there(fault, attempt, history) for attempt in _failed_through_others(fault, history)
-            ),
-            "cut_off_with_their_worker": sum(
-                _was_there(fault, attempt, history) for attempt in _failed_through_others(fault, history)
-            ),
-            "back_s": round(fault.ended_s - fault.undone_s, 1),
-        }
-        for fault in history.faults
-    ]
+    unhit = _unhit(history)
+    return [_row(fault, [*_through_others(fault, unhit)], history, leaders) for fault in history.faults]
+
+
+def _row(fault: Applied, through_others: Sequence[Attempt], history: History, leaders: Leaders) -> dict[str, Any]:
+    were_there = [_was_there(fault, attempt, history) for attempt in through_others if attempt.outcome != RIGHT]
+    return {
+        "fault": fault.kind,
+        "machine": fault.what,
+        "began_s": round(fault.began_s, 1),
+        "led": _leader_at(fault.began_s, leaders) == fault.what,
+        "leader_s": leader_delay_s(fault, leaders),
+        "through_others": len(through_others),
+        "failed_through_others": len(were_there) - sum(were_there),
+        "cut_off_with_their_worker": sum(were_there),
+        "back_s": round(fault.ended_s - fault.undone_s, 1),
+    }
 
 
 def by_kind(found: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -67,28 +67,32 @@ def by_kind(found: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def leader_delay_s(fault: Applied, leaders: Leaders) -> float | None:
-    """Return the time from a fault of the leader until another machine leads; None if another one led, or none does."""
+    """
+    Return the time from a fault of the leader until another machine leads; None if another one led, or none does.
+
+    A leader that is stopped in order leads until its clients have left: the time counts from there.
+    """
     if _leader_at(fault.began_s, leaders) != fault.what:
         return None
-    later = (at_s for at_s, name in leaders if fault.began_s < at_s <= fault.ended_s and name not in {"", fault.what})
-    first = next(later, None)
-    return None if first is None else round(first - fault.began_s, 2)
+    later = [(at_s, name) for at_s, name in leaders if fault.began_s < at_s <= fault.ended_s]
+    began_s = later[0][0] if later and fault.kind == _ORDERLY else fault.began_s
+    first = next((at_s for at_s, name in later if name not in {"", fault.what}), None)
+    return None if first is None else round(first - began_s, 2)
 
 
 def _leader_at(at_s: float, leaders: Leaders) -> str:
     return next((name for began_s, name in reversed(leaders) if began_s <= at_s and name), "")
 
 
-def _through_others(fault: Applied, history: History) -> Iterator[Attempt]:
-    """Yield the attempts through other machines that were in flight while the fault lasted."""
-    for request in history.requests:
-        for attempt in request.attempts:
-            if (
-                not _is_hit(attempt, history.faults)
-                and attempt.began_s <= fault.undone_s
-                and fault.began_s <= attempt.ended_s
-            ):
-                yield attempt
+def _unhit(history: History) -> Sequence[Attempt]:
+    """Return the attempts through machines that no fault hit meanwhile."""
+    attempts = [attempt for request in history.requests for attempt in request.attempts]
+    return [attempt for attempt in attempts if not _is_hit(attempt, history.faults)]
+
+
+def _through_others(fault: Applied, unhit: Sequence[Attempt]) -> Iterator[Attempt]:
+    """Yield those that were in flight while the fault lasted."""
+    return (attempt for attempt in unhit if attempt.began_s <= fault.undone_s and fault.began_s <= attempt.ended_s)
 
 
 def _is_hit(attempt: Attempt, faults: Sequence[Applied]) -> bool:
@@ -97,10 +101,6 @@ def _is_hit(attempt: Attempt, faults: Sequence[Applied]) -> bool:
         fault.what == NAMES[attempt.through] and fault.began_s <= attempt.ended_s and attempt.began_s <= fault.ended_s
         for fault in faults
     )
-
-
-def _failed_through_others(fault: Applied, history: History) -> Iterator[Attempt]:
-    return (attempt for attempt in _through_others(fault, history) if attempt.outcome != RIGHT)
 
 
 def _was_there(fault: Applied, attempt: Attempt, history: History) -> bool:

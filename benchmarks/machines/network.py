@@ -75,6 +75,7 @@ class Machine:
         _ip(f"link set {self._link} master {BRIDGE} up")
         for command_line in ("link set lo up", f"addr add {self.address}/24 dev eth0", "link set eth0 up"):
             self._run_ip(command_line)
+        self._run_ip(f"route add default via {_PREFIX}.{_OWN_NUMBER}")  # by which Ray finds its own address
 
     @property
     def _first_pid(self) -> int:

@@ -7,7 +7,9 @@ operator creates, updates, scales and deletes endpoints. A fault hits one machin
 history is compared with the model of `benchmarks.chaos`, and the requests through the other machines are judged.
 
     python -m benchmarks.machines.run --rounds 10
+    python -m benchmarks.machines.run --judge /tmp/headrace-machines-x    # by the model as it is now
     python -m benchmarks.machines.run --rounds 1 --kinds machine-cut-database,machine-mute --keep
+    python -m benchmarks.machines.run --rounds 3 --ray redis --fault-s 20 --kinds machine-power,machine-head-power
 
 It needs PostgreSQL's server, iproute2, SeaweedFS (the extra `s3`), and user namespaces. Exit code 1: something did not
 hold.
@@ -23,17 +25,18 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 from benchmarks.chaos.clients import Load
-from benchmarks.chaos.history import summary
+from benchmarks.chaos.history import History, summary, violations
 from benchmarks.chaos.operator import STEADY, Operator
 from benchmarks.chaos.run import Run, show
 from benchmarks.chaos.schedule import Fault, Schedule, Setup
 from benchmarks.harness.results import exit_on_sigterm, make_parser, names, tell, write_result
 from benchmarks.machines import network
-from benchmarks.machines.judge import broken_promises, by_kind, rows
-from benchmarks.machines.world import FAULTS, NAMES, World
+from benchmarks.machines.judge import Leaders, broken_promises, by_kind, rows
+from benchmarks.machines.world import FAULTS, HEAD, NAMES, World
 
 from headrace.tools.bench.environment import describe_environment
 
@@ -45,6 +48,12 @@ def parse_arguments() -> Namespace:
     parser.add_argument("--rounds", type=int, default=1, help="in each, each fault hits each machine")
     parser.add_argument("--kinds", type=names, default=_DEFAULT_KINDS, help=f"of {', '.join(FAULTS)}")
     parser.add_argument("--machines", type=names, default=NAMES, help=f"those that are hit, of {', '.join(NAMES)}")
+    parser.add_argument(
+        "--ray",
+        choices=("memory", "redis"),
+        default="",
+        help="run workers on a Ray cluster with a node on each machine; its control service has its state there",
+    )
     parser.add_argument("--fault-s", type=float, default=8.0, help="seconds from a fault until it is undone")
     parser.add_argument("--gap-s", type=float, default=12.0, help="seconds from there until the next one")
     parser.add_argument("--streams", type=int, default=32)
@@ -52,6 +61,7 @@ def parse_arguments() -> Namespace:
     parser.add_argument("--step-s", type=float, default=0.25, help="time between two of the 8 events of a stream")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=60.0, help="no fault is applied after this time")
+    parser.add_argument("--judge", type=Path, metavar="FOLDER", help="judge the run with these logs again")
     parser.add_argument("--output", type=Path, help="file for the result (JSON)")
     parser.add_argument("--keep", action="store_true", help="keep the logs of a run that passes, too")
     options = parser.parse_args()
@@ -59,18 +69,27 @@ def parse_arguments() -> Namespace:
         parser.error(
             f"{unknown[0]!r} is unknown; expected kinds of {', '.join(FAULTS)}, machines of {', '.join(NAMES)}."
         )
+    if not options.ray and any(kind.startswith(f"machine-{HEAD}") for kind in options.kinds):
+        parser.error(f"Faults of machine-{HEAD} are of Ray's control service; expected --ray with them.")
+    if options.ray == "redis" and shutil.which("redis-server") is None:
+        parser.error("--ray is redis, and there is no redis-server. Install it (Debian: apt-get install redis-server).")
     return options
 
 
 def schedule_of(options: Namespace) -> Schedule:
     """Return the faults in their order: in each round, each of them hits each machine."""
-    hits = [(kind, name) for _ in range(options.rounds) for kind in options.kinds for name in options.machines]
+    hits = [
+        (kind, name)
+        for _ in range(options.rounds)
+        for kind in options.kinds
+        for name in ((HEAD,) if kind.startswith(f"machine-{HEAD}") else options.machines)
+    ]
     faults = tuple(
         Fault(
             at_s=options.gap_s + index * (options.fault_s + options.gap_s),
             kind=kind,
             duration_s=options.fault_s,
-            target=NAMES.index(name),
+            target=(*NAMES, HEAD).index(name),
         )
         for index, (kind, name) in enumerate(hits)
     )
@@ -90,7 +109,7 @@ class MachinesRun(Run):
         """Seconds after the start of the load → the name of the machine that leads from then on."""
 
     def make_world(self, stack: ExitStack) -> World:
-        world = World(self._folder, stack, step_s=self._options.step_s)
+        world = World(self._folder, stack, step_s=self._options.step_s, ray=self._options.ray)
         self._world = world
         return world
 
@@ -124,6 +143,10 @@ class MachinesRun(Run):
 def main() -> None:
     """Run in namespaces, print what did not hold, and the counts as one line of JSON."""
     options = parse_arguments()
+    if options.judge:
+        history = msgspec.json.decode((options.judge / "history.json").read_bytes(), type=History)
+        leaders = json.loads((options.judge / "leaders.json").read_text())
+        report(history, leaders, [*violations(history), *broken_promises(history, leaders)], options)
     network.enter("benchmarks.machines.run")
     exit_on_sigterm()
     options.threads, options.pause_s, options.write_pause_s = options.streams, 0.2, 2.0
@@ -137,12 +160,18 @@ def main() -> None:
         tell(f"Logs: {folder}")
     else:
         shutil.rmtree(folder)
+    report(run.history, run.leaders, found, options)
+
+
+def report(history: History, leaders: Leaders, found: Sequence[str], options: Namespace) -> NoReturn:
+    """Print the result of a run, write it if that was asked for, and exit."""
     show(found)
-    table = rows(run.history, run.leaders)
+    table = rows(history, leaders)
     for row in table:
         tell(json.dumps(row))
-    result = {"seed": options.seed, "violations": len(found), "duration_s": round(time.monotonic() - began_s, 1)}
-    result |= summary(run.history)
+    duration_s = max((request.attempts[-1].ended_s for request in history.requests), default=0.0)
+    result = {"seed": options.seed, "violations": len(found), "duration_s": round(duration_s, 1)}
+    result |= summary(history)
     if options.output:
         made_by = {"environment": describe_environment(), "arguments": sys.argv[1:]}
         write_result(options.output, {**made_by, **result, "sentences": found, "kinds": by_kind(table), "rows": table})

@@ -20,11 +20,14 @@ from benchmarks.harness.proc import children, processes_with
 from benchmarks.harness.servers import headrace_command
 from benchmarks.machines.leaders import Leaders
 from benchmarks.machines.network import Machine
+from benchmarks.machines.ray_cluster import RayCluster
 
 from headrace.platform.storage.object_storage import find_weed
 from headrace.platform.storage.seaweed import server_flags, unused_ports
 
 NAMES: Final = ("ada", "bob", "cyd")
+HEAD: Final = "head"
+"""The machine of Ray's control service."""
 PORT: Final = 7450
 _DATABASE_PORT: Final = 5432
 _READ_TIMEOUT_S: Final = 20.0
@@ -37,14 +40,23 @@ _AS_USER: Final = ("unshare", "--user", "--map-user=1000", "--map-group=1000")
 class World:
     """The machines, which are on a network of their own: `network.enter`."""
 
-    def __init__(self, folder: Path, stack: ExitStack, *, flags: Sequence[str] = (), step_s: float) -> None:
-        """`flags` are more flags of `headrace up`; `step_s` is the time between two characters of a stream."""
+    def __init__(self, folder: Path, stack: ExitStack, *, step_s: float, ray: str = "") -> None:
+        """
+        Start PostgreSQL and the S3 server.
+
+        Args:
+            folder: for the data and logs of all machines.
+            stack: ends what was started.
+            step_s: time between two characters of a stream.
+            ray: run workers on Ray's nodes, whose control service has its state in `memory` or `redis`; empty: no Ray.
+        """
         self._folder = folder
         self.notes = folder / "notes"
         self.notes.mkdir()
         database_machine = Machine("database", 10, has_power=False)
         storage_machine = Machine("storage", 11, has_power=False)
-        self._others = (database_machine, storage_machine)
+        head = (Machine(HEAD, 12),) if ray else ()
+        self._others = (database_machine, storage_machine, *head)
         self.machines = [Machine(name, number) for number, name in enumerate(NAMES, start=1)]
         for machine in (*self._others, *self.machines):
             machine.start()
@@ -61,11 +73,16 @@ class World:
         self._storage_url = f"http://{storage_machine.address}:{self._storage_ports['s3']}"
         self._start_storage(storage_machine)
         self._key = self._create_key()
-        self.platforms = [self._new_platform(machine, flags, step_s) for machine in self.machines]
+        self._ray = RayCluster(folder, *head, database_machine if ray == "redis" else None) if ray else None
+        self.platforms = [self._new_platform(machine, step_s) for machine in self.machines]
         self.leaders = Leaders(self.database_url)
         stack.callback(self.leaders.close)
 
     def start(self) -> None:
+        if self._ray is not None:
+            for machine in (self._ray.head, *self.machines):
+                self._ray.join(machine)
+            self._ray.wait(len(self.machines))
         threads = [threading.Thread(target=platform.start_and_wait) for platform in self.platforms]
         for thread in threads:
             thread.start()
@@ -106,19 +123,20 @@ class World:
         found = dict(word.split("=", 1) for word in printed.split() if word.startswith("AWS_"))
         return found["AWS_ACCESS_KEY_ID"], found["AWS_SECRET_ACCESS_KEY"]
 
-    def _new_platform(self, machine: Machine, flags: Sequence[str], step_s: float) -> Platform:
+    def _new_platform(self, machine: Machine, step_s: float) -> Platform:
         images = self._folder / "images.toml"
         command = f"{sys.executable} -I {echo_server.__file__} {{port}} {self.notes} {{host}} {step_s}"
         images.write_text(f'[images."{IMAGE}"]\ncommand = {json.dumps(command)}\n')
         where = ("--database", self.database_url, "--s3-endpoint", self._storage_url, "--images", str(images))
+        cluster, access = ((), {}) if self._ray is None else (("--cluster", self._ray.address), self._ray.access)
         return Platform(
             name=machine.name,
             folder=self._folder / machine.name / "data",
             host=machine.address,
             port=PORT,
             log=self._folder / f"{machine.name}.log",
-            flags=(*where, "--advertise", machine.address, *flags),
-            environment={**_S3_KEYS, "HEADRACE_HOME": str(self._folder / machine.name / "home")},
+            flags=(*where, "--advertise", machine.address, *cluster),
+            environment={**_S3_KEYS, **access, "HEADRACE_HOME": str(self._folder / machine.name / "home")},
             inside=machine.inside,
             is_open=False,
         )
@@ -161,20 +179,26 @@ class World:
         """Apply a fault once all platforms answer; return the machine that it hit and how to undo it."""
         if not all(platform.answers(timeout_s=1.0) for platform in self.platforms):
             return None
-        machine = self.machines[fault.target % len(self.machines)]
+        machine = [*self.machines, *self._others[2:]][fault.target]
         return machine.name, FAULTS[fault.kind](self, machine)
 
     def lose_power(self, machine: Machine, *, is_disk_lost: bool = False) -> Undo:
-        platform = self.platforms[self.machines.index(machine)]
-        platform.kill()  # `nsenter`, so that nothing takes the end of the platform for one of its own making
+        platforms = [platform for platform in self.platforms if platform.name == machine.name]
+        for platform in platforms:
+            platform.kill()  # `nsenter`, so that nothing takes the end of the platform for one of its own making
+        if self._ray is not None:
+            self._ray.left(machine)
         machine.lose_power()
         if is_disk_lost:
             shutil.rmtree(self._folder / machine.name)
 
         def undo() -> None:
             machine.start()
-            platform.inside = machine.inside
-            platform.start()
+            if self._ray is not None:
+                self._ray.join(machine)
+            for platform in platforms:
+                platform.inside = machine.inside
+                platform.start()
 
         return undo
 
@@ -182,9 +206,6 @@ class World:
         platform = self.platforms[self.machines.index(machine)]
         self.stop(platform)
         return platform.start
-
-    def cut_between(self, machine: Machine, others: Sequence[Machine]) -> Undo:
-        return _all(_cut_to(machine, others), *(_cut_to(other, [machine]) for other in others))
 
     def peers(self, machine: Machine) -> list[Machine]:
         return [other for other in self.machines if other is not machine]
@@ -214,22 +235,45 @@ def _cut_to(machine: Machine, others: Sequence[Machine]) -> Undo:
     return lambda: machine.mend_to(others)
 
 
+def _cut_from(machine: Machine, others: Sequence[Machine]) -> Undo:
+    return _all(*(_cut_to(other, [machine]) for other in others))
+
+
+def _cut_both_ways(machine: Machine, others: Sequence[Machine]) -> Undo:
+    return _all(_cut_to(machine, others), _cut_from(machine, others))
+
+
 def _all(*undo: Undo) -> Undo:
     return lambda: [call() for call in undo] and None
+
+
+_LINKS: Final[Mapping[str, Callable[[World, Machine], Sequence[Machine]]]] = {
+    "": World.all_others,
+    "-database": lambda world, _: [world.database_machine],
+    "-storage": lambda world, _: [world.storage_machine],
+    "-peers": World.peers,
+}
+_DIRECTIONS: Final = {"cut": _cut_both_ways, "mute": _cut_to, "deaf": _cut_from}
+
+
+def _of_links(direction: str, link: str) -> Callable[[World, Machine], Undo]:
+    return lambda world, machine: _DIRECTIONS[direction](machine, _LINKS[link](world, machine))
 
 
 FAULTS: Final[Mapping[str, Callable[[World, Machine], Undo]]] = {
     "machine-power": World.lose_power,
     "machine-loss": lambda world, machine: world.lose_power(machine, is_disk_lost=True),
     "machine-stop": World.restart,
+    **{f"machine-{way}{link}": _of_links(way, link) for way in _DIRECTIONS for link in _LINKS},
     "machine-cut": lambda _, machine: _cut(machine),
-    "machine-cut-database": lambda world, machine: world.cut_between(machine, [world.database_machine]),
-    "machine-cut-storage": lambda world, machine: world.cut_between(machine, [world.storage_machine]),
-    "machine-cut-peers": lambda world, machine: world.cut_between(machine, world.peers(machine)),
-    "machine-mute": lambda world, machine: _cut_to(machine, world.all_others(machine)),
-    "machine-deaf": lambda world, machine: _all(*(_cut_to(other, [machine]) for other in world.all_others(machine))),
+    "machine-head-power": World.lose_power,
+    "machine-head-cut": lambda _, machine: _cut(machine),
 }
-"""Kind of a fault → how it hits a machine. A mute one sends nothing to other machines, a deaf one gets nothing."""
+"""
+Kind of a fault → how it hits a machine. A mute one sends nothing to other machines, a deaf one gets nothing.
+
+Those of the head hit the machine of Ray's control service only, all others one with a platform.
+"""
 
 
 def _stores(client: Any) -> bool:

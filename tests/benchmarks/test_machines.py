@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,9 @@ def test_a_request_through_another_machine_fails_only_if_its_worker_was_on_the_m
 )
 def test_the_time_to_a_leader_counts_from_the_fault_of_the_one_before(leaders, delay_s) -> None:
     assert leader_delay_s(CUT, leaders) == delay_s
+    if delay_s is not None:
+        stop = replace(CUT, kind="machine-stop")
+        assert leader_delay_s(stop, leaders) == round(delay_s - next(at_s for at_s, _ in leaders[1:]) + CUT.began_s, 2)
     late = [sentence for sentence in broken_promises(History(faults=[CUT]), leaders) if "leads after" in sentence]
     assert bool(late) == (delay_s == 7.0)
 
