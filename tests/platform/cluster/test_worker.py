@@ -3,11 +3,13 @@
 import asyncio
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +76,25 @@ async def seen_as(launcher: LocalLauncher, handle: Handle, phase: WorkerPhase) -
 
 def log_of(launcher: LocalLauncher) -> list[str]:
     return [event.message for event in WorkerLogs(launcher._folder).read("w")]
+
+
+async def test_a_process_in_reserve_becomes_the_next_worker_or_ends(launcher) -> None:
+    spec = WorkerSpec(name="w", command=(sys.executable, "-c", OWN_SERVER, "{port}"), environment={"OWN": "1"})
+    await launcher.keep_spare()
+    spare, _ = launcher._spare._waiting
+    handle = await launcher.start(spec)
+    assert ProcessId(**handle.facts["process"]) == spare
+    await seen_as(launcher, handle, WorkerPhase.READY)
+    started = next(json.loads(line) for line in log_of(launcher) if line.startswith('{"argv"'))
+    assert (started["env"]["OWN"], Path(f"/proc/{spare.pid}/fd/0").readlink()) == ("1", Path(os.devnull))
+    lost, _ = launcher._spare._waiting
+    os.kill(lost.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, lost.pid, os.WEXITED | os.WNOWAIT)
+    other = await launcher.start(replace(spec, name="other"))
+    assert is_running(ProcessId(**other.facts["process"]))
+    waiting, _ = launcher._spare._waiting
+    await launcher.close()
+    assert not any(map(is_running, (lost, waiting)))
 
 
 async def test_an_own_image_gets_port_model_and_environment_but_no_secrets(launcher, tmp_path) -> None:

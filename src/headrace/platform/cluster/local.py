@@ -46,6 +46,7 @@ from headrace.platform.cluster.host_resources import (
 from headrace.platform.cluster.launcher import Handle, LaunchFailed, Observation, WorkerPhase, WorkerSpec
 from headrace.platform.cluster.placement import Room
 from headrace.platform.cluster.ports import WORKER_PORTS, free_ports
+from headrace.platform.cluster.spare import SpareWorker
 from headrace.platform.cluster.worker_exit import ExitLog
 from headrace.platform.cluster.worker_files import (
     LOOPBACK,
@@ -148,11 +149,22 @@ class LocalLauncher:
         self._ended: dict[str, dict[ProcessId, int | None]] = {}
         """Worker → its ended processes, whose sessions were killed, with the exit codes if known; until `forget`."""
         self._kills: dict[ProcessId, asyncio.TimerHandle] = {}
+        self._keeps_spare = False
+        self._spare = SpareWorker(self._command, self._environment, folder / "spare.log")
         self._exits = ExitLog(self._logs, now_s=now_s, is_pinged=not self._options.dies_with_parent)
 
     async def start(self, spec: WorkerSpec) -> Handle:
         """Start a worker; see `Launcher.start`. It is pending while other workers hold the GPUs that it needs."""
-        return await asyncio.to_thread(self._start, spec)
+        handle = await asyncio.to_thread(self._start, spec)
+        if self._keeps_spare:
+            await self.keep_spare()
+        return handle
+
+    async def keep_spare(self) -> None:
+        """Keep a process in reserve for the next worker, from now on."""
+        self._keeps_spare = True
+        with suppress(OSError):  # the next worker is then started without it
+            await asyncio.to_thread(self._spare.prepare)
 
     async def poll(self, name: str, handle: Handle) -> Observation:
         runs, seen = await asyncio.to_thread(self._look, name, handle)
@@ -198,6 +210,7 @@ class LocalLauncher:
         for pending in self._kills.values():
             pending.cancel()
         self._kills.clear()
+        await asyncio.to_thread(self._spare.close)
 
     def _start(self, spec: WorkerSpec) -> Handle:
         try:
@@ -237,7 +250,9 @@ class LocalLauncher:
         )
         write_value(files.assignment, assignment)
         variables = gpu_environment(given, self._host) if self._host is not None else {}
-        process = spawn([*self._command, str(files.assignment)], {**self._environment, **variables}, files.log)
+        process = None if variables else self._spare.take(files.assignment)
+        if process is None:
+            process = spawn([*self._command, str(files.assignment)], {**self._environment, **variables}, files.log)
         if self._cgroups is not None:
             self._cgroups.bound(spec.name, process.pid, spec.limits)
         self._exits.saw_running(spec.name)

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,18 @@ if TYPE_CHECKING:
 EXAMPLES = """
 headrace worker DATA/workers/NAME/worker.json   run a worker by hand
 """
+_OF_SERVER = (
+    "headrace.inference.backends.loading",
+    "headrace.inference.engine.loading.assembly",
+    "headrace.inference.models.chat",
+    "headrace.inference.models.gguf_tokenizer",
+    "headrace.inference.runner.native",
+    "headrace.serving.server.main",
+    "headrace.serving.settings.sources",
+    "headrace.tools.cli.progress",
+    "tokenizers",
+)
+"""Modules that import all others."""
 _NO_FOLDER = Path("/nonexistent")
 _OBJECTS = "s3://"
 
@@ -30,11 +43,25 @@ _OBJECTS = "s3://"
 @click.command(cls=HelpfulCommand, examples=EXAMPLES, hidden=True)
 @click.argument("assignment", type=click.Path(path_type=Path))
 def worker(assignment: Path) -> None:
-    """Run the worker that the file ASSIGNMENT describes; `headrace up` writes the file and runs this command."""
+    """
+    Run the worker that the file ASSIGNMENT describes; `headrace up` writes the file and runs this command.
+
+    With `-` it first imports what workers need, and then reads the path of the file from its standard input.
+    """
+    from headrace.platform.cluster.spare import FROM_INPUT, receive_assignment
     from headrace.platform.cluster.worker import protect_output, run_worker
 
+    if str(assignment) == FROM_INPUT:
+        _import_server()
+        assignment = receive_assignment()
     protect_output()
     sys.exit(run_worker(assignment.resolve(), serve_model))
+
+
+def _import_server() -> None:
+    """Import what the native engine's server and a model's files need."""
+    for name in _OF_SERVER:
+        import_module(name)
 
 
 def serve_model(prepared: "PreparedWorker") -> int:

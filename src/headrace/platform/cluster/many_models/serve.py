@@ -20,6 +20,7 @@ from headrace.platform.cluster.many_models.service import ManyModels
 from headrace.platform.cluster.model_host.entries import HostedModel
 from headrace.platform.cluster.model_host.serve import FREE_SHARE, planned_bytes, size_of
 from headrace.platform.cluster.model_host.workers import HostedWorkers
+from headrace.platform.cluster.spare import SPARE_BYTES
 from headrace.serving.http.otlp import tracing
 from headrace.serving.server.base_service import ServerPhase
 from headrace.serving.server.lifecycle import ModelServer, serve
@@ -31,6 +32,8 @@ _LOAD_TIMEOUT_S: Final = 3600.0
 """Time to load a model; one of the Hub is downloaded within it."""
 _PLANNED_MORE_BYTES: Final = 256 << 20
 """A small model takes several times its file: the process 50 MiB, the KV cache of 8,192 tokens 180 MiB (SmolLM2)."""
+_LEAST_FOR_SPARE: Final = 10
+"""Memory of all models, in sizes of a process that waits for the next one, from which on there is such a process."""
 _SERVICE: Final = "headrace-models"
 """Name of the server in traces, unless `OTEL_SERVICE_NAME` gives one."""
 _CREDENTIALS: Final = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_DISABLE_IMPLICIT_TOKEN")
@@ -79,6 +82,9 @@ def run_many_models(overrides: Mapping[str, object], env: Mapping[str, str], *, 
         )
     catalogue = Catalogue(source, hub=cast("HubAccess", settings.models_hub), env=env)
     limit_bytes = settings.max_memory_bytes or round(available_memory_bytes() * FREE_SHARE)
+    keeps_spare = limit_bytes >= _LEAST_FOR_SPARE * SPARE_BYTES
+    if keeps_spare:
+        limit_bytes -= SPARE_BYTES
     for preset in catalogue.presets:
         check_settings(preset, shared)
     if settings.model and catalogue.find(settings.model) is None:
@@ -102,7 +108,7 @@ def run_many_models(overrides: Mapping[str, object], env: Mapping[str, str], *, 
             return hosted_preset(preset, shared, limit_bytes=limit_bytes, ttl_s=settings.model_ttl_s)
 
         service = ManyModels(settings, catalogue, workers, make_hosted, tracer=tracer)
-        return serve(_ManyModelsServer(service, limit_bytes, on_ready))
+        return serve(_ManyModelsServer(service, limit_bytes, on_ready, keeps_spare=keeps_spare))
 
 
 def check_settings(preset: ModelPreset, shared: SharedSettings) -> None:
@@ -139,14 +145,17 @@ def hosted_preset(preset: ModelPreset, shared: SharedSettings, *, limit_bytes: i
 
 
 class _ManyModelsServer(ModelServer):
-    def __init__(self, service: ManyModels, limit_bytes: int, on_ready: OnReady | None) -> None:
+    def __init__(self, service: ManyModels, limit_bytes: int, on_ready: OnReady | None, *, keeps_spare: bool) -> None:
         super().__init__(service, many_models_app(service))
         self._models = service
         self._limit_bytes = limit_bytes
         self._on_ready = on_ready
+        self._keeps_spare = keeps_spare
 
     async def start(self) -> None:
         self._models.phase = ServerPhase.READY
+        if self._keeps_spare:
+            await self._models.workers.keep_spare()
         self._models.start()
 
     def report_ready(self, url: str, start_ms: int, _side_urls: Mapping[str, str]) -> None:

@@ -64,6 +64,10 @@ class HostedWorkers:
         )
         self.host = ModelHost(processes, limit_bytes=limit_bytes, max_models=max_models, is_forgetting=is_forgetting)
 
+    async def keep_spare(self) -> None:
+        """Keep a process that waits for the next model, from now on."""
+        await self._launcher.keep_spare()
+
     async def close(self) -> None:
         await self.host.close()
         await self.client.close()
