@@ -12,13 +12,14 @@ import os
 import re
 import resource
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
 from headrace_handler import landlock, syscall_filter
+from headrace_handler.container_folders import provide
 from headrace_handler.namespaces import (
     MS_NODEV,
     MS_NOEXEC,
@@ -75,6 +76,8 @@ class Policy:
     """An empty folder that stands for `/tmp` where there are no mount namespaces."""
     network: str = "all"
     """`all`, `loopback` (its own, on which nothing else listens) or `none`."""
+    folders: Mapping[str, str] = field(default_factory=dict)
+    """Folders that a program finds at these paths of a container; those of a child are arguments."""
     is_required: bool = False
     """Run no code unless every part of the sandbox is in force."""
     max_processes: int = 4096
@@ -224,6 +227,8 @@ def run_program(policy: str, command: list[str]) -> NoReturn:
     inside = enter(decode(policy))
     with suppress(OSError):  # requirements may name packages by relative paths
         os.chdir(folder)
+    mounts = {Path(path): Path(place) for path, place in inside.policy.folders.items()}
+    print(provide(mounts, has_own_mounts=bool(inside.namespaces)), end="", file=sys.stderr)
     give_up_privileges()
     confine(inside)
     if inside.failure:

@@ -45,6 +45,14 @@ class OwnConfig(GPT2Config):
 class OwnForCausalLM(GPT2LMHeadModel):
     config_class = OwnConfig
 """
+FORMATTER = """
+import os
+from djl_python.input_parser import input_formatter
+assert "config.json" in os.listdir("/opt/ml/model")
+@input_formatter
+def read(payload, **kwargs):
+    return {**payload, "max_tokens": 3}
+"""
 CONFIG = {
     "model_type": "own",
     "architectures": ["OwnForCausalLM"],
@@ -84,6 +92,7 @@ def write_hostile(folder: Path, facts: dict[str, str]) -> None:
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     byte_level_tokenizer().save(str(folder / "tokenizer.json"))
     (folder / "config.json").write_text(json.dumps(CONFIG))
+    (folder / "model.py").write_text(FORMATTER)
     (folder / "weights").write_bytes(b"weights")
     (folder / "hostile.py").write_text(HOSTILE.read_text())
     given = json.dumps({**facts, "model": str(folder), "most_bytes": str(1 << 20), "most_processes": "2"})
@@ -121,7 +130,7 @@ def test_code_of_a_checkpoint_reaches_nothing_and_its_server_serves(facts: dict[
     write_hostile(tmp_path / "model", facts)
     command = [sys.executable, "-P", "-m", "headrace", "serve", str(tmp_path / "model"), "--trust-remote-code"]
     command += ["--sandbox", "require", "--code-network", "loopback", "--code-max-processes", "320"]
-    command += ["--port", "0", "--threads", "1", "--dtype", "fp32", "--log-format", "json"]
+    command += ["--port", "0", "--threads", "1", "--dtype", "fp32", "--log-format", "json", "--handler", "auto"]
     secrets = {"HEADRACE_API_KEY": KEY, "HF_TOKEN": "t", "AWS_SECRET_ACCESS_KEY": "s", "HF_HOME": "/root/hub"}
     variables = {**os.environ, "HEADRACE_HOME": str(tmp_path / "home"), **secrets}
     with (
@@ -138,16 +147,17 @@ def test_code_of_a_checkpoint_reaches_nothing_and_its_server_serves(facts: dict[
         answers = [
             httpx.post(
                 f"{url}/v1/completions",
-                json={"prompt": "ab", "max_tokens": 2},
+                json={"prompt": "ab", "max_tokens": 2, "ignore_eos": True},
                 headers={"Authorization": f"Bearer {key}"},
                 timeout=WAIT_S,
-            ).status_code
+            )
             for key in (KEY, "another")
         ]
         process.send_signal(signal.SIGTERM)
         server.event("server.stopped")
         assert process.wait(WAIT_S) == 0
-    assert answers == [200, 401]
+    assert [answer.status_code for answer in answers] == [200, 401]
+    assert answers[0].json()["usage"]["completion_tokens"] == 3, "the formatter's"
     assert parts["sandbox"].startswith("namespaces mount ipc pid network; Landlock")
     assert {"HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "HF_HOME"} <= {*parts["withheld"]}
     assert not {*secrets.values()} & {*environment.values()}

@@ -9,7 +9,7 @@ import site
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -82,9 +82,16 @@ class Isolation:
             return (*_BARE_PYTHON, privileges.__file__)
         return _run(self.policy([*own, *python_folders(python, own), *reads], writes, network=network))
 
-    def command(self, reads: Iterable[Path], writes: Iterable[Path], *, scratch: str) -> tuple[str, ...]:
-        """Return the command that runs a program of ours with a model's code in it; it reads and writes these."""
-        return _run(replace(self.policy(reads, writes), scratch=scratch))
+    def command(
+        self, reads: Iterable[Path], writes: Iterable[Path], folders: Mapping[Path, Path], *, scratch: str
+    ) -> tuple[str, ...]:
+        """
+        Return the command that runs a program of ours with a model's code in it, which reads and writes these.
+
+        `folders` are those that it finds at the paths of a container.
+        """
+        named = {str(path): str(folder) for path, folder in folders.items()}
+        return _run(replace(self.policy(reads, writes), scratch=scratch, folders=named))
 
     def policy(self, reads: Iterable[Path], writes: Iterable[Path] = (), *, network: str | None = None) -> Policy:
         """Return the policy of processes that read and write these folders."""

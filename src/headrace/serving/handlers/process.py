@@ -26,6 +26,7 @@ from headrace.serving.handlers.spec import HandlerSpec
 from headrace_handler.calls import load_header
 from headrace_handler.child import arguments_of
 from headrace_handler.frames import BadFrame, Buffer, Frame, Kind, encode
+from headrace_handler.sandbox import PARTS
 
 CANCEL_GRACE_S: Final = 2.0
 """Seconds for user code to obey CANCEL or STOP before its session is killed."""
@@ -36,6 +37,8 @@ _LOADING_INTERVAL_S: Final = 10.0
 
 _PROGRAM: Final = Path(headrace_handler.__file__).parent / "__main__.py"
 _DESCRIPTOR: Final = 3
+_OWN_SANDBOX: Final = os.environ.get(PARTS, "off")
+"""The parts of this process's own sandbox, which its children share."""
 
 
 class LoadRefused(Exception):
@@ -251,7 +254,7 @@ class ChildProcess:
     def _on_frame(self, frame: Frame) -> None:
         header = frame.header
         if frame.kind == Kind.READY and not self._loaded.done():
-            self._log.info("handler.isolated", pid=self.pid, sandbox=header.get("sandbox") or "off")
+            self._log.info("handler.isolated", pid=self.pid, sandbox=header.get("sandbox") or _OWN_SANDBOX)
             self._loaded.set_result(bool(header["asynchronous"]))
         elif frame.kind == Kind.FAILED and not self._loaded.done():
             self._loaded.set_exception(LoadRefused(int(header["status"]), str(header["message"])))

@@ -29,6 +29,7 @@ from headrace.serving.server.trusted_code import find_trusted, needs_isolation, 
 from headrace.serving.settings.container_names import Notice, notices_for
 from headrace.serving.settings.server_settings import ServerSettings
 from headrace_handler import syscall_filter
+from headrace_handler.sandbox import PARTS
 
 if TYPE_CHECKING:
     from headrace.inference.engine.core.choice import Choice
@@ -146,7 +147,7 @@ def serve_here(run: ServerRun) -> int:
 
     def on_choice(choice: BackendChoice) -> None:
         # No other program is started from here on, which could need more: files of strangers are read next.
-        is_filtered = (
+        is_filtered = "system-call filter" in os.environ.get(PARTS, "") or (
             choice.name == "native"
             and run.formatters is None
             and settings.sandbox != "off"

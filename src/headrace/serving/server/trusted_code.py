@@ -178,7 +178,9 @@ def run_isolated(
             parent=this_process(),
             listener=listener.fileno(),
             events=events_inside,
-            formatters=None if formatters is None else replace(formatters, sandbox=None, cache_locks=()),
+            formatters=None
+            if formatters is None
+            else replace(formatters, sandbox=None, container_folders={}, cache_locks=()),
             fetches_adapters=fetches_adapters,
             withheld=sorted(os.environ.keys() - variables.keys()),
         )
@@ -277,7 +279,8 @@ def _runner(settings: ServerSettings, located: Located, spec: HandlerSpec | None
     if sandbox is not None:
         reads += map(Path, sandbox.read)
         writes += map(Path, sandbox.write)
-    return Isolation.of(settings).command(reads, writes, scratch=scratch)
+    folders = {} if spec is None else spec.container_folders
+    return Isolation.of(settings).command(reads, writes, folders, scratch=scratch)
 
 
 @contextmanager

@@ -19,6 +19,7 @@ def shared(overrides: dict[str, object], env: dict[str, str]) -> SharedSettings:
 
 def test_models_get_the_flags_and_variables_that_do_not_concern_the_server() -> None:
     env = {"HEADRACE_DTYPE": "w8a8", "HEADRACE_PORT": "1", "HEADRACE_API_KEY": "k", "HF_TOKEN": "t", "OTHER": "x"}
+    env |= {"HEADRACE_SANDBOX": "require"}  # every worker gets it from this process
     overrides: dict[str, object] = {"threads": "2", "port": "5", "max_memory_bytes": "1GiB", "models_hub": "cache"}
     found = shared({**overrides, "enable_prefix_caching": False}, env)
     assert found.environment == {"HEADRACE_DTYPE": "w8a8", "HF_TOKEN": "t", "HF_HUB_OFFLINE": "1"}

@@ -24,6 +24,7 @@ from headrace.platform.cluster.spare import SPARE_BYTES
 from headrace.serving.http.otlp import tracing
 from headrace.serving.server.base_service import ServerPhase
 from headrace.serving.server.lifecycle import ModelServer, serve
+from headrace.serving.settings.code_settings import ISOLATION_VARIABLES
 from headrace.serving.settings.loading import load_settings
 from headrace.serving.settings.server_settings import ServerSettings, setting_names
 from headrace.serving.settings.values import ENV_PREFIX, env_name, text_of
@@ -54,7 +55,8 @@ class SharedSettings:
     def of(cls, settings: ServerSettings, overrides: Mapping[str, object], env: Mapping[str, str]) -> "SharedSettings":
         kept = [name for name in setting_names() if name not in OF_SERVER and name != "max_memory_bytes"]
         flags = {name: text_of(overrides[name]) for name in kept if overrides.get(name) not in (None, ())}
-        own = {env_name(name): env[env_name(name)] for name in kept if env.get(env_name(name), "").strip()}
+        names = {*map(env_name, kept)} - ISOLATION_VARIABLES  # which workers get from this process, not as a model's
+        own = {name: env[name] for name in sorted(names) if env.get(name, "").strip()}
         more = {name: env[name] for name in _CREDENTIALS if name in env}
         if settings.models_hub == "cache":
             more["HF_HUB_OFFLINE"] = "1"
