@@ -109,6 +109,8 @@ def aliases() -> bytes:
 _FORMAT_BY_MAP = "{{ ['{0.__class__}'] | map('format', 1) | list }}"
 _FORMAT_BY_ATTR = "{% if ('{0.__class__}' | attr('format'))(1) %}{{ raise_exception('reached') }}{% endif %}"
 _LOOP = "{% for a in range(10000000) %}x{% endfor %}"
+_ITEM = b"\x80\x02]q\x00X\x01\x00\x00\x00aK\x01s."
+"""A pickle that sets a key of a list."""
 _YAML_CALL = b"a: !!python/object/new:os.system [true]"
 
 _GGUF = (
@@ -137,8 +139,8 @@ _GGUF = (
     ("CVE-2024-8063", "Ollama", "no layers", lambda: _gguf(llama__block_count=0), "block_count is 0"),
     ("CVE-2025-0317", "Ollama", "alignment of 0", lambda: _gguf(general__alignment=0), "general.alignment 0"),
     (
-        *("CVE-2025-0312", "Ollama", "number in place of the vocabulary"),
-        *(lambda: _gguf(tokenizer__ggml__tokens=5), "no list tokens"),
+        *("CVE-2025-0312", "Ollama", "tensor with a dimension of 0"),
+        *(lambda: _tensor(dims=(0, 256)), "which its type cannot have"),
     ),
 )
 _TEMPLATES = (
@@ -150,6 +152,14 @@ _TEMPLATES = (
 )
 _ARCHIVES = (
     ("CVE-2007-4559", "Python", "path out of an archive", lambda: archive([file("../evil")]), "outside of the model"),
+    (
+        *("CVE-2026-7774", "Python", "link whose name is that of a folder"),
+        *(lambda: archive([link("sub/", ".."), file("sub/evil")]), "cannot be stored"),
+    ),
+    (
+        *("CVE-2026-11940", "Python", "hard link through a symbolic link"),
+        *(lambda: archive([link("up", ".."), link("passwd", "up/passwd", is_hard=True)]), "not in the archive"),
+    ),
     (
         *("CVE-2025-4517, CVE-2025-4330, CVE-2025-4138, CVE-2024-12718", "Python", "links longer than a path"),
         *(_long_links, "cannot be stored"),
@@ -169,16 +179,18 @@ ATTACKS = (
         *(lambda: _zip(("MAR-INF/MANIFEST.json", b"{}"), ("../evil.py", b"")), "outside of the model"),
     ),
     Attack(
-        *(
-            "CVE-2025-24357, CVE-2025-32434, CVE-2024-3568",
-            "vLLM, PyTorch, Transformers",
-            "weights that call functions",
-        ),
+        *("CVE-2025-24357, CVE-2025-32434, CVE-2024-3568, CVE-2026-1839", "vLLM, PyTorch, Transformers"),
+        "weights that call functions",
         *("torch-file", lambda: _zip(("a/data.pkl", SYSTEM), ("a/version", b"3\n")), "refers to 'posix.system'"),
     ),
+    Attack("CVE-2026-24747", "PyTorch", "item of what has none", "torch-pickle", lambda: _ITEM, "list instead of dict"),
     Attack(
-        *("CVE-2025-66448", "vLLM", "code by `auto_map`", "config-json"),
+        *("CVE-2025-66448, CVE-2026-22807, CVE-2026-27893", "vLLM", "code by `auto_map`", "config-json"),
         lambda: _config(auto_map={"AutoConfig": "evil--x.Config"}),
+    ),
+    Attack(
+        *("CVE-2026-4372", "Transformers", "kernel of a repository by a private field", "config-json"),
+        lambda: _config(_attn_implementation_internal="evil/kernel", _experts_implementation_internal="evil/kernel"),
     ),
     Attack(
         *("Trail of Bits, 2023", "safetensors", "header longer than the file", "safetensors"),
@@ -193,7 +205,8 @@ ATTACKS = (
         *(_char_map, "has a map of characters"),
     ),
     Attack("CVE-2020-14343", "PyYAML", "call of a function", "model-config-yaml", lambda: _YAML_CALL, "constructor"),
-    Attack("CVE-2019-11253", "Kubernetes", "aliases that grow by powers", "model-config-yaml", aliases),
+    Attack("CVE-2019-11253", "Kubernetes", "aliases that grow by powers", "model-config-yaml", aliases, "more than"),
+    Attack("CVE-2019-11253", "Kubernetes", "aliases that grow by powers", "workload-spec", aliases, "more than"),
     Attack("CVE-2020-14343", "PyYAML", "call of a function", "stack-template", lambda: _YAML_CALL, "not supported"),
     Attack("CVE-2019-11253", "Kubernetes", "aliases that grow by powers", "stack-template", aliases, "not allowed"),
 )

@@ -26,6 +26,10 @@ def _npy(descr: str, content: bytes) -> bytes:
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head + content
 
 
+def _upload(name: str) -> bytes:
+    return b'--x\r\nContent-Disposition: form-data; name="file"; filename="%s"\r\n\r\na\r\n--x--\r\n' % name.encode()
+
+
 def _frame(head: bytes) -> bytes:
     """A message of a child; source: `headrace_handler.frames`."""
     return struct.pack("!IBI", 5 + len(head), 1, len(head)) + head
@@ -52,8 +56,12 @@ _CHATS = (
         *(lambda: _part("video_url", "data:video/jpeg;base64," + "a," * 9999), "text only"),
     ),
     (
-        *("CVE-2025-6242", "vLLM", "address of an internal network"),
-        *(lambda: _part("image_url", "http://169.254.169.254/"), "text only"),
+        *("CVE-2026-22778", "vLLM", "video that overflows its decoder"),
+        *(lambda: _part("video_url", "https://evil.example/x.mp4"), "text only"),
+    ),
+    (
+        *("CVE-2025-6242, CVE-2026-24779, CVE-2026-25960", "vLLM", "address of an internal network"),
+        *(lambda: _part("image_url", "http://allowed.example\\@169.254.169.254/"), "text only"),
     ),
 )
 _TEXTS = (
@@ -86,12 +94,31 @@ ATTACKS = (
         *(lambda: _schema(type="string", pattern="(["), "unclosed character class"),
     ),
     Attack(
+        *("CVE-2025-57809", "XGrammar", "grammar that refers to itself without end", "grammar-ebnf"),
+        *(lambda: b"root ::= root", "no text at all"),
+    ),
+    Attack(
+        *("CVE-2026-2069, CVE-2026-25048", "llama.cpp, XGrammar", "brackets inside each other", "grammar-ebnf"),
+        *(lambda: b"root ::= " + b"(" * 20_000 + b'"a"' + b")" * 20_000, "nest"),
+    ),
+    Attack(
+        *("CVE-2026-21869", "llama.cpp", "tokens to discard below zero", "infill"),
+        lambda: json.dumps({"input_prefix": "a", "input_suffix": "", "n_discard": -9}).encode(),
+    ),
+    Attack(
+        "CVE-2026-24486", "python-multipart", "file name that is a path", "upload-form", lambda: _upload("../../evil")
+    ),
+    Attack(
         *("CVE-2019-6446, CVE-2024-34072", "NumPy, SageMaker SDK", "array of objects", "npy"),
         *(lambda: _npy("|O", SYSTEM), "Pickles and arrays of objects run code"),
     ),
     Attack(
-        *("CVE-2024-11041, CVE-2025-32444, CVE-2026-3059, CVE-2026-3060", "vLLM, SGLang", "pickle between processes"),
-        *("handler-frames", lambda: _frame(SYSTEM), "."),
+        *("CVE-2024-11041, CVE-2025-32444, CVE-2026-3059, CVE-2026-3060, CVE-2026-26220", "vLLM, SGLang, LightLLM"),
+        *("pickle between processes", "handler-frames", lambda: _frame(SYSTEM), "."),
+    ),
+    Attack(
+        *("CVE-2024-11041, CVE-2025-32444, CVE-2026-3059, CVE-2026-3060, CVE-2026-26220", "vLLM, SGLang, LightLLM"),
+        *("pickle between processes", "member-question", lambda: b"\n\n" + SYSTEM),
     ),
     Attack(
         *("CVE-2024-12886", "Ollama", "gzip bomb", "gzip-body"),

@@ -11,7 +11,10 @@ from tests.fuzz.targets import (
     client_data,
     connections,
     dialects,
+    documents,
     grammars,
+    members,
+    operator_files,
     plans,
     templates,
     text_files,
@@ -37,6 +40,9 @@ TARGETS: dict[str, Target] = {
         client_data,
         transform,
         batches,
+        documents,
+        operator_files,
+        members,
     )
     for target in module.TARGETS
 }

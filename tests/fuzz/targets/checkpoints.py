@@ -7,9 +7,11 @@ import zipfile
 from collections.abc import Callable, Mapping
 from functools import cache
 
+import numpy as np
 from safetensors.numpy import save
 
 from headrace.core.errors import BrokenModel, UnsupportedModel
+from headrace.inference.models.decoding import decode
 from headrace.inference.models.families.registry import from_config
 from headrace.inference.models.fields import Fields
 from headrace.inference.models.hf_checkpoint import read_config, read_generation_config
@@ -17,6 +19,7 @@ from headrace.inference.models.loading import load_model
 from headrace.inference.models.peft_adapter import read_peft_adapter
 from headrace.inference.models.pickle_file import run_pickle
 from headrace.inference.models.places import folder_places, gguf_name, stored_name
+from headrace.inference.models.quantized.registry import find_quantized, promised_format, refuse_other_quantization
 from headrace.inference.models.sentence_transformers import read_pooler
 from headrace.inference.models.weight_files import open_folder
 from tests.fuzz.target import Target
@@ -34,6 +37,7 @@ from tests.inference.models.model_files import (
 from tests.inference.models.test_fuzzed_checkpoints import KEYS, TYPES
 
 _REFUSALS = (BrokenModel, UnsupportedModel)
+_MATRIX = (32, 64)
 
 
 @cache
@@ -107,6 +111,45 @@ def _adapter(data):
     (folder / "adapter_config.json").write_bytes(config)
     (folder / "adapter_model.safetensors").write_bytes(weights)
     read_peft_adapter(folder, _spec()[1], max_rank=64)
+
+
+def _quantized(data):
+    """A `quantization_config` on the first line, then the tensors of one matrix."""
+    config, _, weights = data.partition(b"\n")
+    folder = scene("quantized")
+    (folder / "config.json").write_bytes(b'{"quantization_config": ' + config + b"}")
+    (folder / "model.safetensors").write_bytes(weights)
+    fields = read_config(folder)
+    promised_format(fields)
+    refuse_other_quantization(fields)
+    tensors, _ = open_folder(folder)
+    found = find_quantized(tensors, "m.weight", _MATRIX, fields.sub("quantization_config"))
+    if found is not None:
+        with np.errstate(over="ignore", invalid="ignore"):  # a scale of any bits may be infinite, or nearly
+            assert decode(found.load()).shape == _MATRIX
+
+
+def _quantized_seeds() -> Mapping[str, bytes]:
+    from safetensors.torch import save as save_torch
+
+    from tests.inference.models.quantized.test_formats import CASES
+
+    made = {}
+    for name, (writer, *_) in CASES.items():
+        written = writer(np.random.default_rng(0), *_MATRIX)
+        tensors = {f"m.{part}": tensor.contiguous() for part, tensor in written.tensors.items()}
+        made[name] = json.dumps(written.config).encode() + b"\n" + save_torch(tensors)
+    return made
+
+
+def _index(data):
+    """The list of a checkpoint's files, two of which exist."""
+    folder = scene("index")
+    (folder / "model.safetensors.index.json").write_bytes(data)
+    for tensor in ("a", "b"):
+        (folder / f"{tensor}.safetensors").write_bytes(save({tensor: np.ones(2, np.float32)}))
+    tensors, _ = open_folder(folder)
+    assert {*tensors} <= {"a", "b"}
 
 
 def _safetensors_seeds() -> Mapping[str, bytes]:
@@ -224,5 +267,41 @@ TARGETS = (
     ),
     Target(
         "adapter-files", _adapter, _REFUSALS, _adapter_seeds, words=(b'"rank_pattern"', b'"use_dora"'), suite_cases=300
+    ),
+    Target(
+        "quantized",
+        _quantized,
+        _REFUSALS,
+        _quantized_seeds,
+        words=(
+            *(
+                b'"desc_act": true',
+                b'"bits": ',
+                b'"group_size": ',
+                b'"quant_method": ',
+                b'"I32"',
+                b'"shape":[',
+                b"1e400",
+            ),
+            *(
+                b"m.g_idx",
+                b"m.qzeros",
+                b"m.weight_scale",
+                b"config_groups",
+                b"weight_block_size",
+                b"\x00\x7c",
+                b"\xff\xff",
+            ),
+        ),
+        suite_cases=300,
+    ),
+    Target(
+        "weight-index",
+        _index,
+        _REFUSALS,
+        lambda: {"two": b'{"metadata": {}, "weight_map": {"a": "a.safetensors", "b": "b.safetensors"}}'},
+        words=(b"../", b"/etc/passwd", b"\\u0000", b"a" * 300, b'"weight_map"', b".", b""),
+        is_json=True,
+        suite_cases=200,
     ),
 )

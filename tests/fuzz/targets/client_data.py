@@ -6,6 +6,7 @@ import numpy as np
 
 from headrace_handler.arrays import npy_to_numpy, npz_to_arrays
 from headrace_handler.client_data import InvalidBody, decode_text, parameter
+from headrace_handler.contracts.sagemaker import recordio
 from headrace_handler.standins.djl_python.np_util import from_nd_list, to_nd_list
 from tests.fuzz.target import Target
 
@@ -59,6 +60,20 @@ def _npz(data):
 
 def _nd_list(data):
     assert not any(array.dtype.hasobject for array in from_nd_list(data))
+
+
+def _records(data):
+    """Records of SageMaker's protobuf, which readers of XGBoost's container put into matrices."""
+    for features, labels in recordio.read_records(data):
+        for tensor in (*features.values(), *labels.values()):
+            assert len(tensor.values) <= 8 * len(data)
+            assert tensor.keys is None or all(key < 1 << 64 for key in tensor.keys)
+
+
+def _record_seeds():
+    sparse = recordio.Tensor(np.ones(2, np.float32), [1, 7], 10)
+    record = recordio.write_record({"values": sparse}, {"values": recordio.Tensor(np.array([-3], np.int32))})
+    return {"dense": recordio.write_matrix(np.ones((2, 3)), np.zeros(2)), "sparse": record}
 
 
 def _saved(save, **arrays):
@@ -126,5 +141,13 @@ TARGETS = (
         make_seeds=lambda: {"two": bytes(to_nd_list([np.arange(3), np.ones((2, 2))]))},
         words=(b"\x00\x06object", b"\x00\x01O", b"\x00\x05int32", b"NDAR"),
         suite_cases=300,
+    ),
+    Target(
+        "protobuf-records",
+        _records,
+        refusals=(ValueError,),
+        make_seeds=_record_seeds,
+        words=(b"\x0a\x23\xd7\xce", b"\xff" * 9 + b"\x01", b"\x80" * 12, b"\x3a", b"\x12", b"\x0a"),
+        suite_cases=400,
     ),
 )

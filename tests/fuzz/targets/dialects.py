@@ -10,9 +10,11 @@ import msgspec
 from headrace.core.answer_format.formats import REASONING_TAGS
 from headrace.core.errors import HeadraceError
 from headrace.inference.engine.service.validation import check_sampling
+from headrace.platform.cluster.many_models.pull import read_body as read_pull
 from headrace.serving.wire import adapters
 from headrace.serving.wire.anthropic.dialect import AnthropicMessages, parse_count
 from headrace.serving.wire.dialect import Dialect, RequestContext
+from headrace.serving.wire.infill import Infill
 from headrace.serving.wire.json_size import check_json_size
 from headrace.serving.wire.ollama.dialect import OllamaChat, OllamaGenerate
 from headrace.serving.wire.ollama.embeddings import OllamaEmbed, OllamaEmbeddings
@@ -24,6 +26,7 @@ from headrace.serving.wire.openai.responses import OpenAIResponses
 from headrace.serving.wire.openai.stored_responses import item_page
 from headrace.serving.wire.registry import get_dialect, select_dialect
 from headrace.serving.wire.tei.dialect import Tei
+from headrace.serving.wire.tgi.reply import parse_tokenize
 from headrace.serving.wire.toolkit.dialect import Toolkit
 from headrace.serving.wire.torchserve.management import ApiError, read_model_path, read_registration
 from tests.fuzz.target import Target
@@ -118,12 +121,16 @@ TARGETS = (
     _dialect("toolkit-classification", Toolkit("text-classification"), _pooled(CLASSIFIER)),
     _dialect("toolkit-features", Toolkit("feature-extraction"), _pooled(EMBEDDINGS)),
     _dialect("jumpstart-embedding", Toolkit("jumpstart-embedding"), _pooled(EMBEDDINGS)),
+    _dialect("tei-similarity", Tei("similarity"), _pooled(EMBEDDINGS)),
+    _dialect("infill", Infill()),
     _dialect("rerank", Rerank(), _pooled(RERANKER)),
     _dialect("score", Score(), _pooled(RERANKER)),
     _other("anthropic-count", lambda data: parse_count(data, CONTEXT)),
     _other("ollama-show", lambda data: render_show(data, CONTEXT)),
     _other("tokenize", _tokens),
     _other("detokenize", lambda data: parse_detokenize(data, CONTEXT)),
+    _other("tgi-tokenize", parse_tokenize),
+    _other("ollama-pull", read_pull),
     _other("adapter", _adapter),
     _other("torchserve-models", _registration, (ApiError,)),
     _other("response-items", _page_of_items),

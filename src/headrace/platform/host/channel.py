@@ -20,7 +20,7 @@ import msgspec
 
 from headrace.core.errors import Unavailable
 from headrace.core.telemetry import get_logger
-from headrace.platform.host.peers import TIMEOUT_S, Answer, Siblings, answer
+from headrace.platform.host.peers import TIMEOUT_S, UNREADABLE, Answer, Siblings, answer
 from headrace.platform.state.coordination import Member, Standing
 from headrace.platform.storage.s3_signing import S3Access, signed_headers
 from headrace.serving.http.asgi import Receive, Scope, Send, request_of, send_response
@@ -155,7 +155,7 @@ class Channel:
             if response.status == 200:
                 return await _off_loop(text, lambda: msgspec.json.decode(text))
             reason = f"it answered {response.status}"
-        except (NoResponse, ResponseBroken, ResponseTooLarge, msgspec.DecodeError) as error:
+        except (NoResponse, ResponseBroken, ResponseTooLarge, *UNREADABLE) as error:
             reason = str(error)
         except TimeoutError:
             reason = f"no answer within {timeout_s:g} s"
@@ -185,7 +185,7 @@ class Channel:
             found = await answer(self.answers, asked.name, asked.argument)
             if asked.is_for_all:
                 found = [found, *await self.siblings.ask(asked.name, asked.argument)]
-        except (msgspec.MsgspecError, KeyError):  # a member of another version
+        except (*UNREADABLE, KeyError):  # a member of another version
             await send_response(scope, send, 404, (), b"")
             return
         text = await _off_loop(body, lambda: msgspec.json.encode(found))

@@ -9,7 +9,6 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from inspect import isawaitable
 from pathlib import Path
@@ -124,9 +123,15 @@ class Peers:
             elif bulletin.topic == ASYNC:
                 await self.on_async()
             elif bulletin.topic == _LOADS and bulletin.member in self._others:
-                self._reports[bulletin.member] = msgspec.json.decode(bulletin.body, type=Report)
+                self._keep_report(bulletin.member, bulletin.body)
         self._sum()
         return any(report.workers or report.held for report in (own, *self._reports.values()))
+
+    def _keep_report(self, member: str, body: bytes) -> None:
+        try:
+            self._reports[member] = msgspec.json.decode(body, type=Report)
+        except UNREADABLE as error:
+            get_logger().warning("peers.unreadable_report", member=member, reason=str(error))
 
     def _sum(self) -> None:
         loads: Counter[str] = Counter()
@@ -141,6 +146,8 @@ class Peers:
 TIMEOUT_S: Final = 2.0
 _LARGE_BYTES: Final = 1 << 20
 """Longer answers are decoded on another thread."""
+UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""Errors of decoding JSON, such as that of a member of another version."""
 
 Answer = Callable[[Any], object]
 """Answers a question with a JSON value, or with an awaitable of one; called with its argument, on the event loop."""
@@ -207,18 +214,22 @@ class Siblings:
                 if len(text) < _LARGE_BYTES
                 else await asyncio.to_thread(msgspec.json.decode, text)
             )
-        except (OSError, TimeoutError, msgspec.DecodeError) as error:
+        except (OSError, TimeoutError, *UNREADABLE) as error:
             get_logger().debug("sibling.silent", member=name, reason=str(error))
             return None
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError, TimeoutError, ValueError, msgspec.DecodeError):
+        try:
             async with asyncio.timeout(TIMEOUT_S):
-                question, argument = msgspec.json.decode(await reader.readuntil(b"\n"))
+                line = await reader.readuntil(b"\n")
+                question, argument = msgspec.json.decode(line, type=tuple[str, Any])
                 if question in self.answers:
                     writer.write(msgspec.json.encode(await answer(self.answers, question, argument)))
                     await writer.drain()
-        writer.close()
+        except (OSError, TimeoutError, EOFError, asyncio.LimitOverrunError, ValueError, *UNREADABLE) as error:
+            get_logger().debug("sibling.unanswered", reason=str(error))
+        finally:
+            writer.close()
 
 
 QUESTION: Final = "stored response"

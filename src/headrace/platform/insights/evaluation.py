@@ -88,7 +88,7 @@ def _discovered(message: str) -> dict[str, Value]:
             items = value.items() if isinstance(value, dict) else enumerate(value[:_MAX_FIELDS])
             waiting.extend((f"{name}.{key}" if name else str(key), item) for key, item in items)
         elif name:
-            found[name] = float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+            found[name] = number(value) if isinstance(value, int) and not isinstance(value, bool) else value
     return found
 
 

@@ -6,6 +6,7 @@ Source: CloudWatch Logs user guide, "CloudWatch Logs Insights language query syn
 """
 
 import re
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -317,7 +318,8 @@ def _pattern(tokens: _Tokens) -> "re.Pattern[str]":
 def _compiled(token: _Token) -> "re.Pattern[str]":
     body, _, flags = token.text[1:].rpartition("/")
     try:
-        return re.compile(re.sub(r"\(\?<(?=[A-Za-z])", "(?P<", body), re.IGNORECASE if flags else 0)
+        with warnings.catch_warnings(action="ignore"):  # of parts that later versions of Python may read differently
+            return re.compile(re.sub(r"\(\?<(?=[A-Za-z])", "(?P<", body), re.IGNORECASE if flags else 0)
     except (re.error, RecursionError, OverflowError) as error:
         raise BadQuery(f"{token.text} is no regular expression: {error}.") from None
 

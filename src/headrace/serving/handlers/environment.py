@@ -84,7 +84,7 @@ def read_requirements(file: Path) -> Requirements | None:
         return None
     wheels = next((folder for folder in map(file.parent.joinpath, WHEEL_FOLDERS) if any(_packages(folder))), None)
     digest = hashlib.sha256()
-    files = [*_referenced(file, set()), *(sorted(_packages(wheels)) if wheels is not None else ())]
+    files = [*_referenced(file), *(sorted(_packages(wheels)) if wheels is not None else ())]
     for path in files:
         digest.update(f"{path.name}\0".encode(errors="surrogateescape"))
         with path.open("rb") as stream:
@@ -118,29 +118,33 @@ def _packages(folder: Path) -> list[Path]:
     return listed(folder, _PACKAGES)
 
 
-def _referenced(file: Path, seen: set[Path]) -> Iterator[Path]:
+def _referenced(first: Path) -> Iterator[Path]:
     """Yield a requirements file, and the files and local packages that its lines name."""
-    if file.resolve() in seen:
-        return
-    seen.add(file.resolve())
-    yield file
-    for line in _lines(file):
-        nested, local = _NESTED.match(line), _LOCAL.match(line)
-        if nested is not None and (file.parent / nested[1]).is_file():
-            yield from _referenced(file.parent / nested[1], seen)
-        elif nested is None and local is not None:
-            yield from _local_package(file.parent / local[1])
+    waiting, seen = [first], set[Path]()
+    while waiting:
+        if (file := waiting.pop()).resolve() in seen:
+            continue
+        seen.add(file.resolve())
+        yield file
+        for line in _lines(file):
+            nested, local = _NESTED.match(line), _LOCAL.match(line)
+            if nested is not None and _is_file(file.parent / nested[1]):
+                waiting.append(file.parent / nested[1])
+            elif nested is None and local is not None:
+                yield from _local_package(file.parent / local[1])
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name too long for a file: not a path
+        return False
 
 
 def _local_package(path: Path) -> Iterator[Path]:
-    try:
-        if path.is_file():
-            yield path
-        elif path.is_dir():
-            files = (inner for inner in path.rglob("*") if inner.is_file() and not is_stray(inner.name))
-            yield from islice(sorted(files), _MAX_FILES)
-    except OSError:  # a name too long for a file: not a path
-        return
+    with suppress(OSError):
+        files = (inner for inner in path.rglob("*") if inner.is_file() and not is_stray(inner.name))
+        yield from [path] if _is_file(path) else islice(sorted(files), _MAX_FILES)
 
 
 _PYTHON: Final = "bin/python"

@@ -11,12 +11,12 @@ from typing import Any, Final
 from headrace.core.client_text import reason_of
 from headrace.core.errors import SettingsError
 from headrace.serving.handlers.isolation import NO_ISOLATION, Isolation
+from headrace.serving.settings.documents import read_yaml_mapping
 from headrace.serving.settings.model_folder import (
     MODEL_CONFIG_FILE,
     PROPERTIES_FILE,
     in_folder,
     is_folder,
-    read_yaml_mapping,
 )
 from headrace.serving.settings.properties_file import read_properties
 from headrace_handler.stray_files import is_hidden, listed

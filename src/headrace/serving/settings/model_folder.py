@@ -15,6 +15,7 @@ from headrace.core.client_text import reason_of
 from headrace.core.errors import SettingsError
 from headrace.serving.settings.container_names import MODEL_OPTIONS, Notice
 from headrace.serving.settings.container_tables import MODEL_KEYS
+from headrace.serving.settings.documents import read_yaml_mapping
 from headrace.serving.settings.properties_file import read_properties
 from headrace_handler.stray_files import listed
 
@@ -100,25 +101,6 @@ def parse_model_config(text: str) -> dict[str, str]:
         SettingsError: it is not YAML, or not a mapping.
     """
     return dict(_flat(read_yaml_mapping(text, MODEL_CONFIG_FILE)))
-
-
-def read_yaml_mapping(text: str, name: str) -> dict[str, Any]:
-    """
-    Read the content of a YAML file; an empty one is an empty mapping.
-
-    Raises:
-        SettingsError: it is not YAML, or not a mapping.
-    """
-    import yaml
-
-    try:
-        loaded = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise SettingsError(f"{name} is not YAML: {reason}.") from error
-    if loaded is not None and not isinstance(loaded, dict):
-        raise SettingsError(f"{name} is not a mapping; expected keys and values, such as `minWorkers: 1`.")
-    return loaded or {}
 
 
 def _flat(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -67,6 +67,8 @@ def _read_tensor(message: bytes) -> Tensor:
             packed[part] += content
         if number == _INT32:  # varints of 64 bits: negative numbers are sign-extended
             integers = [value - (1 << 64) if value >> 63 else value for value in _varints(packed[_VALUES])]
+            if any(not -(1 << 31) <= value < 1 << 31 for value in integers):
+                raise ValueError("Integers of a record must have 32 bits")
             values = np.array(integers, dtype=np.int32)
         else:
             values = np.frombuffer(packed[_VALUES], dtype=_DTYPES[number])

@@ -60,8 +60,8 @@ models:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("[1]", "its content is list; expected names with values"),
-        ("{", "it cannot be read"),
+        ("[1]", "models.yaml is list, not a mapping"),
+        ("{", "models.yaml is not YAML"),
         ("{}", "it has no models"),
         ("modles: {}", "the key 'modles' is unknown; expected models, defaults, folder"),
         ("folder: nowhere", "folder is 'nowhere'; expected a folder"),

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from headrace.core.errors import SettingsError
+from headrace.serving.settings.documents import read_yaml_mapping
 from headrace.serving.settings.server_settings import setting_names
 from headrace.serving.settings.values import near_name
 from headrace_handler.stray_files import is_stray, listed
@@ -141,11 +142,9 @@ def _read_file(source: Path) -> Iterator[ModelPreset]:
 
 
 def _load(source: Path) -> dict[str, Any]:
-    import yaml
-
     try:
-        content = yaml.safe_load(source.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        content = read_yaml_mapping(source.read_text(encoding="utf-8"), str(source), name="models")
+    except (OSError, UnicodeDecodeError) as error:
         raise _wrong(source, f"it cannot be read ({' '.join(str(error).split())})") from error
     return _mapping(content, source, "its content")
 
@@ -163,9 +162,13 @@ def _preset(name: str, keys: Mapping[str, Any], source: Path, where: str, *, fou
         raise _wrong(source, f"{where}.pin is {pin!r}; expected true or false")
     if ttl_s is not None and (isinstance(ttl_s, bool) or not isinstance(ttl_s, int | float) or ttl_s < 0):
         raise _wrong(source, f"{where}.ttl_s is {ttl_s!r}; expected seconds from 0 up")
+    try:
+        model = _located(model, source.parent)
+    except (OSError, RuntimeError) as error:  # a name too long for a file; a home folder that is unknown
+        raise _wrong(source, f"{where}.model cannot be looked up ({error})") from error
     return ModelPreset(
         name=name,
-        model=_located(model, source.parent),
+        model=model,
         settings={key: _text(key, value, source, where) for key, value in keys.items() if key not in _OWN},
         aliases=tuple(aliases),
         is_pinned=pin,
@@ -192,7 +195,10 @@ def _text(key: str, value: object, source: Path, where: str) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, dict):
-        return json.dumps(value)
+        try:
+            return json.dumps(value)
+        except TypeError as error:
+            raise _wrong(source, f"{where}.{key} has a key or a value that JSON cannot hold ({error})") from error
     if isinstance(value, Sequence) and not isinstance(value, str):
         return ",".join(map(str, value))
     if value is None:

@@ -95,7 +95,8 @@ def _documents(context: CallContext, resource: str) -> Iterator[Json]:
 
 def _card_members(document: Json) -> Json:
     content = json.loads(document["Content"])
-    found = {name: (content.get(part) or {}).get(member) for name, (part, member) in _CARD_MEMBERS.items()}
+    parts = ((name, content.get(part), member) for name, (part, member) in _CARD_MEMBERS.items())
+    found = {name: part.get(member) for name, part, member in parts if isinstance(part, dict)}
     return {name: value for name, value in found.items() if isinstance(value, str)}
 
 

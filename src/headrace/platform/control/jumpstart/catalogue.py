@@ -6,7 +6,6 @@ changes, so that `headrace jumpstart add` works while a platform runs.
 """
 
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
@@ -16,6 +15,7 @@ from typing import Any, Final
 
 from headrace.core.errors import SettingsError
 from headrace.core.telemetry import get_logger
+from headrace.serving.settings.documents import read_toml
 from headrace.serving.settings.values import near_name
 
 SERVERS: Final = ("tgi", "lmi", "embedding", "marketplace")
@@ -142,10 +142,7 @@ def read_file(path: Path) -> dict[str, CatalogueRow]:
 
 def read_rows(text: str, *, source: str, is_own: bool = False) -> dict[str, CatalogueRow]:
     """Parse the TOML text of the file `source`. Raises `SettingsError`, which names the row."""
-    try:
-        document = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise SettingsError(f"{source} is not TOML: {error}.", name="jumpstart") from error
+    document = read_toml(text, source, name="jumpstart")
     return {
         model_id: _row(model_id, table, where=f"{model_id} in {source}", is_own=is_own)
         for model_id, table in document.items()

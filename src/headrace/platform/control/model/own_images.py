@@ -14,12 +14,12 @@ Own images: the user's configuration of images that Headrace does not know. Pure
 """
 
 import shlex
-import tomllib
 from reprlib import repr as short
 from typing import Any
 
 from headrace.core.errors import SettingsError
 from headrace.platform.control.model.images import OwnImage
+from headrace.serving.settings.documents import read_toml
 from headrace.serving.settings.server_settings import setting_names, setting_rule
 from headrace.serving.settings.values import near_name, read_value
 
@@ -29,10 +29,7 @@ _EXAMPLE = '[images."team/server"] with command = "server --port {port}"'
 
 def read_own_images(text: str, *, source: str) -> dict[str, OwnImage]:
     """Parse the TOML text of the file `source`. Raises `SettingsError`, also for an invalid key or value."""
-    try:
-        document = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise SettingsError(f"{source} is not TOML: {error}.", name="images") from error
+    document = read_toml(text, source, name="images")
     stray = [key for key in document if key != "images"]
     tables = document.get("images", {})
     if stray or not isinstance(tables, dict):

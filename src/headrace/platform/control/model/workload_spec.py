@@ -7,9 +7,12 @@ Source: SageMaker developer guide, "Set up a workload configuration for generati
 import json
 import math
 from collections.abc import Mapping
+from reprlib import repr as short
 from typing import Any, Final
 
+from headrace.core.errors import SettingsError
 from headrace.platform.state.records import Json
+from headrace.serving.settings.documents import read_yaml_mapping
 
 _OPTIONS: Final[Mapping[str, str]] = {
     "concurrency": "--concurrency",
@@ -27,6 +30,7 @@ _NO_EFFECT: Final = frozenset({"tokenizer", "streaming"})
 """Tokens are counted by the server that is measured, and answers are always streamed."""
 _DATASETS: Final = (None, "single_turn", "openai-chat")
 _DEFAULT_TOKENS: Final = 256
+_MAX_NUMBER: Final = 1e15
 _KNOWN: Final = frozenset(
     {*_OPTIONS, *_NO_EFFECT, "custom_dataset_type", "endpoint_type"}
     | {f"{name}_{part}" for name in _LENGTHS for part in ("mean", "stddev")}
@@ -39,19 +43,17 @@ class WorkloadInvalid(Exception):
 
 def read_workload(inline: str) -> Json:
     """Parse and check a `WorkloadSpec`. Raises `WorkloadInvalid`."""
-    import yaml
-
     try:
-        spec = yaml.safe_load(inline)
-    except yaml.YAMLError as error:
-        raise WorkloadInvalid(f"WorkloadSpec is neither JSON nor YAML: {error}") from None
-    kind = spec.get("benchmark") if isinstance(spec, dict) else None
+        spec = read_yaml_mapping(inline, "WorkloadSpec")
+    except SettingsError as error:
+        raise WorkloadInvalid(error.message) from None
+    kind = spec.get("benchmark")
     if not isinstance(kind, dict) or kind.get("type") != "aiperf":
         raise WorkloadInvalid('WorkloadSpec has no {"benchmark": {"type": "aiperf"}}; expected this type.')
     parameters = spec.get("parameters") or {}
     if not isinstance(parameters, dict):
         raise WorkloadInvalid("WorkloadSpec.parameters is not an object.")
-    if unknown := sorted(set(parameters) - _KNOWN):
+    if unknown := [name for name in parameters if name not in _KNOWN]:
         raise WorkloadInvalid(
             f"WorkloadSpec.parameters.{unknown[0]} is not supported by Headrace; expected {', '.join(sorted(_KNOWN))}."
         )
@@ -59,7 +61,7 @@ def read_workload(inline: str) -> Json:
     if not isinstance(tooling, dict) or tooling.get("api_standard", "openai") != "openai":
         raise WorkloadInvalid("WorkloadSpec.tooling.api_standard is not openai, which alone is supported by Headrace.")
     bench_arguments(spec)
-    return dict(spec)
+    return spec
 
 
 def bench_arguments(spec: Json) -> list[str]:
@@ -67,21 +69,23 @@ def bench_arguments(spec: Json) -> list[str]:
     parameters: Mapping[str, Any] = spec.get("parameters") or {}
     if parameters.get("custom_dataset_type") not in _DATASETS:
         raise WorkloadInvalid(
-            f"custom_dataset_type is {parameters['custom_dataset_type']}; expected single_turn or openai-chat."
+            f"custom_dataset_type is {short(parameters['custom_dataset_type'])}; expected single_turn or openai-chat."
         )
     arguments = []
     for name, option in _OPTIONS.items():
         if name in parameters:
             value = parameters[name]
-            if name != "model" and (isinstance(value, bool) or not isinstance(value, int | float)):
-                raise WorkloadInvalid(f"WorkloadSpec.parameters.{name} is {json.dumps(value)}; expected a number.")
+            if name != "model" and not _is_number(value):
+                raise WorkloadInvalid(f"WorkloadSpec.parameters.{name} is {short(value)}; expected a number.")
             arguments += [option, str(value)]
     if "request_rate" in parameters and "concurrency" in parameters:
         at = arguments.index("--concurrency")
         del arguments[at : at + 2]  # AIPerf's limit of requests in flight, which an open loop of ours does not have
     if api := parameters.get("endpoint_type"):
-        if api not in _APIS:
-            raise WorkloadInvalid(f"WorkloadSpec.parameters.endpoint_type is {api}; expected {' or '.join(_APIS)}.")
+        if not isinstance(api, str) or api not in _APIS:
+            raise WorkloadInvalid(
+                f"WorkloadSpec.parameters.endpoint_type is {short(api)}; expected {' or '.join(_APIS)}."
+            )
         arguments += ["--api", _APIS[api]]
     for name, option in _LENGTHS.items():
         arguments += [option, _length(parameters, name)]
@@ -90,15 +94,18 @@ def bench_arguments(spec: Json) -> list[str]:
 
 def _length(parameters: Mapping[str, Any], name: str) -> str:
     """Return a length of `headrace bench` with a mean and a standard deviation: fixed, or uniform."""
-    try:
-        mean = float(parameters.get(f"{name}_mean", _DEFAULT_TOKENS))
-        deviation = float(parameters.get(f"{name}_stddev") or 0)
-    except (TypeError, ValueError):
-        raise WorkloadInvalid(f"WorkloadSpec.parameters.{name}_mean and _stddev are not numbers.") from None
+    mean, deviation = parameters.get(f"{name}_mean", _DEFAULT_TOKENS), parameters.get(f"{name}_stddev") or 0
+    if not _is_number(mean) or not _is_number(deviation):
+        raise WorkloadInvalid(f"WorkloadSpec.parameters.{name}_mean and _stddev are not numbers.")
     if mean < 1 or deviation < 0:
         raise WorkloadInvalid(f"WorkloadSpec.parameters.{name}_mean is {mean:g}; expected at least 1.")
     half = deviation * math.sqrt(3)  # of a uniform distribution
     return f"{max(1, round(mean - half))}-{round(mean + half)}" if half >= 1 else str(round(mean))
+
+
+def _is_number(value: object) -> bool:
+    """Return whether a value is a number that a float can hold; those of YAML may be infinite."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _MAX_NUMBER
 
 
 def aiperf_profile(report: Json, *, version: str) -> Json:
@@ -137,7 +144,7 @@ def dataset_lines(content: str) -> str:
             continue
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise WorkloadInvalid(f"Line {number} of the data set is not JSON: {error}.") from None
         if isinstance(row, dict) and isinstance(row.get("text"), str):
             row = {"prompt": row["text"], **{name: value for name, value in row.items() if name != "text"}}
