@@ -34,6 +34,11 @@ def asked(name, fields, **facts):
         ("chat", {"thinking_token_budget": 7}, 7),
         ("chat", {"thinking_token_budget": 0}, 0),
         ("chat", {"thinking_token_budget": -1, "reasoning_effort": "low"}, None),
+        ("chat", {"thinking_budget_tokens": 7}, 7),
+        ("chat", {"reasoning_budget_tokens": 0, "thinking_budget": 3}, 0),
+        ("chat", {"thinking_budget": 7, "enable_thinking": True}, 7),
+        ("chat", {"thinking": {"type": "enabled", "budget_tokens": 7}, "reasoning_effort": "low"}, 7),
+        ("chat", {"thinking": True}, None),
         ("chat", {"reasoning": {"max_tokens": 7}}, 7),
         ("chat", {"reasoning": {"effort": "low"}}, 1024),
         ("chat", {"reasoning_effort": "minimal"}, 512),
@@ -63,6 +68,8 @@ def test_an_effort_is_no_budget_where_the_template_has_levels_or_vllm_generates(
     ("name", "fields"),
     [
         ("chat", {"thinking_token_budget": -2}),
+        ("chat", {"thinking_budget": -2}),
+        ("chat", {"thinking": {"type": "enabled", "budget_tokens": -2}}),
         ("chat", {"reasoning": {"max_tokens": -1}}),
         ("responses", {"reasoning": {"max_tokens": -1}}),
         ("messages", {"thinking": {"type": "enabled", "budget_tokens": 0}}),
@@ -74,15 +81,24 @@ def test_a_negative_budget_is_refused(name, fields):
 
 
 @pytest.mark.parametrize(
-    ("reasoning", "values", "is_shown"),
+    ("fields", "values", "is_shown"),
     [
-        ({"effort": "low"}, {"reasoning_effort": "low", "enable_thinking": True}, True),
-        ({"enabled": False}, {"enable_thinking": False}, True),
-        ({"exclude": True}, {}, False),
+        ({"reasoning": {"effort": "low"}}, {"reasoning_effort": "low", "enable_thinking": True}, True),
+        ({"reasoning": {"enabled": False}}, {"enable_thinking": False}, True),
+        ({"reasoning": {"exclude": True}}, {}, False),
+        ({"thinking": {"type": "disabled"}}, {"enable_thinking": False}, True),
+        ({"thinking": {"type": "auto"}}, {"enable_thinking": True}, True),
+        ({"thinking": False}, {"enable_thinking": False}, True),
+        ({"enable_thinking": False, "thinking": True}, {"enable_thinking": False}, True),
+        (
+            {"enable_thinking": False, "chat_template_kwargs": {"enable_thinking": True}},
+            {"enable_thinking": True},
+            True,
+        ),
     ],
 )
-def test_openrouter_s_reasoning_turns_thinking_on_and_off_and_hides_it(reasoning, values, is_shown):
+def test_the_switches_of_other_apis_turn_thinking_on_and_off_and_hide_it(fields, values, is_shown):
     dialect, start = DIALECTS["chat"]
-    parsed = dialect.parse(body(**start, reasoning=reasoning), CONTEXT)
+    parsed = dialect.parse(body(**start, **fields), CONTEXT)
     assert parsed.requests[0].prompt.template_values == values
     assert parsed.reply.options.plan.includes_reasoning is is_shown

@@ -27,7 +27,7 @@ from headrace.serving.wire.openai import tools as openai_tools
 from headrace.serving.wire.openai.answer_stream import AnswerPlan
 from headrace.serving.wire.openai.messages import TAKE_OUT, CalledFunction, Message, ToolCall, template_messages
 from headrace.serving.wire.openai.parameters import check_range, model_named
-from headrace.serving.wire.reasoning import reasoning_budget
+from headrace.serving.wire.reasoning import Thinking, reasoning_budget
 
 
 class TextSource(msgspec.Struct):
@@ -167,14 +167,6 @@ class InputToolChoice(msgspec.Struct):
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
     disable_parallel_tool_use: bool | None = None
-
-
-class Thinking(msgspec.Struct):
-    """The value of `thinking`; `budget_tokens` is the budget of the reasoning."""
-
-    type: Literal["enabled", "disabled", "adaptive"]
-    budget_tokens: int | None = None
-    display: str | None = None
 
 
 class OutputFormat(msgspec.Struct):

@@ -26,7 +26,7 @@ from headrace.serving.wire.openai.answer_stream import (
 )
 from headrace.serving.wire.openai.messages import Message, template_messages
 from headrace.serving.wire.openai.tools import Tool, ToolChoice, ToolPlan, plan_tools, template_tools
-from headrace.serving.wire.reasoning import reasoning_budget
+from headrace.serving.wire.reasoning import Thinking, reasoning_budget
 
 
 class Reasoning(msgspec.Struct):
@@ -54,12 +54,20 @@ class ChatBody(parameters.CommonFields, kw_only=True):
     reasoning: Reasoning | None = None
     thinking_token_budget: int | None = None
     """vLLM's budget of the reasoning; -1: none."""
+    thinking_budget_tokens: int | None = None
+    """llama-server's name for it, as the next one."""
+    reasoning_budget_tokens: int | None = None
+    thinking_budget: int | None = None
+    """The name of Qwen's API, as the next one."""
+    enable_thinking: bool | None = None
+    thinking: Thinking | bool | None = None
     include_reasoning: bool | None = None
     separate_reasoning: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
 
 
+_BUDGETS = ("thinking_token_budget", "thinking_budget_tokens", "reasoning_budget_tokens", "thinking_budget")
 _decoder = msgspec.json.Decoder(ChatBody)
 FIELDS = field_table("openai-chat", ChatBody)
 
@@ -116,8 +124,10 @@ def chat_prompt(fields: ChatBody, plan: ToolPlan, answer_format: AnswerFormat | 
     effort = fields.reasoning_effort if fields.reasoning_effort is not None else reasoning.effort
     # Source of these variables: vLLM `build_chat_params`.
     values = {} if effort is None else {"reasoning_effort": effort, "enable_thinking": effort != "none"}
-    if reasoning.enabled is not None:
-        values["enable_thinking"] = reasoning.enabled
+    thinking = fields.thinking.type != "disabled" if isinstance(fields.thinking, Thinking) else fields.thinking
+    for enabled in (reasoning.enabled, thinking, fields.enable_thinking):
+        if enabled is not None:
+            values["enable_thinking"] = enabled
     return ChatPrompt(
         messages=template_messages(fields.messages, answer_format),
         tools=template_tools(fields.tools or ()) if shows_tools else None,
@@ -128,9 +138,13 @@ def chat_prompt(fields: ChatBody, plan: ToolPlan, answer_format: AnswerFormat | 
 
 
 def _reasoning_budget(fields: ChatBody, reasoning: Reasoning, context: RequestContext) -> int | None:
-    parameters.check_range("thinking_token_budget", fields.thinking_token_budget, low=-1)
+    asked = {name: getattr(fields, name) for name in _BUDGETS}
+    thinking = fields.thinking if isinstance(fields.thinking, Thinking) else None
+    asked["thinking.budget_tokens"] = None if thinking is None else thinking.budget_tokens
+    for name, budget in asked.items():
+        parameters.check_range(name, budget, low=-1)
     parameters.check_range("reasoning.max_tokens", reasoning.max_tokens, low=0)
-    tokens = reasoning.max_tokens if fields.thinking_token_budget is None else fields.thinking_token_budget
+    tokens = next((budget for budget in asked.values() if budget is not None), reasoning.max_tokens)
     effort = fields.reasoning_effort if fields.reasoning_effort is not None else reasoning.effort
     return reasoning_budget(context.model, tokens=tokens, effort=effort)
 
