@@ -293,8 +293,7 @@ class Gateway:
     async def _openai(
         self, scope: Scope, asked: OpenAiPath | None, exchange: Exchange, record: InvocationRecord
     ) -> None:
-        method, path = scope["method"], scope["path"]
-        form = error_path(scope, path if asked is None else asked.path)
+        method, path, form = scope["method"], scope["path"], error_path(scope, None if asked is None else asked.path)
         record.api, record.is_anthropic = "OpenAI", form in {MESSAGES, COUNT_TOKENS}
 
         async def answer_error(error: HeadraceError) -> None:
