@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import io
 import re
 
 import msgspec
@@ -9,12 +10,14 @@ import msgspec
 from headrace.core.errors import InvalidRequest
 from headrace.core.tracing import read_trace
 from headrace.platform.cluster.model_host.protocol import REASON_HEADER, parse_timing, reason_of
+from headrace.platform.control.loops.adapter_loader import message_of
 from headrace.platform.gateway import request as runtime_request
 from headrace.platform.host.channel import PATH, Channel
 from headrace.platform.host.peers import Siblings
 from headrace.platform.state.coordination import Member
 from headrace.serving.server.sagemaker import read_attributes
 from headrace.serving.server.sessions import request_type
+from headrace.serving.server.trusted_code import events_of
 from headrace.serving.wire.aws.errors import AwsError
 from tests.fuzz.target import Malformed, Target
 from tests.fuzz.targets.archives import scene
@@ -92,6 +95,13 @@ async def _serve(data):
     assert writer.is_closed
 
 
+def _worker_answer(data):
+    """What a worker, whose code may be anybody's, answers to an adapter, and the reports of a sandboxed server."""
+    assert len(message_of(data)) <= len(data) + 1
+    for event in events_of(io.BytesIO(data)):
+        assert isinstance(event.completed, int)
+
+
 def _timing(data):
     """The headers in which a model host tells why and how long a request waited."""
     timing = parse_timing(data.decode("latin-1"))
@@ -162,6 +172,19 @@ TARGETS = (
         (),
         lambda: {"known": b'["echo", {"a": [1]}]\n', "unknown": b'["other", null]\n'},
         words=(b"\n", b"[" * 5000, b"{}", b'"echo"', b"1e999", b"\xff"),
+        is_json=True,
+        suite_cases=200,
+    ),
+    Target(
+        "worker-answer",
+        _worker_answer,
+        (),
+        lambda: {
+            "error": b'{"error": {"message": "no such adapter", "code": 404}}',
+            "text": b"not found",
+            "events": b'{"task": "weights", "completed": 1, "total": 2, "unit": "B"}\n{"task": "x"}\n',
+        },
+        words=(b"[" * 5000, b"\n", b"1e999", b"9" * 5000, b'"message"', b'"info": ', b"\xff"),
         is_json=True,
         suite_cases=200,
     ),

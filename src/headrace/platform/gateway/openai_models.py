@@ -128,7 +128,7 @@ class FactsOfWorkers:
             return UNKNOWN
         try:
             listed = _decode_page(page).data
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return UNKNOWN
         return listed[0] if listed else UNKNOWN  # the model's adapters and other names have the same facts
 

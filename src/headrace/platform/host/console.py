@@ -217,7 +217,7 @@ async def _body_of(request: Request, kind: type[T], example: str) -> T | Respons
     """Return the decoded body of a request, or the refusal of a malformed one."""
     try:
         return msgspec.json.decode(await read_body(request.receive, max_bytes=_MAX_BODY_BYTES), type=kind)
-    except (msgspec.DecodeError, BodyTooLarge) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, BodyTooLarge) as error:
         why = f" {error}" if isinstance(error, msgspec.ValidationError) else ""
         return _refusal(f"Expected a JSON object such as {example}.{why}")
 

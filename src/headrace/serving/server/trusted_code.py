@@ -318,7 +318,7 @@ def events_of(reader: BinaryIO) -> Iterator[Event]:
     while line := reader.readline(_MAX_EVENT_BYTES):
         try:
             event = msgspec.json.decode(line, type=Event)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return
         yield event
         if event.info is not None:

@@ -47,7 +47,7 @@ def read_adapter(path: Path, *, max_rank: int) -> AdapterFacts:
     try:
         raw = (path / _CONFIG).read_bytes()
         values = json.loads(raw)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BrokenModel(f"{path / _CONFIG} cannot be read: {error}.") from error
     if not isinstance(values, dict):
         raise BrokenModel(f"{path / _CONFIG} must contain a JSON object.")

@@ -152,7 +152,7 @@ def _value(value: object) -> object:
         return {"true": True, "false": False}.get(text.lower())
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return value
 
 

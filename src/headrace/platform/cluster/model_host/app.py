@@ -95,7 +95,7 @@ class ModelHostApp:
         body = await exchange.read_body(max_bytes=MAX_BODY_BYTES)
         try:
             registration = msgspec.json.decode(body, type=Registration)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidRequest(f"The body is not a registration of a model ({error}).") from error
         name = registration.model_name
         if self.host.find(name) is not None and not registration.lazy:

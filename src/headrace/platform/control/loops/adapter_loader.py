@@ -145,7 +145,7 @@ def message_of(answer: bytes) -> str:
     """Return the message in the body of an error, or the body itself."""
     try:
         decoded = msgspec.json.decode(answer)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         decoded = None
     found = decoded
     if isinstance(found, dict):
