@@ -135,7 +135,7 @@ async def test_another_server_on_its_port_is_not_mistaken_for_it(tmp_path: Path)
 
 
 @needs_weed
-async def test_the_next_platform_adopts_the_object_storage_that_was_left_running(tmp_path: Path) -> None:
+async def test_the_next_platform_adopts_the_object_storage_that_was_left_running_or_ends_it(tmp_path: Path) -> None:
     first = make_storage(None, tmp_path, "us-east-1", os.environ)
     assert isinstance(first, EmbeddedStorage)
     await first.start()
@@ -149,7 +149,9 @@ async def test_the_next_platform_adopts_the_object_storage_that_was_left_running
         assert await second.ready() == access
         assert second.pid == pid
     finally:
-        await second.stop()
+        await second.stop(keep=True)
+    keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+    await asyncio.to_thread(make_storage, "http://minio:9000", tmp_path, "us-east-1", keys)
     assert not is_alive(pid)
     port = access.endpoint_url.rpartition(":")[2]
     assert not Path(f"/tmp/seaweedfs-s3-{port}.sock").exists()

@@ -262,6 +262,8 @@ def make_storage(
     """
     Return the object storage that the settings select; `is_keeper`: see `ObjectStorage.keep_running`.
 
+    An endpoint ends the server that an earlier platform has left in `folder`, after kill -9.
+
     Raises `SettingsError` if an endpoint is configured without its keys.
     """
     if s3_endpoint is not None:
@@ -272,6 +274,10 @@ def make_storage(
                 "Set both in the environment of `headrace up`.",
                 name="s3_endpoint",
             )
+        earlier = Seaweed("", folder, region=region, new_secret=secrets.token_urlsafe)
+        if earlier.find():
+            earlier.end()
+            get_logger().info("storage.ended", message="It was started here by an earlier platform.")
         access = S3Access(endpoint_url=s3_endpoint.rstrip("/"), access_key=keys[0], secret_key=keys[1], region=region)
         return ExternalStorage(access)
     binary = find_weed(env)
