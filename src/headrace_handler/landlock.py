@@ -31,12 +31,11 @@ def abi() -> int:
     return max(0, int(_libc().syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION_FLAG))))
 
 
-def restrict(reads: Iterable[str], writes: Iterable[str], devices: Iterable[str], listed: Iterable[str] = ()) -> int:
+def restrict(reads: Iterable[str], writes: Iterable[str], devices: Iterable[str]) -> int:
     """
     Let this thread, and what it starts, open only files below these paths; paths that do not exist are left out.
 
-    It may list the `listed` folders and those below them. It may no longer trace or signal other processes, or reach
-    their abstract sockets. Needs `PR_SET_NO_NEW_PRIVS`.
+    It may no longer trace or signal other processes, or reach their abstract sockets. Needs `PR_SET_NO_NEW_PRIVS`.
 
     Returns:
         The ABI in force; 0 if this kernel has no Landlock.
@@ -52,7 +51,6 @@ def restrict(reads: Iterable[str], writes: Iterable[str], devices: Iterable[str]
             (reads, _READING),
             (writes, handled & ~_MAKING_DEVICES),
             (devices, _OF_FILES & ~_EXECUTE),
-            (listed, _READ_DIR),
         )
         for paths, rights in granted:
             for path in paths:

@@ -17,6 +17,7 @@ import stat
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -37,14 +38,19 @@ _EMPTY_FOLDERS = ("/dev", "/opt", "/proc", "/run")
 _BASE = "/tmp"  # noqa: S108 -- covered by a mount of this process's own
 
 
+@cache
+def _libraries() -> tuple[Any, Any]:
+    """Return ctypes and the C library."""
+    import ctypes
+
+    return ctypes, ctypes.CDLL(None, use_errno=True)
+
+
 class Kernel:
     """The system calls, which Python 3.11 does not have."""
 
     def __init__(self) -> None:
-        import ctypes
-
-        self._ctypes = ctypes
-        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._ctypes, self._libc = _libraries()
 
     def enter(self, flags: int = NEW_MOUNTS) -> None:
         """Enter new namespaces, and a user namespace if that is needed."""
@@ -173,23 +179,25 @@ def build_root(kernel: Kernel, reads: Sequence[str], writes: Sequence[str], fold
 def _open_outermost(paths: Sequence[str]) -> tuple[dict[str, str], dict[str, int]]:
     """Return the paths that exist and lie below no other one: their targets (after them, if links), and descriptors."""
     found: dict[str, str] = {}
+    opened: dict[str, int] = {}
     for path in dict.fromkeys(paths):
         with suppress(OSError):
             descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
             target = os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115 -- `realpath`, but a tenth of its time
-            os.close(descriptor)
+            opened[path] = descriptor
             found.update({path: target, target: target})
     kept: dict[str, str] = {}
     for place, target in sorted(found.items(), key=lambda item: (item[0] != item[1], item[0])):
         parts = place.split("/")
         if not any("/".join(parts[:count]) in kept for count in range(2, len(parts))):
             kept[place] = target
-    return kept, {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in kept}
+    _close(*(opened[path] for path in opened.keys() - kept.keys()))
+    return kept, {path: opened.get(path) or os.open(path, os.O_PATH | os.O_CLOEXEC) for path in kept}
 
 
 def _make_place(place: str, path: str, target: str, descriptor: int) -> bool:
     """Make the mount point of a path in the new root; a link becomes a link, for its target has a place of its own."""
-    os.makedirs(os.path.dirname(place), exist_ok=True)  # noqa: PTH103, PTH120
+    _make_parents(place)
     if os.path.lexists(place):  # through a link that is there already
         return False
     if target != path and not path.startswith("/etc/"):
@@ -200,6 +208,17 @@ def _make_place(place: str, path: str, target: str, descriptor: int) -> bool:
     else:
         os.close(os.open(place, os.O_CREAT | os.O_CLOEXEC, 0o600))
     return True
+
+
+def _make_parents(place: str) -> None:
+    parent = place.rpartition("/")[0]
+    try:
+        os.mkdir(parent, 0o755)  # noqa: PTH102
+    except FileExistsError:
+        return
+    except FileNotFoundError:
+        _make_parents(parent)
+        os.mkdir(parent, 0o755)  # noqa: PTH102
 
 
 def raise_loopback() -> None:

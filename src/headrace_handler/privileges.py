@@ -13,11 +13,12 @@ _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_A
 _CAPABILITY_VERSION_3 = 0x2008_0522
 
 
-def give_up_privileges() -> None:
+def give_up_privileges(*, keeps_bounding_set: bool = False) -> None:
     """
     Give up all capabilities of this thread and of what it starts; call it before threads exist.
 
-    Programs that it starts get no rights from their files either (`sudo`, file capabilities).
+    Programs that it starts get no rights from their files either (`sudo`, file capabilities). A process that starts
+    none may keep the bounding set, from which only programs get rights: emptying it takes a call a capability.
 
     Raises:
         ImportError: this Python has no ctypes.
@@ -32,7 +33,7 @@ def give_up_privileges() -> None:
 
     _check(call("prctl", _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
     num_capabilities = int(Path("/proc/sys/kernel/cap_last_cap").read_text()) + 1  # that this kernel knows
-    for capability in range(num_capabilities):
+    for capability in range(0 if keeps_bounding_set else num_capabilities):
         number = call("prctl", _PR_CAPBSET_DROP, capability, 0, 0, 0)
         if number == errno.EPERM:  # without CAP_SETPCAP; no program can use the bounding set under PR_SET_NO_NEW_PRIVS
             break
