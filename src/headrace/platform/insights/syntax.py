@@ -15,6 +15,8 @@ from headrace.platform.insights.functions import AGGREGATES, FUNCTIONS, PERIOD_S
 
 MAX_COMMANDS: Final = 20
 MAX_DEPTH: Final = 50
+MAX_OPERATORS: Final = 300
+"""In a query: the evaluation recurses into a chain of operators, such as `1 - 1 - 1`."""
 MAX_ROWS: Final = 10_000
 """Source: CloudWatch Logs quotas, results of a query."""
 _OTHER_COMMANDS: Final = frozenset(
@@ -110,6 +112,7 @@ class _Tokens:
     def __init__(self, text: str) -> None:
         self.text = text
         self.depth = 0
+        self.num_operators = 0
         self.last_end = 0
         self.next = self._read(0)
 
@@ -134,6 +137,12 @@ class _Tokens:
             self.take()
             return True
         return False
+
+    def take_operator(self) -> str:
+        self.num_operators += 1
+        if self.num_operators > MAX_OPERATORS:
+            raise BadQuery(f"The query has more than {MAX_OPERATORS} operators.")
+        return self.take().text.lower()
 
     def expect(self, text: str) -> None:
         if not self.take_if(text):
@@ -270,7 +279,7 @@ def _expression(tokens: _Tokens, level: int = 0, *, aggregates: bool = False) ->
     if level == len(_LEVELS):
         found = _operand(tokens, aggregates=aggregates)
     elif level == _COMPARING and tokens.next.is_("not"):
-        tokens.take()
+        tokens.take_operator()
         found = Expression("not", (_expression(tokens, level, aggregates=aggregates),))
     else:
         found = _expression(tokens, level + 1, aggregates=aggregates)
@@ -282,7 +291,7 @@ def _expression(tokens: _Tokens, level: int = 0, *, aggregates: bool = False) ->
 
 
 def _binary(tokens: _Tokens, left: Expression, level: int, *, aggregates: bool) -> Expression:
-    operator = tokens.take().text.lower()
+    operator = tokens.take_operator()
     is_negated = operator == "not"
     if is_negated:
         operator = tokens.take().text.lower()
@@ -329,13 +338,14 @@ def _unquoted(text: str) -> str:
 
 
 def _operand(tokens: _Tokens, *, aggregates: bool) -> Expression:
+    if tokens.next.is_("-"):
+        tokens.take_operator()
+        return Expression("-", (Expression("value", value=0.0), _operand(tokens, aggregates=aggregates)))
     token = tokens.take()
     if token.is_("("):
         found = _expression(tokens, aggregates=aggregates)
         tokens.expect(")")
         return found
-    if token.is_("-"):
-        return Expression("-", (Expression("value", value=0.0), _operand(tokens, aggregates=aggregates)))
     if token.kind == "number":
         return Expression("value", value=float(token.text))
     if token.kind == "string":

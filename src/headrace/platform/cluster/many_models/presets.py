@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from headrace.core.errors import SettingsError
 from headrace.serving.settings.documents import read_yaml_mapping
+from headrace.serving.settings.model_folder import is_folder
 from headrace.serving.settings.server_settings import setting_names
 from headrace.serving.settings.values import near_name
 from headrace_handler.stray_files import is_stray, listed
@@ -130,7 +131,7 @@ def _read_file(source: Path) -> Iterator[ModelPreset]:
     found: dict[str, Path] = {}
     if content.get("folder") is not None:
         folder = source.parent / str(content["folder"])
-        if not folder.is_dir():
+        if not is_folder(folder):
             raise _wrong(source, f"folder is {str(content['folder'])!r}; expected a folder")
         found = find_models(folder)
     if not given and not found:
