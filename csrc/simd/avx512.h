@@ -42,7 +42,13 @@ INLINE vi set_i(int32_t x) { return _mm512_set1_epi32(x); }
 INLINE vi load_i(const void* p) { return _mm512_loadu_si512(p); }
 INLINE void store_i(void* p, vi x) { _mm512_storeu_si512(p, x); }
 INLINE vi add_i(vi a, vi b) { return _mm512_add_epi32(a, b); }
-INLINE int32_t sum_i(vi a) { return _mm512_reduce_add_epi32(a); }
+// Not _mm512_reduce_add_epi32: in GCC 12 its sums of signed numbers may not wrap, as those of a NaN do (see portable.h).
+INLINE int32_t sum_i(vi a) {
+  const __m256i half = _mm256_add_epi32(_mm512_castsi512_si256(a), _mm512_extracti64x4_epi64(a, 1));
+  __m128i x = _mm_add_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+  x = _mm_add_epi32(x, _mm_shuffle_epi32(x, 0x4e));
+  return _mm_cvtsi128_si32(_mm_add_epi32(x, _mm_shuffle_epi32(x, 0xb1)));
+}
 INLINE vi bcast4(const void* p) {
   int32_t x;
   __builtin_memcpy(&x, p, 4);

@@ -3,8 +3,10 @@
 #include <cstring>
 #include <memory>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
+#include "isa.h"
 #include "models.h"
 #include "runtime.h"
 
@@ -152,12 +154,14 @@ void run(FuzzedDataProvider& input) {
   const int num_adapters = limits.max_adapters > 0 ? input.ConsumeIntegralInRange(0, 3) : 0;
   std::vector<uint8_t> changes = input.ConsumeBytes<uint8_t>(input.remaining_bytes() / 2);
   fill(weights->data(), weight_bytes, input.ConsumeRemainingBytes<uint8_t>());
-  Runtime runtime(config, limits, weights, 1, "portable");
-  FuzzedDataProvider more(changes.data(), changes.size());
-  for (int i = 0; i < num_adapters; i++) set_adapter(more, runtime, changes);
-  runtime.execute(step_of(limits, arrays));
-  for (const int32_t token : arrays.chosen)
-    if (token < -1 || token >= config.vocab_size) __builtin_trap();
+  for (const std::string& isa : available_isas()) {
+    Runtime runtime(config, limits, weights, 1, isa);
+    FuzzedDataProvider more(changes.data(), changes.size());
+    for (int i = 0; i < num_adapters; i++) set_adapter(more, runtime, changes);
+    runtime.execute(step_of(limits, arrays));
+    for (const int32_t token : arrays.chosen)
+      if (token < -1 || token >= config.vocab_size) __builtin_trap();
+  }
 }
 
 }  // namespace
