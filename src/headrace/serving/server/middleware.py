@@ -90,7 +90,7 @@ def request_ids(app: ASGIApp, *, tracer: Tracer) -> ASGIApp:
             return
         span = begin_span(scope, tracer)
         bind_to_log(span.trace)
-        names = (REQUEST_ID.lower(), *((ANTHROPIC_REQUEST_ID,) if error_path(scope).startswith(MESSAGES) else ()))
+        names = (REQUEST_ID.lower(), *((ANTHROPIC_REQUEST_ID,) if scope["path"].startswith(MESSAGES) else ()))
         send = add_headers(send, [(name, span.trace.request_id) for name in names])
         if span.is_recording:
             await run_in_span(span, app, scope, receive, send)

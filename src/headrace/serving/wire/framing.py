@@ -37,6 +37,7 @@ _STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
 _MAX_INTEGRAL_FLOATS = 12
 """Corrections of one body: each decodes it again, and a list of token ids could ask for thousands."""
 _LARGEST_EXACT_FLOAT = 2.0**53
+_UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class MalformedBody(InvalidRequest):
@@ -99,9 +100,7 @@ def without_bom(body: bytes) -> bytes:
 
 def decode_body(body: bytes, decoder: msgspec.json.Decoder[T], *, only_integers: bool = False) -> T:
     """
-    Decode a request body into a typed struct.
-
-    Integers may be written as floats (`2.0`), as pydantic allows it; `only_integers` refuses them, as serde does.
+    Decode a request body into a typed struct; integers may be floats (`2.0`) as in pydantic, or not as in serde.
 
     Raises:
         MalformedBody: not JSON, including NaN, invalid UTF-8, lone surrogates, too deep nesting, or an empty body.
@@ -110,25 +109,37 @@ def decode_body(body: bytes, decoder: msgspec.json.Decoder[T], *, only_integers:
     try:
         if not body.isascii():
             body.decode()  # the decoder skips the names and texts of fields that it does not know
-        for _ in range(0 if only_integers else _MAX_INTEGRAL_FLOATS):
-            try:
-                return decoder.decode(body)
-            except msgspec.ValidationError as error:
-                if (corrected := _with_integer(body, str(error))) is None:
-                    raise
-                body = corrected
         return decoder.decode(body)
-    except msgspec.ValidationError as error:
-        raise _wrong_field(str(error)) from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        text = f"The body is not valid JSON: {str(error).removeprefix('JSON is malformed: ')}."
-        if isinstance(error, RecursionError):
-            text = "The body is nested too deep."
-        elif not body.strip():
-            text = "The body is empty; expected a JSON object."
-        elif isinstance(error, UnicodeDecodeError):
-            text = "The body is not valid UTF-8."
-        raise MalformedBody(text) from error
+    except _UNDECODABLE as error:
+        return _decode_corrected(body, decoder, error, max_integers=0 if only_integers else _MAX_INTEGRAL_FLOATS)
+
+
+def _decode_corrected(body: bytes, decoder: msgspec.json.Decoder[T], error: Exception, *, max_integers: int) -> T:
+    """Decode a body with integers in place of the integral floats that errors name, or raise why it is refused."""
+    for _ in range(max_integers):
+        try:
+            corrected = _with_integer(body, str(error))
+            if corrected is None:
+                break
+            body = corrected
+            return decoder.decode(body)
+        except _UNDECODABLE as next_error:
+            error = next_error
+    raise _refusal(body, error) from error
+
+
+def _refusal(body: bytes, error: Exception) -> InvalidRequest:
+    """Return the error for a body that cannot be decoded."""
+    if isinstance(error, msgspec.ValidationError):
+        return _wrong_field(str(error))
+    text = f"The body is not valid JSON: {str(error).removeprefix('JSON is malformed: ')}."
+    if isinstance(error, RecursionError):
+        text = "The body is nested too deep."
+    elif not body.strip():
+        text = "The body is empty; expected a JSON object."
+    elif isinstance(error, UnicodeDecodeError):
+        text = "The body is not valid UTF-8."
+    return MalformedBody(text)
 
 
 def _with_integer(body: bytes, message: str) -> bytes | None:

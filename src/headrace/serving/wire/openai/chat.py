@@ -126,8 +126,7 @@ def chat_prompt(fields: ChatBody, plan: ToolPlan, answer_format: AnswerFormat | 
     values = {} if effort is None else {"reasoning_effort": effort, "enable_thinking": effort != "none"}
     thinking = fields.thinking.type != "disabled" if isinstance(fields.thinking, Thinking) else fields.thinking
     for enabled in (reasoning.enabled, thinking, fields.enable_thinking):
-        if enabled is not None:
-            values["enable_thinking"] = enabled
+        values |= {} if enabled is None else {"enable_thinking": enabled}
     return ChatPrompt(
         messages=template_messages(fields.messages, answer_format),
         tools=template_tools(fields.tools or ()) if shows_tools else None,
@@ -139,8 +138,7 @@ def chat_prompt(fields: ChatBody, plan: ToolPlan, answer_format: AnswerFormat | 
 
 def _reasoning_budget(fields: ChatBody, reasoning: Reasoning, context: RequestContext) -> int | None:
     asked = {name: getattr(fields, name) for name in _BUDGETS}
-    thinking = fields.thinking if isinstance(fields.thinking, Thinking) else None
-    asked["thinking.budget_tokens"] = None if thinking is None else thinking.budget_tokens
+    asked["thinking.budget_tokens"] = getattr(fields.thinking, "budget_tokens", None)  # it may be a switch only
     for name, budget in asked.items():
         parameters.check_range(name, budget, low=-1)
     parameters.check_range("reasoning.max_tokens", reasoning.max_tokens, low=0)
