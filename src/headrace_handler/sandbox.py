@@ -59,6 +59,8 @@ _ACCELERATOR_FOLDERS = ("nvidia-caps", "dri", "accel", "infiniband")
 _TEMPORARY, _SHARED_MEMORY, _CONTAINER = "/tmp", "/dev/shm", "/opt/ml"  # noqa: S108 -- a mount of this process's own
 _OWN_PID_MAX = (6, 14)
 """The first Linux in which `kernel.pid_max` belongs to a namespace: on an earlier one a write changes the host."""
+_OWN_PROCESS_COUNT = (5, 14)
+"""The first Linux that counts the processes of a user for each user namespace: before, all that the user has count."""
 _LEAST_PID_MAX = 301
 _ADVICE = (
     "Run Headrace where user namespaces or CAP_SYS_ADMIN, Landlock and seccomp are allowed (`headrace doctor` says "
@@ -196,13 +198,21 @@ def _prepare_inside(sandbox: Sandbox, flags: int) -> None:
     except OSError as error:  # such as in a container that hides parts of /proc
         sandbox.missing += (f"no /proc of its own ({error.strerror}): it sees the names of other processes",)
         return
+    _limit_processes(sandbox, os.uname().release)
+
+
+def _limit_processes(sandbox: Sandbox, release: str) -> None:
+    """Limit processes and threads by the namespace of processes; on older kernels by that of users, if there is one."""
     most = max(_LEAST_PID_MAX, sandbox.policy.max_processes)
-    version = tuple(int(number) for number in os.uname().release.partition("-")[0].split(".")[:2])
-    if version < _OWN_PID_MAX:
-        sandbox.missing += (f"no limit of processes (Linux {version[0]}.{version[1]}; 6.14 has one)",)
-        return
+    version = tuple(int(number) for number in release.partition("-")[0].split(".")[:2])
     try:
-        Path("/proc/sys/kernel/pid_max").write_text(str(most))
+        if version >= _OWN_PID_MAX:
+            Path("/proc/sys/kernel/pid_max").write_text(str(most))
+        elif version >= _OWN_PROCESS_COUNT and Path("/proc/self/uid_map").read_text().split()[2] == "1":
+            resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+        else:
+            sandbox.missing += (f"no limit of processes (Linux {release} has none for this user; 6.14 has one)",)
+            return
     except OSError as error:
         sandbox.missing += (f"no limit of processes ({error.strerror})",)
         return

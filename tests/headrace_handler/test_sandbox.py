@@ -18,6 +18,27 @@ USERS = {
 WITHOUT_NAMESPACES = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]
 """As in most containers."""
 MIB = 1 << 20
+ON_LINUX_6_8 = """
+import os, signal, sys
+sys.path.insert(0, sys.argv[1])
+from headrace_handler import sandbox
+limit_processes = sandbox._limit_processes
+sandbox._limit_processes = lambda made, release: limit_processes(made, "6.8.0-45-generic")
+made = sandbox.enter(sandbox.Policy(max_processes=320))
+sandbox.give_up_privileges()
+sandbox.confine(made)
+children = []
+try:
+    while len(children) < 400:
+        if (pid := os.fork()) == 0:
+            signal.pause()
+        children.append(pid)
+except BlockingIOError:
+    pass
+for pid in children:
+    os.kill(pid, signal.SIGKILL)
+print(len(children), made.describe())
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +129,15 @@ def test_what_is_demanded_and_cannot_be_had_runs_no_code(site: Site, demand: dic
     assert (done.returncode, done.stdout) == (1, "")
     assert "Operation not permitted" in done.stderr
     assert "headrace doctor" in done.stderr
+
+
+def test_an_older_kernel_limits_the_processes_of_a_user_namespace(site: Site) -> None:
+    """Processes of the same user outside of it do not count; root has no such namespace."""
+    command = [*site.user, site.python, "-I", "-c", ON_LINUX_6_8, str(site.program.parent)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    number = int(said.split()[0])
+    assert (number < 320) == ("at most 320 processes" in said) == bool(site.user)
+    assert ("no limit of processes (Linux 6.8.0-45-generic has none" in said) == (not site.user)
 
 
 def test_an_installer_without_namespaces_has_a_temporary_folder(site: Site) -> None:

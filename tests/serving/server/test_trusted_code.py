@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -19,11 +20,11 @@ import pytest
 from safetensors.numpy import save_file
 
 from headrace.core.engine_stats import EngineStats
-from headrace.core.errors import SettingsError
+from headrace.core.errors import InvalidRequest, SettingsError
 from headrace.core.generation import ModelInfo
 from headrace.core.progress import no_progress
 from headrace.inference.models.sources import Located
-from headrace.serving.server import trusted_code
+from headrace.serving.server import isolated, trusted_code
 from headrace.serving.server.engine_config import load_engine
 from headrace.serving.server.trusted_code import Event, events_of, find_trusted, needs_isolation, run_isolated
 from headrace.serving.settings.server_settings import ServerSettings
@@ -185,6 +186,8 @@ def test_only_backends_that_run_code_of_checkpoints_need_a_sandbox(model: Path) 
     (model / "config.json").write_text(json.dumps(llama))
     assert find_trusted(settings_for(model), no_progress) is None
     assert not needs_isolation(settings_for(model, sandbox="off"))
+    assert not needs_isolation(ServerSettings(model=str(model), vllm_args={"seed": 1}))
+    assert needs_isolation(ServerSettings(model=str(model), vllm_args={"--logits-processors": "own:Code"}))
 
 
 @pytest.mark.parametrize(
@@ -212,9 +215,22 @@ def test_settings_of_a_worker_that_would_widen_the_sandbox_are_refused(
 
 
 def test_a_model_is_not_loaded_into_a_process_without_the_sandbox_that_is_required(model: Path) -> None:
-    settings = settings_for(model, sandbox="require")
-    with pytest.raises(SettingsError, match="sandbox is require and trust_remote_code is true; expected false here"):
+    with pytest.raises(SettingsError, match="sandbox is require and trust_remote_code is true; expected none"):
+        load_engine(settings_for(model, sandbox="require"))
+    settings = ServerSettings(model=str(model), sandbox="require", vllm_args={"trust_remote_code": True})
+    with pytest.raises(SettingsError, match="sandbox is require and vllm_args has trust_remote_code; expected none"):
         load_engine(settings)
+
+
+def test_adapters_are_fetched_into_the_sandbox_if_it_has_the_network(model: Path, monkeypatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(model.parent))
+    packed = model.parent / "a.tar"
+    with tarfile.open(packed, "w") as archive:
+        archive.add(model / "config.json", "adapter/config.json")
+    fetched = isolated.fetch_adapter_for(settings_for(model))(str(packed), None)
+    assert (fetched / "config.json").is_file()
+    with pytest.raises(InvalidRequest, match="code_network is loopback; expected all"):
+        isolated.fetch_adapter_for(settings_for(model, code_network="loopback"))(str(packed), None)
 
 
 def test_the_plan_survives_its_way_into_the_sandbox(model: Path) -> None:

@@ -1,7 +1,7 @@
 """The configuration of the engine, from the settings of a server."""
 
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.core.errors import SettingsError
 from headrace.core.generation import RequestLimits
@@ -16,6 +16,14 @@ if TYPE_CHECKING:
     from headrace.inference.engine.backend import Backend
     from headrace.inference.engine.core.observer import EngineObserver
     from headrace.inference.models.sources import Located
+
+_CODE_ARGUMENTS: Final = frozenset(
+    (
+        *("trust_remote_code", "logits_processors", "reasoning_parser_plugin", "tool_parser_plugin"),
+        *("worker_cls", "worker_extension_cls", "scheduler_cls"),
+    )
+)
+"""Arguments of vLLM's engine that name Python code. Source: vLLM `engine/arg_utils.py`."""
 
 
 def load_engine(
@@ -34,15 +42,25 @@ def load_engine(
     """
     from headrace.inference.backends.loading import load_backend
 
-    if settings.sandbox == "require" and settings.trust_remote_code:
+    reason = trusting_setting(settings)
+    if settings.sandbox == "require" and reason:
         raise SettingsError(
-            "sandbox is require and trust_remote_code is true; expected false here: code of the checkpoint would run "
-            "in this process, which is in no sandbox. Turn one of them off, or use `headrace serve`.",
-            name="trust_remote_code",
+            f"sandbox is require and {reason}; expected none of them here: code of the checkpoint would run in this "
+            "process, which is in no sandbox. Remove one of them, or use `headrace serve`.",
+            name=reason.partition(" ")[0],
         )
     source = model_source(settings)
     source = source if located is None else replace(source, model=located)
     return load_backend(source, engine_config(settings), progress, observer=observer, on_choice=on_choice)
+
+
+def trusting_setting(settings: ServerSettings) -> str:
+    """Return the setting by which code of a checkpoint may run, as the subject of a sentence; empty if none does."""
+    if settings.trust_remote_code:
+        return "trust_remote_code is true"
+    names = {name.strip().lstrip("-").replace("-", "_") for name in settings.vllm_args or ()}
+    found = sorted(names & _CODE_ARGUMENTS)
+    return f"vllm_args has {found[0]}" if found else ""
 
 
 def choose_engine(settings: ServerSettings, progress: Progress) -> "tuple[Located, BackendChoice]":

@@ -28,7 +28,8 @@ from headrace.serving.server.engine_config import load_engine
 from headrace.serving.server.formatters import Formatters
 from headrace.serving.server.main import MetricsObserver, ServerRun, serve_here
 from headrace.serving.server.service import FetchAdapter
-from headrace.serving.server.trusted_code import Event, Plan, read_plan
+from headrace.serving.server.trusted_code import Event, read_plan
+from headrace.serving.settings.server_settings import ServerSettings
 from headrace_handler.sandbox import PARTS
 
 _FETCH_S: Final = 1200.0
@@ -58,7 +59,7 @@ def main(descriptor: int) -> int:
                 settings, progress, observer=MetricsObserver(metrics), on_choice=on_choice, located=plan.located
             ),
             on_ready=report.ready,
-            fetch_adapter=_fetch_adapter_for(plan) if plan.fetches_adapters else None,
+            fetch_adapter=fetch_adapter_for(settings) if plan.fetches_adapters else None,
             formatters=None if plan.formatters is None else Formatters(plan.formatters),
             listener=socket.socket(fileno=plan.listener),
         )
@@ -83,11 +84,11 @@ class _Reporter:
             self._pipe.write(msgspec.json.encode(event) + b"\n")
 
 
-def _fetch_adapter_for(plan: Plan) -> FetchAdapter:
+def fetch_adapter_for(settings: ServerSettings) -> FetchAdapter:
     """Return the function that fetches an adapter into this sandbox's own `/tmp`."""
     folder = Path(tempfile.gettempdir(), "adapters")
     cache = ContentCache(folder)
-    network = plan.settings.code_network
+    network = settings.code_network
 
     def fetch(uri: str, grant: Mapping[str, object] | None) -> Path:
         if network != "all":

@@ -32,7 +32,7 @@ from headrace.serving.http.otlp import SECRETS as EXPORT_SECRETS
 from headrace.serving.http.tls import bind
 from headrace.serving.server.adapter_routes import allowed_folders
 from headrace.serving.server.batch_routes import folder_of
-from headrace.serving.server.engine_config import choose_engine
+from headrace.serving.server.engine_config import choose_engine, trusting_setting
 from headrace.serving.settings.container_names import Notice
 from headrace.serving.settings.server_settings import ServerSettings
 from headrace_handler.namespaces import end_as
@@ -120,7 +120,7 @@ def _as_kind(kind: type, value: Any) -> Any:
 
 def needs_isolation(settings: ServerSettings) -> bool:
     """Return whether code of the checkpoint may run in the server, which is not in a sandbox yet."""
-    return settings.trust_remote_code and settings.sandbox != "off"
+    return settings.sandbox != "off" and bool(trusting_setting(settings))
 
 
 def find_trusted(settings: ServerSettings, progress: Progress) -> Trusted | None:

@@ -59,7 +59,7 @@ class CodeSettings(ManyModelsSettings):  # a chain: classes with slots have one 
     code_max_processes: int = setting(rules.integer(1), 4096)
     """
     Most processes and threads of one process of a model's code with all that it starts. The kernel rounds it up to 301,
-    and has such a limit from Linux 6.14 on.
+    and has such a limit from Linux 6.14 on, for other users than root from 5.14 on.
     """
 
     code_memory_bytes: int | None = setting(rules.size(), None)
