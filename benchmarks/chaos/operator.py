@@ -41,8 +41,10 @@ class Operator:
         *,
         steady_count: int = 2,
         is_steady_changed: bool = True,
+        max_pause_s: float = 1.5,
     ) -> None:
-        """The endpoints under load have `steady_count` instances, until they are changed."""
+        """The endpoints under load have `steady_count` instances; `max_pause_s` is the longest time between changes."""
+        self._max_pause_s = max_pause_s
         self._steady_count = steady_count
         self._changed = STEADY if is_steady_changed else ()
         self._sagemaker = Caller("sagemaker", targets)
@@ -71,7 +73,7 @@ class Operator:
 
     def change_endpoints(self) -> None:
         """Create, update, scale and delete until it is over."""
-        while not self.is_over.wait(self._random.uniform(0.2, 1.5)):
+        while not self.is_over.wait(self._random.uniform(0.2, self._max_pause_s)):
             own = [name for name in self._history.asked if name.startswith("own-")]
             action = self._random.choice(
                 (self._scale_any, self._update_any, self._delete_any, self._create_any, self._bound_any)

@@ -25,10 +25,14 @@ _AGAIN: Final = "while :; do {command}; sleep 1; done"
 _HEALTH: Final = {
     "RAY_health_check_initial_delay_ms": "1000",
     "RAY_health_check_period_ms": "1000",
-    "RAY_health_check_timeout_ms": "5000",
-    "RAY_health_check_failure_threshold": "2",
+    "RAY_health_check_timeout_ms": "4000",
+    "RAY_health_check_failure_threshold": "4",
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "600",
 }
-"""A node that is silent for some ten seconds is lost; by default for 25."""
+"""
+A node that is silent for some twenty seconds is lost, by default for 65; and a node goes on without the head for ten
+minutes, by default for one.
+"""
 
 
 class RayCluster:

@@ -41,6 +41,10 @@ from benchmarks.machines.world import FAULTS, HEAD, NAMES, World
 from headrace.tools.bench.environment import describe_environment
 
 _DEFAULT_KINDS = ("machine-power", "machine-cut")
+_PAUSE_S = 1.5
+"""Longest time between two changes of endpoints."""
+_RAY_PAUSE_S = 15.0
+"""The same on Ray, which takes two to three seconds of CPU time for each worker that it starts."""
 
 
 def parse_arguments() -> Namespace:
@@ -114,7 +118,13 @@ class MachinesRun(Run):
         return world
 
     def make_operator(self, world: World) -> Operator:
-        return Operator(world.operator_targets, self.history, self._schedule.seed, is_steady_changed=False)
+        return Operator(
+            world.operator_targets,
+            self.history,
+            self._schedule.seed,
+            is_steady_changed=False,
+            max_pause_s=_RAY_PAUSE_S if self._options.ray else _PAUSE_S,
+        )
 
     def make_load(self, world: World) -> Load:
         load = Load(

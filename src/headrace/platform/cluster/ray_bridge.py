@@ -131,6 +131,8 @@ class Bridge:
         """Reserve resources on a node, and wait briefly for them; returns the reserved resources."""
         nodes = {node["NodeID"]: _node_resources(node["Resources"]) for node in all_nodes() if node["Alive"]}
         sizes = [*nodes.values()]
+        if not any(size.num_cpus for size in sizes):  # they join again after a loss of the head
+            raise StartPending(f"No node of the cluster takes workers now. {_resources_text(resources, sizes)}")
         wait_s = _PLACING_AGAIN_S
         if start.group is None:
             wait_s = _PLACING_S
