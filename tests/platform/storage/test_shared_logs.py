@@ -138,16 +138,24 @@ def test_a_piece_that_comes_late_does_not_change_a_log_that_was_kept(machines: M
     host.keep("w", **NOTE)
     assert lines(leader, "w") == ["line"]
     write(host, "w", b"line\nof another worker\n")
+    machines.num_asked = 0
+    leader.follow()
     leader.follow()
     assert lines(leader, "w") == ["line"]
+    assert machines.num_asked == 3
 
 
 def test_a_machine_that_led_reads_what_the_leader_has_copied_since(machines: Machines) -> None:
     before, leader = machines.add(are_copies=True), machines.add(are_copies=True)
+    write(before, "w", b"first\n")
+    leader.follow()
+    (before.folders[0] / "w" / "log.txt").unlink()
     for logs in (before, leader):
         write(logs, "w", b"first\n")
     write(leader, "w", b"second\n")
     assert lines(before, "w") == lines(leader, "w") == ["first", "second"]
+    leader.keep("w", **NOTE)
+    assert lines(machines.add(), "w") == ["first", "second"]
 
 
 def test_a_log_that_was_cut_keeps_its_positions(machines: Machines) -> None:

@@ -133,9 +133,10 @@ class SharedLogs(PlatformLogs):
         with _locked(self._workers, waits=False) as is_first:
             for _ in range(_MAX_PULLS if is_first else 0):
                 pieces = [piece for answer in self._ask(NEW_BYTES, (self._followed,)) for piece in answer]
-                for log, position, content in pieces:
-                    self._append(self._ended_logs, log, position, b64decode(content))
-                    self._followed[log] = self._ended_logs.end_position(log)
+                for log, position, encoded in pieces:
+                    content = b64decode(encoded)
+                    self._append(self._ended_logs, log, position, content)
+                    self._followed[log] = position + len(content)
                 if not pieces:
                     break
             self._followed = {log: end for log, end in self._followed.items() if (self._ended / log).exists()}
@@ -191,6 +192,9 @@ class SharedLogs(PlatformLogs):
         is_here = worker_files(self._workers, worker).folder.is_dir()
         files = worker_files(self._ended, worker)
         with _as_os_error():
+            with self._copying():
+                if is_here and not (files.folder / NOTE).exists():
+                    shutil.rmtree(files.folder, ignore_errors=True)  # a copy, from before this machine had the log
             super().keep(worker, log_group=log_group, log_stream=log_stream, created_s=created_s)
             note = read_value(files.folder / NOTE, EndedLog)
             if note is None:
