@@ -1,6 +1,6 @@
 """Parts of asynchronous tests: an output configuration, stored invocations, and an object storage in memory."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -23,6 +23,7 @@ class MemoryObjects:
 
     def __init__(self) -> None:
         self.objects: dict[str, tuple[bytes, str]] = {}
+        self.all_metadata: dict[str, Mapping[str, str]] = {}
         self.puts: list[str] = []
         self.failure: ObjectFailed | None = None
         """What each call raises."""
@@ -47,13 +48,19 @@ class MemoryObjects:
     async def part(self, uri: str, *, first: int, num_bytes: int, etag: str) -> bytes:
         return (await self.get(uri, max_bytes=0))[first : first + num_bytes]
 
-    async def put(self, uri: str, body: bytes | BinaryIO, *, content_type: str) -> None:
+    async def metadata(self, uri: str) -> Mapping[str, str]:
+        await self.get(uri, max_bytes=0)
+        return self.all_metadata.get(uri, {})
+
+    async def put(
+        self, uri: str, body: bytes | BinaryIO, *, content_type: str, metadata: Mapping[str, str] = {}
+    ) -> None:
         if self.failure is not None:
             raise self.failure
         if not isinstance(body, bytes):
             body.seek(0)
             body = body.read()
-        self.objects[uri] = (body, content_type)
+        self.objects[uri], self.all_metadata[uri] = (body, content_type), metadata
         self.puts.append(uri)
 
 

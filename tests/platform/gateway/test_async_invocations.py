@@ -288,12 +288,12 @@ def test_few_of_many_failures_are_stored_at_the_same_time(tmp_path):
     class SlowObjects(MemoryObjects):
         now = most = 0
 
-        async def put(self, uri: str, body: Any, *, content_type: str) -> None:
+        async def put(self, uri: str, body: Any, **facts: Any) -> None:
             self.now += 1
             self.most = max(self.most, self.now)
             await asyncio.sleep(0.01)
             self.now -= 1
-            await super().put(uri, body, content_type=content_type)
+            await super().put(uri, body, **facts)
 
     objects = SlowObjects()
     with accepting(tmp_path, objects) as gateway:

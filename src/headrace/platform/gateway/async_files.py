@@ -20,8 +20,10 @@ from uuid import uuid4
 
 import msgspec
 
+from headrace.core.errors import Unavailable
 from headrace.core.telemetry import get_logger
 from headrace.core.tracing import TraceContext
+from headrace.platform.gateway.objects import ObjectsUnavailable
 from headrace.platform.gateway.request import Invocation
 from headrace.platform.gateway.routing import is_for_components
 from headrace.platform.state.blobs import Blobs
@@ -93,6 +95,13 @@ class PendingStore:
         """Call a method in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self.blobs.threads, call, *arguments)
 
+    async def attempt(self, call: Callable[..., _T], *arguments: object) -> _T:
+        """Call a method in a thread; raise `ObjectsUnavailable` while the database or the disk fails."""
+        try:
+            return await self.run(call, *arguments)
+        except (Unavailable, OSError) as error:  # such as too many open files
+            raise ObjectsUnavailable(f"The stored invocations cannot be used: {error}") from error
+
     def save(self, pending: PendingInvocation) -> None:
         """Store an invocation durably. Raises `Unavailable`, for example on a full disk."""
         bodies = () if pending.body is None else (pending.body,)
@@ -100,6 +109,9 @@ class PendingStore:
 
     def remove(self, *ids: str) -> None:
         self.blobs.delete(PENDING, *ids)
+
+    def has(self, pending_id: str) -> bool:
+        return self.blobs.read(PENDING, pending_id) is not None
 
     def ids(self) -> list[str]:
         """Return the ids of all stored invocations, oldest first. Raises `Unavailable`."""

@@ -25,9 +25,10 @@ from headrace.platform.gateway.async_files import (
     location_headers,
     pending_of,
 )
+from headrace.platform.gateway.async_outcomes import find_end, store_outcome
 from headrace.platform.gateway.async_queue import AsyncOutcome, AsyncPublisher, AsyncQueue, DueInvocations, is_orphaned
 from headrace.platform.gateway.metrics import InvocationRecord
-from headrace.platform.gateway.objects import ObjectFailed, ObjectsUnavailable, S3Objects, retry_unavailable
+from headrace.platform.gateway.objects import ObjectFailed, S3Objects, retry_unavailable
 from headrace.platform.gateway.replica_state import REMIND_S
 from headrace.platform.gateway.request import Invocation
 from headrace.platform.gateway.service import InvocationService
@@ -52,14 +53,6 @@ FORGET_EVERY = 1000
 _T = TypeVar("_T")
 
 _NOT_NOW = frozenset({"ModelNotReadyException", "ServiceUnavailable", "ThrottlingException"})
-
-
-async def _stored(pending: PendingStore, call: Callable[..., _T], *arguments: object) -> _T:
-    """Call a method of the store; raise `ObjectsUnavailable` while the database or the disk fails."""
-    try:
-        return await pending.run(call, *arguments)
-    except (Unavailable, OSError) as error:  # such as too many open files
-        raise ObjectsUnavailable(f"The stored invocations cannot be used: {error}") from error
 
 
 class _EndedElsewhereError(Exception):
@@ -87,6 +80,8 @@ class AsyncInvocations:
     """Ids of the invocations that were queued, until a look at the stored ones finds them removed."""
     _storing: set[str] = field(default_factory=set)
     """Ids of the invocations that are being accepted: they may be stored, and even have been removed."""
+    _inherited: set[str] = field(default_factory=set)
+    """Ids of the invocations that an earlier process may have ended, without having removed them."""
     _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
     _storing_failures: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_FAILURES_STORED))
     _num_removed: int = 0
@@ -106,6 +101,7 @@ class AsyncInvocations:
         self._queue, self._seen, self._is_running = AsyncQueue(), set(), True
         try:
             await self.look()
+            self._inherited = set(self._seen)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._look_regularly())
                 await self._dispatch()
@@ -120,7 +116,7 @@ class AsyncInvocations:
                 return
             known = frozenset(self._seen)
 
-            stored, found = await retry_unavailable(partial(_stored, self.pending, self.pending.unknown, known))
+            stored, found = await retry_unavailable(partial(self.pending.attempt, self.pending.unknown, known))
             self._seen -= known - stored - self._storing
             if any(is_orphaned(pending, self.table.routes.get(pending.endpoint)) for pending in found):
                 while not await self.table.read_again():  # the process that accepted it may know a newer endpoint
@@ -210,18 +206,33 @@ class AsyncInvocations:
     async def _end(self, pending: PendingInvocation, failure: str) -> None:
         self._num_ending += 1
         try:
-            await self._finish(pending, failure=failure)
-            end = AsyncEnd(pending=pending, failure=failure, ended_s=time.time())
-            await asyncio.to_thread(self.on_ended, end)
+            if not await self._has_ended(pending):
+                await self._finish(pending, failure=failure)
+                end = AsyncEnd(pending=pending, failure=failure, ended_s=time.time())
+                await asyncio.to_thread(self.on_ended, end)
         finally:
             self._num_ending -= 1
 
     async def _run(self, pending: PendingInvocation) -> None:
         try:
-            await self._run_to_outcome(pending)
+            if not await self._has_ended(pending):
+                await self._run_to_outcome(pending)
         finally:
             self._queue.ended(pending)
             self.wake()
+
+    async def _has_ended(self, pending: PendingInvocation) -> bool:
+        """Return whether an earlier process has ended an invocation, and do what that process may have left undone."""
+        if pending.id not in self._inherited:
+            return False
+        self._inherited.discard(pending.id)
+        if not await retry_unavailable(partial(self.pending.attempt, self.pending.has, pending.id)):
+            return True
+        end = await find_end(pending, self.objects)
+        if end is not None:
+            await self._finish(pending, failure=None)
+            await asyncio.to_thread(self.on_ended, replace(end, ended_s=time.time()))
+        return end is not None
 
     async def _run_to_outcome(self, pending: PendingInvocation) -> None:
         bind_to_log(pending.trace)
@@ -281,7 +292,7 @@ class AsyncInvocations:
 
     async def _inline_body(self, pending_id: str) -> bytes:
         try:
-            return await _stored(self.pending, self.pending.body, pending_id)
+            return await self.pending.attempt(self.pending.body, pending_id)
         except KeyError:
             raise _EndedElsewhereError from None
 
@@ -297,9 +308,9 @@ class AsyncInvocations:
     async def _upload(
         self, pending: PendingInvocation, answer: ReceivedBody, content_type: str, outcome: AsyncOutcome
     ) -> None:
-        since_s, content = perf_counter(), answer.content()
+        since_s = perf_counter()
         try:
-            await retry_unavailable(partial(self.objects.put, pending.output_uri, content, content_type=content_type))
+            await store_outcome(pending, self.objects, pending.output_uri, answer.content(), content_type)
         except ObjectFailed:
             outcome.is_upload_failed = True
             raise
@@ -378,10 +389,9 @@ class AsyncInvocations:
             if failure is not None:
                 get_logger().warning("async.failed", endpoint=pending.endpoint, inference_id=pending.inference_id)
             if failure is not None and pending.failure_uri is not None:
-                put = partial(self.objects.put, pending.failure_uri, failure.encode(), content_type="text/plain")
                 async with self._storing_failures:
-                    await retry_unavailable(put)
-            await retry_unavailable(partial(_stored, self.pending, self.pending.remove, pending.id))
+                    await store_outcome(pending, self.objects, pending.failure_uri, failure.encode(), "text/plain")
+            await retry_unavailable(partial(self.pending.attempt, self.pending.remove, pending.id))
         except ObjectFailed as error:  # it stays stored, so it runs again after the next start
             get_logger().error("async.outcome_lost", uri=pending.failure_uri, reason=str(error))
             return

@@ -122,6 +122,12 @@ class S3Objects:
         stored = found.get("ContentType", "")
         return int(found["ContentLength"]), "" if stored == UNTYPED else stored
 
+    async def metadata(self, uri: str) -> Mapping[str, str]:
+        """Return the metadata that an object was stored with."""
+        found = await self._call("read", uri, lambda s3: _found(s3.head_object, uri))
+        metadata: Mapping[str, str] = found.get("Metadata", {})
+        return metadata
+
     async def get(self, uri: str, *, max_bytes: int) -> bytes:
         """Read an object of at most `max_bytes`."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, self.read, uri, max_bytes)
@@ -164,18 +170,21 @@ class S3Objects:
 
         return await self._call("read", uri, get)
 
-    async def put(self, uri: str, body: bytes | BinaryIO, *, content_type: str) -> None:
+    async def put(
+        self, uri: str, body: bytes | BinaryIO, *, content_type: str, metadata: Mapping[str, str] = {}
+    ) -> None:
         """Write an object; of a file all of its content."""
 
         def put(s3: Any) -> None:
             bucket, key = split_uri(uri)
+            facts = {"ContentType": content_type, "Metadata": dict(metadata)}
             if not isinstance(body, bytes):
                 num_bytes = body.seek(0, os.SEEK_END)
                 body.seek(0)  # an earlier attempt may have read it
                 if num_bytes > _MAX_SINGLE_BYTES:
-                    s3.upload_fileobj(body, bucket, key, ExtraArgs={"ContentType": content_type})
+                    s3.upload_fileobj(body, bucket, key, ExtraArgs=facts)
                     return
-            s3.put_object(Bucket=bucket, Key=key, Body=body, ContentType=content_type)
+            s3.put_object(Bucket=bucket, Key=key, Body=body, **facts)
 
         await self._call("written", uri, put)
 
