@@ -1,5 +1,5 @@
 """
-The database of all members: the real store and coordination over one SQLite database in memory.
+The database of all members: the real store, coordination and blobs over one SQLite database in memory.
 
 A transaction is indivisible, as both databases promise. Between two of them a function may be interrupted; a message to
 the database or its answer may be late, or lost, also after the commit. A process may die at each statement and on both
@@ -16,10 +16,12 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.pool import QueuePool
 
-from headrace.platform.state import coordination_tables
+from headrace.platform.state import blobs, coordination_tables
+from headrace.platform.state.records import Fenced
 from headrace.platform.state.schema import COUNTER, RECORDS, creating, set_up
-from tests.simulation.loop import OUTSIDE, PROCESS, Killed, Process, SimulatedLoop
+from tests.simulation.loop import OUTSIDE, PROCESS, Process, SimulatedLoop
 from tests.simulation.network import Network
+from tests.simulation.threads import Killed
 
 TERM: Final[ContextVar[int | None]] = ContextVar("term", default=None)
 """The term whose leader's loops run in this context."""
@@ -28,6 +30,7 @@ MISSED_S: Final = 1.0
 SHARE_LONG: Final = 0.1
 LONG_S: Final = 3.0
 """Longest time between two transactions of a function: its thread waits for the processor."""
+_BLOB_WRITES: Final = ("INSERT INTO headrace_blobs", "DELETE FROM headrace_blobs")
 _LOST: Final = "server closed the connection unexpectedly"
 
 
@@ -49,12 +52,17 @@ class Database:
     failing_until_s: float = 0.0
     """Until then, some transactions fail: the disk, or the connection."""
     term: int = 0
+    term_began_s: float = 0.0
     leaders: dict[int, str] = field(default_factory=dict)
     """Term → the process that began it."""
     findings: list[str] = field(default_factory=list)
     on_death: Callable[[Process], None] = lambda _: None
+    on_blobs: Callable[[], None] = lambda: None
+    """Called after each commit that has written blobs."""
     is_written: bool = False
     """The transaction has written records."""
+    is_blob_written: bool = False
+    is_term_written: bool = False
     num_commits: int = 0
     read: dict[tuple[int, str], Any] = field(default_factory=dict)
     """Number of commits, and what was read → the result."""
@@ -83,26 +91,29 @@ class Database:
         if self.loop.now_s < self.failing_until_s and self.rng.random() < 0.3:
             raise sqlite3.OperationalError("disk I/O error")
         self.step(process)
-        self.is_written = False
+        self.is_written = self.is_blob_written = self.is_term_written = False
 
     def _pause_s(self, process: Process) -> float:
         """Draw the delay of a transaction, usually a short one; stop the process if it is due."""
         if process in self.stalls and TERM.get() is not None and self.loop.strand is not None:
             process.is_paused = True
-            self.loop.call_later(self.stalls.pop(process), _resume, process, context=self.network.context)
+            self.loop.call_later(self.stalls.pop(process), self.loop.resume, process, context=self.network.context)
         if self.rng.random() < SHARE_LONG:
             return self.rng.uniform(0.1, LONG_S)
         return self.network.database_delay_s(process)
 
     def committed(self, process: Process) -> None:
         """Tell the others of a commit; then the answer may be late or lost."""
+        if self.is_written or self.is_term_written:
+            self._check_term(process)
         if self.is_written:
             self.num_commits += 1
-            self._check_term(process)
             self.on_commit(process)
             for other, tell in self.announce.items():
                 if other is not process:
                     self._announce(other, tell)
+        if self.is_blob_written:
+            self.on_blobs()
         self.step(process)
         if self.loop.now_s < self.network.cut_from_database.get(process, 0.0) or (
             self.loop.now_s < self.failing_until_s and self.rng.random() < 0.1
@@ -124,17 +135,14 @@ class Database:
         if term < self.term:
             self.findings.append(f"Term {term} began after term {self.term}.")
         written_in = TERM.get()
-        self.term = max(self.term, term)
+        if term > self.term:
+            self.term, self.term_began_s = term, self.loop.now_s
         if written_in is None:
             return
         if written_in != term:
             self.findings.append(f"{process.name} wrote for its term {written_in} in term {term}.")
         if self.leaders.setdefault(written_in, process.name) != process.name:
             self.findings.append(f"{process.name} and {self.leaders[written_in]} lead in term {written_in}.")
-
-
-def _resume(process: Process) -> None:
-    process.is_paused = False
 
 
 _current: Database | None = None
@@ -207,6 +215,10 @@ def _on_statement(_connection: Any, _cursor: Any, statement: str, *_: Any) -> No
         return
     if statement.startswith("UPDATE headrace_store SET revision"):
         database.is_written = True
+    elif statement.startswith("UPDATE headrace_store SET term"):
+        database.is_term_written = True
+    elif statement.startswith(_BLOB_WRITES):
+        database.is_blob_written = True
     if not statement.startswith("SELECT"):
         database.step(PROCESS.get())
 
@@ -216,13 +228,21 @@ def _make_engine() -> sa.Engine:
     sa.event.listen(engine, "begin", _on_begin)
     sa.event.listen(engine, "before_cursor_execute", _on_statement)
     set_up(engine, "memory")
-    with creating(engine, coordination_tables.TABLES):
-        pass
+    for tables in (coordination_tables.TABLES, blobs._METADATA):
+        with creating(engine, tables):
+            pass
     return engine
 
 
 ENGINE: Final = _make_engine()
 """One engine for all simulations of this process, because it keeps the statements that it has compiled."""
+
+
+def check_term(connection: sa.Connection, term: int) -> None:
+    """Refuse blobs of a term that is over, as with PostgreSQL: members of several machines share these blobs."""
+    newest = connection.execute(sa.select(COUNTER.c.term)).scalar_one()
+    if newest != term:
+        raise Fenced(f"Another platform leads since term {newest}; this write is of term {term}.")
 
 
 def open_database(database: Database | None) -> None:
@@ -232,7 +252,7 @@ def open_database(database: Database | None) -> None:
     if CONNECTION.in_transaction:
         CONNECTION.rollback()
     with ENGINE.begin() as connection:
-        for table in (RECORDS, *coordination_tables.TABLES.sorted_tables):
+        for table in (RECORDS, blobs._BLOBS, *coordination_tables.TABLES.sorted_tables):
             connection.execute(sa.delete(table))
         connection.execute(sa.update(COUNTER).values(revision=0, term=0))
     _current = database

@@ -50,8 +50,8 @@ class Invariants:
     """Uid of an endpoint → its number of instances when it was written last."""
     _bounds: dict[str, range] = field(default_factory=dict)
     """Name of a target → the numbers of instances that it allows."""
-    _replaced: dict[str, tuple[range, float]] = field(default_factory=dict)
-    """Name of a target → those that it allowed before, and when they were replaced."""
+    _replaced: dict[str, list[tuple[range, float]]] = field(default_factory=dict)
+    """Name of a target → those that it allowed before, each with the time of its replacement."""
 
     def committed(self) -> str:
         """Check the record that was written, and return a line about it."""
@@ -105,7 +105,7 @@ class Invariants:
     def _note_bounds(self, target: str, allowed: range, now_s: float) -> None:
         before = self._bounds.get(target, allowed)
         if before != allowed:
-            self._replaced[target] = (before, now_s)
+            self._replaced.setdefault(target, []).append((before, now_s))
         self._bounds[target] = allowed
 
     def _check_bounds(self, record: EndpointRecord) -> None:
@@ -123,8 +123,11 @@ class Invariants:
             allowed = self._bounds.get(target)
             if known == workload.count or allowed is None or workload.count in allowed:
                 continue
-            before, replaced_s = self._replaced.get(target, (allowed, 0.0))
-            if workload.count not in before or record.modified_s - replaced_s > _LONGEST_PASS_S:
+            is_late = all(
+                workload.count not in before or record.modified_s - replaced_s > _LONGEST_PASS_S
+                for before, replaced_s in self._replaced.get(target, ())
+            )
+            if is_late:
                 self.findings.append(
                     f"Endpoint {record.name} is scaled to {workload.count}; its target has {allowed[0]} to "
                     f"{allowed[-1]}."

@@ -4,13 +4,12 @@ An event loop under virtual time, whose order of steps comes from a seed.
 Each simulated process has a queue of callbacks of its own, which stay in order as asyncio promises; the seed chooses
 whose callback runs next. Time passes only while nothing is ready. A process can be paused, as by SIGSTOP, and killed:
 its callbacks then never run again. Functions for threads run on the loop after a drawn delay. Some of them may be
-interrupted between two transactions: those run on a thread of their own, which never runs at the same time as the loop.
+interrupted between two transactions: those are strands (`threads`), which never run at the same time as the loop.
 """
 
 import asyncio
 import heapq
 import random
-import threading
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -19,6 +18,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
+
+from tests.simulation.threads import STRANDS, Killed, Strand, idle_strand
 
 if TYPE_CHECKING:
     from tests.simulation.network import Network
@@ -29,10 +30,6 @@ SHARE_INTERRUPTIBLE: Final = 0.2
 """Share of the functions for threads that may be interrupted: each costs two switches of threads."""
 
 
-class Killed(BaseException):
-    """The process is dead: what it was doing ends here."""
-
-
 @dataclass(slots=True, eq=False)
 class Process:
     """A simulated process."""
@@ -41,6 +38,8 @@ class Process:
     ready: deque[events.Handle] = field(default_factory=deque)
     is_paused: bool = False
     is_dead: bool = False
+    continued_s: float = 0.0
+    """When it was continued after a pause."""
     skew_s: float = 0.0
     """Seconds by which its wall clock is ahead."""
     rng: random.Random = field(default_factory=random.Random)
@@ -81,7 +80,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._timers: list[tuple[float, int, events.TimerHandle]] = []
         self._numbers = count(1)
         self._tasks: dict[_Task, None] = {}
-        self.strand: _Strand | None = None
+        self.strand: Strand | None = None
         """The interruptible function that runs now."""
         self.is_closing = False
 
@@ -93,6 +92,9 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def kill(self, process: Process) -> None:
         """End a process; what it holds, and what it would do next, stays until the simulation is closed."""
         process.is_dead = True
+
+    def resume(self, process: Process) -> None:
+        process.is_paused, process.continued_s = False, self.now_s
 
     def context_of(self, process: Process) -> Context:
         context = copy_context()
@@ -124,7 +126,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
                 process.is_paused = process.is_dead = False
             for task in list(self._tasks):
                 task.cancel()
-            for strand in _STRANDS:
+            for strand in STRANDS:
                 if strand.is_suspended:
                     strand.resume()
             for _ in range(100_000):
@@ -239,96 +241,16 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         _settle(future, run)
 
     def _start_strand(self, run: Callable[[], Any], future: "asyncio.Future[Any]") -> None:
-        _idle_strand().begin(self, partial(_settle, future, run))
+        idle_strand().begin(self, partial(_settle, future, run))
 
     def pause_function(self, delay_s: float) -> bool:
         """Let the others run for a while, if this function may be interrupted; return whether it was."""
         strand = self.strand
         if strand is None or self.is_closing:
             return False
-        self.call_later(delay_s, strand.resume)
+        self.call_later(delay_s, strand.end_pause, strand.num_resumed)
         strand.give_up_turn()
         return True
-
-
-class SimulatedExecutor:
-    """A `ThreadPoolExecutor` with one thread whose functions run on the simulated loop, in their order."""
-
-    def __init__(self, *_args: Any, **_kwargs: Any) -> None:
-        self._last: asyncio.Future[Any] | None = None
-
-    def submit(self, function: Callable[..., Any], *args: Any) -> None:
-        loop = asyncio.get_running_loop()
-
-        def begin(_: Any = None) -> None:
-            self._last = loop.run_in_executor(None, function, *args)
-
-        if self._last is None or self._last.done():
-            begin()
-        else:
-            self._last.add_done_callback(begin)
-
-    def shutdown(self, *, wait: bool = True) -> None:
-        """End nothing: the simulation ends what runs."""
-
-
-class _Strand:
-    """A thread that runs one function at a time, and only while the loop waits for it."""
-
-    def __init__(self) -> None:
-        self._turn, self._back = threading.Lock(), threading.Lock()
-        self._turn.acquire()
-        self._back.acquire()
-        self._loop: SimulatedLoop | None = None
-        self._run: Callable[[], None] = lambda: None
-        self.is_suspended = False
-        threading.Thread(target=self._work, daemon=True).start()
-
-    @property
-    def is_idle(self) -> bool:
-        return self._loop is None
-
-    def begin(self, loop: SimulatedLoop, run: Callable[[], None]) -> None:
-        """Run a function until it ends or gives up its turn."""
-        self._loop, self._run = loop, run
-        self.resume()
-
-    def resume(self) -> None:
-        loop = self._loop
-        assert loop is not None
-        outer, loop.strand = loop.strand, self
-        self.is_suspended = False
-        self._turn.release()
-        self._back.acquire()
-        loop.strand = outer
-
-    def give_up_turn(self) -> None:
-        """Let the loop go on until it calls `resume`; called by the function."""
-        self.is_suspended = True
-        self._back.release()
-        self._turn.acquire()
-        if self._loop is not None and self._loop.is_closing:
-            raise Killed
-
-    def _work(self) -> None:
-        while True:
-            self._turn.acquire()
-            events._set_running_loop(self._loop)
-            self._run()
-            self._loop = None
-            self._back.release()
-
-
-_STRANDS: Final[list[_Strand]] = []
-"""Threads of this process, which the next simulation uses again."""
-
-
-def _idle_strand() -> _Strand:
-    for strand in _STRANDS:
-        if strand.is_idle:
-            return strand
-    _STRANDS.append(_Strand())
-    return _STRANDS[-1]
 
 
 def _settle(future: "asyncio.Future[Any]", run: Callable[[], Any]) -> None:

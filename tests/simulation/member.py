@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from headrace.core.errors import Unavailable
@@ -12,17 +13,21 @@ from headrace.platform.cloudwatch.series.memory import MemorySeries
 from headrace.platform.control.app import ControlApp
 from headrace.platform.control.planning.worker_build import WorkerDefaults
 from headrace.platform.gateway.app import Gateway
+from headrace.platform.gateway.async_files import PendingStore
 from headrace.platform.gateway.errors import GatewayConfig
 from headrace.platform.gateway.publishing import Publisher, Sampler
 from headrace.platform.host.membership import Leading, Shared
 from headrace.platform.host.notifications import Notifications
 from headrace.platform.host.operations import KINDS, OPERATIONS
-from headrace.platform.host.peers import QUARANTINE, Peers, Report
+from headrace.platform.host.peers import ASYNC, QUARANTINE, Peers, Report
+from headrace.platform.state.blobs import Blobs
 from headrace.platform.state.coordination import Coordination, Member
 from headrace.platform.state.store import Store
+from headrace.platform.storage.shared_files import SharedFiles
 from tests.platform.control.support import AWS_SCOPE, ListedLogs, share_of
 from tests.simulation.database import ENGINE, TERM
 from tests.simulation.loop import Process
+from tests.simulation.objects import Objects
 from tests.simulation.scenario import Knobs
 from tests.simulation.substitutes import CLOCK
 from tests.simulation.workers import Launcher, Machine
@@ -30,6 +35,9 @@ from tests.simulation.workers import Launcher, Machine
 HOLD_S = 30.0
 """Longest time for which a request is held, and then for the answer of the model."""
 JOIN_RETRY_S = 1.0
+_NO_FOLDER = Path("/simulated")
+_NO_BUCKET: Any = None
+"""For contents, of which jobs have none."""
 
 
 @dataclass
@@ -40,6 +48,9 @@ class SimulatedMember:
     machine: Machine
     series: MemorySeries
     knobs: Knobs
+    objects: Objects
+    folder: Path
+    """The folder of its machine for the progress of jobs, which outlives it."""
     store: Store = field(init=False)
     gateway: Gateway = field(init=False)
     control: ControlApp = field(init=False)
@@ -49,6 +60,7 @@ class SimulatedMember:
 
     def __post_init__(self) -> None:
         self.store = Store(ENGINE, shown="database", now_s=CLOCK.wall)
+        self.blobs = Blobs(ENGINE, shown="database")
 
     async def run(self) -> None:
         """Join the platform and take part until killed; runs in the member's process."""
@@ -58,7 +70,13 @@ class SimulatedMember:
             account=AWS_SCOPE.account, region=AWS_SCOPE.region, hold_timeout_s=HOLD_S, invocation_timeout_s=HOLD_S
         )
         self.gateway = Gateway(
-            self.store, config, wake=waker.wake, publish=publisher.publish, draw=self.process.rng.random
+            self.store,
+            config,
+            objects=self.objects,  # type: ignore[arg-type]
+            pending=PendingStore(self.blobs, _NO_FOLDER),
+            wake=waker.wake,
+            publish=publisher.publish,
+            draw=self.process.rng.random,
         )
         self.control = ControlApp(
             self.store,
@@ -80,6 +98,7 @@ class SimulatedMember:
 
         self.gateway.on_quarantine(on_quarantine)
         peers.on_quarantine = leading.look_at_workers
+        self.gateway.on_accepted_for_others(partial(peers.tell, ASYNC))
         shared = Shared(
             coordination, on_standing=peers.set_standing, heartbeat_s=self.knobs.heartbeat_s, clock=CLOCK.monotonic
         )
@@ -141,8 +160,8 @@ class SimulatedMember:
             sampler=sampler,
             defaults=WorkerDefaults(share_of=share_of),
             aws_scope=AWS_SCOPE,
-            objects=None,
-            transforms=_NoFiles(),  # type: ignore[arg-type]
+            objects=self.objects,
+            transforms=SharedFiles(self.folder, "jobs", blobs=self.blobs, bucket=_NO_BUCKET),
             call=self.control.call,
             memory_bytes=1 << 34,
             num_cores=8,
@@ -153,24 +172,14 @@ class SimulatedMember:
         )
 
     def _peers(self, coordination: Coordination) -> Peers:
-        async def nothing() -> None:
-            pass
-
         return Peers(
             coordination=coordination,
             read_own=lambda: Report(workers=self.gateway.own_loads(), held=self.gateway.own_held()),
             on_reports=self.gateway.set_others,
             on_quarantine=lambda: None,
-            on_async=nothing,
+            on_async=self.gateway.look_for_async,
             idle_s=self.knobs.heartbeat_s * 4,
         )
-
-
-class _NoFiles:
-    """The files of jobs, which the simulation leaves out."""
-
-    def fenced(self, _term: int) -> "_NoFiles":
-        return self
 
 
 class _NoBatches:

@@ -1,5 +1,6 @@
 """Bugs to plant, so that it is known what the simulation finds: each replaces a few functions of Headrace."""
 
+import asyncio
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping
@@ -17,9 +18,13 @@ from headrace.platform.control.planning import pool, worker_actions
 from headrace.platform.control.planning.config import PassContext
 from headrace.platform.control.planning.rollout import _Pass
 from headrace.platform.gateway import app
+from headrace.platform.gateway.app import Gateway
+from headrace.platform.gateway.async_invocations import AsyncInvocations
 from headrace.platform.gateway.replica_state import WaitQueue
 from headrace.platform.gateway.table import RouteTable
+from headrace.platform.jobs.spool import Spool
 from headrace.platform.state import coordination
+from headrace.platform.state.records import Conflict, Fenced
 from headrace.platform.state.store import Store
 from headrace.serving.wire.aws.errors import AwsError
 from tests.simulation import database
@@ -125,6 +130,54 @@ def _place_as_if(change: Callable[[Any], Any]) -> Make:
     return make
 
 
+def _conflicts_succeed(update: Any) -> Any:
+    def updating(self: Store, record: Any, **changes: Any) -> Any:
+        try:
+            return update(self, record, **changes)
+        except Fenced:
+            raise
+        except Conflict:
+            return record
+
+    return updating
+
+
+def _store_later(_: Any) -> Any:
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def store_later(self: AsyncInvocations, pending: Any) -> None:
+        async def save() -> None:
+            await asyncio.sleep(0.1)
+            await self.pending.run(self.pending.save, pending)
+            self.on_accepted_for_others()
+
+        tasks.add(asyncio.create_task(save()))
+
+    return store_later
+
+
+def _run_on(run_async: Any) -> Any:
+    tasks: dict[Any, asyncio.Task[None]] = {}
+
+    async def running(self: Gateway) -> None:
+        if (before := tasks.pop(self, None)) is not None:
+            before.cancel()
+            await asyncio.wait([before])
+        tasks[self] = asyncio.create_task(run_async(self))
+        await asyncio.shield(tasks[self])
+
+    return running
+
+
+def _forget_logged(replay: Any) -> Any:
+    def replaying(self: Spool) -> None:
+        replay(self)
+        if self._places:
+            self._places[max(self._places) + 1] = (0, 0)
+
+    return replaying
+
+
 def _nothing(_: Any) -> Any:
     return lambda *_args, **_more: None
 
@@ -164,6 +217,16 @@ BUGS: Final[Mapping[str, Bug]] = {
     ),
     "sent-again": Bug("a request is sent again after its answer has begun and broken", ((app, "invoke", _send_again),)),
     "stale-route": Bug("the routes of deleted endpoints stay", ((RouteTable, "_refresh", _keep_routes),)),
+    "lost-write": Bug(
+        "a write that conflicts with another one is taken for success", ((Store, "update", _conflicts_succeed),)
+    ),
+    "async-not-stored": Bug(
+        "an asynchronous invocation is accepted before it is stored", ((AsyncInvocations, "_store", _store_later),)
+    ),
+    "async-twice": Bug(
+        "a member goes on with asynchronous invocations when another one leads", ((Gateway, "run_async", _run_on),)
+    ),
+    "lost-line": Bug("a job that is resumed leaves out a line", ((Spool, "_replay", _forget_logged),)),
     "below-minimum": Bug(
         "scaling in ends one below the minimum", ((autoscaler, "capacity_within_bounds", _below_minimum),)
     ),

@@ -52,7 +52,7 @@ class Requester:
         body = json.dumps({"id": id_}).encode()
 
         async def work(member: SimulatedMember) -> tuple[str, bytes]:
-            return await _invoke(member, HOST if is_component else target, headers, body)
+            return await post(member, f"/endpoints/{HOST if is_component else target}/invocations", headers, body)
 
         try:
             async with asyncio.timeout(ATTEMPT_S + 1.0):
@@ -68,11 +68,10 @@ class Requester:
         return (RIGHT, "") if is_right else (WRONG, str(found))
 
 
-async def _invoke(
-    member: SimulatedMember, endpoint: str, headers: list[tuple[bytes, bytes]], body: bytes
+async def post(
+    member: SimulatedMember, path: str, headers: list[tuple[bytes, bytes]], body: bytes
 ) -> tuple[str, bytes]:
     """Call the gateway's application as its server does; return the code of its error, and the body of its answer."""
-    path = f"/endpoints/{endpoint}/invocations"
     scope = {
         "type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"",
         "headers": headers, "extensions": {},

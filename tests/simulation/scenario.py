@@ -60,6 +60,10 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     quiet_s: float = 0.0
     """Seconds without requests or faults after everything has settled."""
 
+    def kinds(self) -> frozenset[str]:
+        """Return the kinds of its operations."""
+        return frozenset(operation.kind for operation in self.operations)
+
 
 FAULTS_S: Final[Mapping[str, tuple[float, float]]] = {
     "worker-kill": (0.0, 0.0),
@@ -73,18 +77,24 @@ FAULTS_S: Final[Mapping[str, tuple[float, float]]] = {
     "database-cut": (0.5, 20.0),
     "database-fail": (0.5, 8.0),
     "network-slow": (1.0, 10.0),
+    "storage-fail": (1.0, 15.0),
     "clock-jump": (0.0, 0.0),
 }
 """Kind of a fault → its shortest and longest duration, seconds; for a stop of the leader, leases."""
 _WEIGHTS: Final = {
     "request": 8,
-    "create": 1,
+    "create": 2,
     "update": 2,
     "scale": 2,
-    "delete": 1,
+    "delete": 2,
     "bound": 1,
     "component": 2,
     "zero": 1,
+    "async": 3,
+    "job": 2,
+    "stack": 2,
+    "tag": 2,
+    "move": 2,
 }
 _MAX_JUMP_S: Final = 600.0
 

@@ -5,12 +5,19 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from typing import Any, Final
 
 from benchmarks.chaos.history import Activity, EndpointState, is_reached, violations
 
-from tests.simulation.clients import HOST, TARGET, ZERO, Clients, Refused
+from tests.simulation.asynchronous import Asynchronous
+from tests.simulation.clients import STACK_PREFIX, TARGET, Clients, Refused
+from tests.simulation.components import Components
+from tests.simulation.jobs import TransformJobs
+from tests.simulation.requester import HOST
 from tests.simulation.scenario import Scenario
+from tests.simulation.stacks import Stacks
 from tests.simulation.substitutes import substituted
+from tests.simulation.tags import Tags
 from tests.simulation.world import World
 
 _PREPARED_S = 300.0
@@ -18,6 +25,7 @@ _SETTLED_S = 600.0
 """Longest time until everything is as asked after the last fault: workers' backoff, and a deployment's deadline."""
 _LOOK_S = 5.0
 _END_S = 100_000.0
+_PARTS: Final[tuple[Any, ...]] = (Components, Asynchronous, TransformJobs, Stacks, Tags)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +50,10 @@ def simulate(scenario: Scenario, *, is_traced: bool = False) -> Outcome:
     world = World(scenario, is_traced=is_traced)
     found: list[str] = []
     with ExitStack() as stack:
-        stack.enter_context(substituted(world.loop, scenario.knobs))
+        stack.enter_context(substituted(world.loop, scenario))
         stack.callback(world.close)
         clients = Clients(world)
+        clients.parts = tuple(part(clients) for part in _PARTS if scenario.kinds() & {*part.kinds})
         try:
             world.loop.run(_run(world, clients), until_s=_END_S)
         except Exception as error:  # noqa: BLE001 -- it is a finding
@@ -52,6 +61,7 @@ def simulate(scenario: Scenario, *, is_traced: bool = False) -> Outcome:
         else:
             found += violations(world.history)
         found += [*world.invariants.findings, *world.database.findings, *_repeated(world)]
+        found += [finding for part in clients.parts for finding in part.findings]
         world.note(f"end {world.loop.num_steps} {world.loop.rng.random()}")
     requests = world.history.requests
     return Outcome(
@@ -133,7 +143,7 @@ async def _describe(world: World, clients: Clients) -> None:
     history.described = {}
     for entry in (await clients.call("ListEndpoints", MaxResults=100))["Endpoints"]:
         name = entry["EndpointName"]
-        if name == HOST:
+        if name == HOST or name.startswith(STACK_PREFIX):
             continue
         try:
             endpoint = await clients.call("DescribeEndpoint", EndpointName=name)
@@ -146,10 +156,11 @@ async def _describe(world: World, clients: Clients) -> None:
             status=endpoint["EndpointStatus"],
             reason=endpoint.get("FailureReason", ""),
         )
-    zero = history.described.get(ZERO)
-    if zero is not None and zero.count in clients.zero_counts:
-        history.asked[ZERO] = EndpointState(config=zero.config, count=zero.count)
-    await clients.describe_components()
+    for name, possible in clients.counts.items():
+        described = history.described.get(name)
+        if described is not None and described.count in possible and len(possible) > 1:
+            history.asked[name] = EndpointState(config=described.config, count=described.count)
+    clients.differences = [difference for part in clients.parts for difference in await part.describe()]
     if not history.scaled:
         return
     found = await clients.call("DescribeScalingActivities", "application-autoscaling", **TARGET, MaxResults=50)
@@ -175,9 +186,11 @@ async def _read_back(world: World, clients: Clients) -> None:
             continue
         history.found[key] = str(variant["InitialInstanceCount"])
     for turn in range(len(world.slots)):
-        for name in sorted((history.deleted | clients.deleted_components) - set(clients.copies)):
+        for name in sorted(history.deleted):
             outcome, detail = await clients.invoke(turn, "deleted", name)
             if outcome != "ValidationError":
                 history.incidents.append(f"{name} was deleted and answers: {outcome} {detail}")
-    history.answers = dict(world.machine.executed)
+    for part in clients.parts:
+        history.incidents += await part.check()
+    history.answers = {id_: number for id_, number in world.machine.executed.items() if id_[0].isdigit()}
     history.num_workers = len(clients.own_workers())

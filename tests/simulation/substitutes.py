@@ -10,6 +10,7 @@ import logging
 import random
 import secrets
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -25,10 +26,11 @@ from headrace.platform.autoscaling.loops import autoscaler
 from headrace.platform.control.loops import endpoint_pass, reconciler, timing
 from headrace.platform.control.loops.timing import Clocks
 from headrace.platform.host import membership
-from headrace.platform.state import coordination, store
-from tests.simulation.database import ENGINE, read_once
-from tests.simulation.loop import EPOCH_S, OUTSIDE, PROCESS, SimulatedExecutor, SimulatedLoop
-from tests.simulation.scenario import Knobs
+from headrace.platform.state import blobs, coordination, store
+from tests.simulation.database import ENGINE, check_term, read_once
+from tests.simulation.loop import EPOCH_S, OUTSIDE, PROCESS, SimulatedLoop
+from tests.simulation.scenario import Knobs, Scenario
+from tests.simulation.threads import SimulatedExecutor, SimulatedLock
 
 
 class Clock:
@@ -89,8 +91,9 @@ _INSTEAD: Final[dict[int, Any]] = {
     id(uuid.uuid4): _uuid4,
     id(time.perf_counter): CLOCK.monotonic,
     id(ThreadPoolExecutor): SimulatedExecutor,
+    id(threading): _Instead(threading, Lock=SimulatedLock),
 }
-_NAMES: Final = ("time", "uuid", "secrets", "random", "uuid4", "perf_counter", "ThreadPoolExecutor")
+_NAMES: Final = ("time", "uuid", "secrets", "random", "uuid4", "perf_counter", "ThreadPoolExecutor", "threading")
 
 
 def decoded_once(decode: Callable[..., Any]) -> Callable[..., Any]:
@@ -117,7 +120,7 @@ class _Idle:
 
 
 @contextmanager
-def substituted(loop: SimulatedLoop, knobs: Knobs) -> Iterator[None]:
+def substituted(loop: SimulatedLoop, scenario: Scenario) -> Iterator[None]:
     """Let all modules of Headrace use the clocks, ids and threads of a simulation, and its intervals."""
     replaced: list[tuple[Any, str, Any]] = []
 
@@ -136,13 +139,14 @@ def substituted(loop: SimulatedLoop, knobs: Knobs) -> Iterator[None]:
                 instead = _INSTEAD.get(id(getattr(module, name, None)))
                 if instead is not None:
                     replace(module, name, instead)
-        for name, value in _replaced_parts().items():
+        for name, value in _replaced_parts(scenario.kinds()).items():
             replace(membership, name, value)
         replace(coordination, "engine_of", lambda *_, **__: ENGINE)
+        replace(blobs, "check_term", check_term)
         replace(store, "decode_row", decoded_once(store.decode_row))
         for name in ("list", "revision"):
             replace(store.Store, name, read_once(getattr(store.Store, name)))
-        for owner, name, value in _intervals(knobs):
+        for owner, name, value in _intervals(scenario.knobs):
             replace(owner, name, value)
         yield
     finally:
@@ -152,12 +156,14 @@ def substituted(loop: SimulatedLoop, knobs: Knobs) -> Iterator[None]:
         structlog.configure(**configured)
 
 
-def _replaced_parts() -> dict[str, Any]:
-    """Return the leader's loops with clocks of the simulation, and stand-ins for those that it leaves out."""
+def _replaced_parts(kinds: frozenset[str]) -> dict[str, Any]:
+    """Return the leader's loops with clocks of the simulation, and stand-ins for those that have nothing to do."""
     return {
         "Reconciler": partial(membership.Reconciler, clocks=Clocks(CLOCK.wall, CLOCK.monotonic)),
         "Autoscaler": partial(membership.Autoscaler, clock=CLOCK.wall),
-        **dict.fromkeys(("Scraper", "CapacityRecorder", "Jobs", "Experiments", "StackLoop"), _Idle),
+        "Jobs": partial(membership.Jobs, clock=CLOCK.wall) if "job" in kinds else _Idle,
+        "StackLoop": partial(membership.StackLoop, clock=CLOCK.wall) if "stack" in kinds else _Idle,
+        **dict.fromkeys(("Scraper", "CapacityRecorder", "Experiments"), _Idle),
     }
 
 

@@ -5,6 +5,8 @@ import random
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from benchmarks.chaos.history import Applied, History
@@ -15,6 +17,7 @@ from tests.simulation.invariants import Invariants
 from tests.simulation.loop import Process, SimulatedLoop
 from tests.simulation.member import SimulatedMember
 from tests.simulation.network import Network
+from tests.simulation.objects import Objects
 from tests.simulation.scenario import Fault, Scenario
 from tests.simulation.workers import Machine
 
@@ -72,12 +75,15 @@ class World:
             on_commit=self._committed,
             on_death=self._died,
         )
+        self.objects = Objects(loop, self.network, random.Random(f"{seed}/objects"))
         self.series = MemorySeries()
+        self.folder = TemporaryDirectory(prefix="simulation-")
         open_database(self.database)
 
     def close(self) -> None:
         self.loop.close()
         open_database(None)
+        self.folder.cleanup()
 
     def note(self, line: str) -> None:
         self.trace.add(f"{self.loop.now_s:.6f} {line}")
@@ -93,7 +99,8 @@ class World:
         process = self.loop.add_process(f"member-{index}.{self.num_processes}")
         if index < len(self.slots):
             process.skew_s = self.slots[index].process.skew_s
-        member = SimulatedMember(process, self.machine, self.series, self.scenario.knobs)
+        folder = Path(self.folder.name) / str(index)
+        member = SimulatedMember(process, self.machine, self.series, self.scenario.knobs, self.objects, folder)
         self.slots[index : index + 1] = [member]
         self.database.announce[process] = member.store.listeners.call
         task = self.loop.spawn(process, member.run())
@@ -219,7 +226,7 @@ class World:
         process = self._member(fault)[1].process
         process.is_paused = True
         await asyncio.sleep(fault.duration_s)
-        process.is_paused = False
+        self.loop.resume(process)
         return process.name
 
     async def _leader_stop(self, fault: Fault) -> str:
@@ -253,6 +260,11 @@ class World:
         self.database.failing_until_s = self.loop.now_s + fault.duration_s
         await asyncio.sleep(fault.duration_s)
         return "database"
+
+    async def _storage_fail(self, fault: Fault) -> str:
+        self.objects.failing_until_s = self.loop.now_s + fault.duration_s
+        await asyncio.sleep(fault.duration_s)
+        return "object storage"
 
     async def _network_slow(self, fault: Fault) -> str:
         self.network.slow_until_s = self.loop.now_s + fault.duration_s
