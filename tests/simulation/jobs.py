@@ -61,7 +61,7 @@ class TransformJobs:
         """Yield what is wrong with the end of a job, and with its outputs."""
         status, reason = self._ends[name]
         if status == "Stopped" and name not in self._stopped:
-            yield f"Job {name} was stopped by nobody."
+            yield f"Job {name} was stopped by no client."
         if status == "Failed" and not (reason and self.clients.world.scenario.faults):
             yield f"Job {name} has failed without a fault: {reason}"
         for index, ids in enumerate(self._inputs[name]):

@@ -96,7 +96,7 @@ async def _serve(data):
 
 
 def _worker_answer(data):
-    """What a worker, whose code may be anybody's, answers to an adapter, and the reports of a sandboxed server."""
+    """Answers of a worker, which may run a stranger's code, to an adapter, and reports of a sandboxed server."""
     assert len(message_of(data)) <= len(data) + 1
     for event in events_of(io.BytesIO(data)):
         assert isinstance(event.completed, int)
