@@ -52,7 +52,7 @@ def grow(name: str, seeds: Iterable[bytes], launch: Launch, *, seconds: int, wor
     flags = [f"-max_total_time={seconds}", f"-max_len={max(4096, 2 * largest)}", f"-timeout={_TIMEOUT_S}"]
     flags += [f"-artifact_prefix={crashes}/", "-rss_limit_mb=4096", "-print_final_stats=1", "-reload=0"]
     if words:
-        (folder / "words").write_text("".join(f'"{_quoted(word)}"\n' for word in words if len(word) < 64))
+        (folder / "words").write_text("".join(f'"{_quoted(word)}"\n' for word in words if 0 < len(word) < 64))
         flags.append(f"-dict={folder / 'words'}")
     log = folder / "log"
     before_s = _children_cpu_s()

@@ -67,7 +67,7 @@ def _records(data):
     for features, labels in recordio.read_records(data):
         for tensor in (*features.values(), *labels.values()):
             assert len(tensor.values) <= 8 * len(data)
-            assert tensor.keys is None or all(key < 1 << 64 for key in tensor.keys)
+            assert tensor.keys is None or all(key < 1 << 31 for key in tensor.keys)
 
 
 def _record_seeds():

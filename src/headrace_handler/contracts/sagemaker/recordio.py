@@ -74,6 +74,8 @@ def _read_tensor(message: bytes) -> Tensor:
             values = np.frombuffer(packed[_VALUES], dtype=_DTYPES[number])
         shape = list(_varints(packed[_SHAPE]))
         keys = list(_varints(packed[_KEYS]))
+        if any(column >= 1 << 31 for column in (*shape, *keys)):
+            raise ValueError("Columns of a record must have 31 bits")
         return Tensor(values, keys if keys or shape else None, shape[0] if shape else None)
     return Tensor(np.array([], dtype=np.float32))
 
@@ -109,7 +111,7 @@ def _varint(data: bytes | bytearray, at: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << shift
         shift += 7
         if not byte & 0x80:
-            return value, at
+            return value & 0xFFFFFFFFFFFFFFFF, at
 
 
 def _varints(data: bytes | bytearray) -> Iterator[int]:
