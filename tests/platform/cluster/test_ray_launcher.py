@@ -112,7 +112,7 @@ async def test_a_worker_that_requests_a_gpu_is_placed_on_a_node_with_one(site: S
             await site.launcher.start(spec("two", resources=two))
     finally:
         await asyncio.to_thread(nodes.lose, node.node_id)
-    await seen_as(site.launcher, "w", handle, WorkerPhase.EXITED)
+    assert (await seen_as(site.launcher, "w", handle, WorkerPhase.EXITED)).is_blameless
 
 
 async def test_workers_on_a_node_have_different_gpus_and_one_without_sees_none(site: Site, nodes: Nodes) -> None:

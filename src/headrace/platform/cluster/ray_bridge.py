@@ -34,6 +34,7 @@ from headrace.platform.cluster.ray_messages import (
     BridgeReply,
     BridgeRequest,
     Connection,
+    NodeLost,
     WorkerGone,
 )
 from headrace.platform.cluster.ray_resources import NodeResources, format_resources, grant, target_node
@@ -88,9 +89,14 @@ class Bridge:
             actor = self._make_actor(name, start, assignment.encode(), granted)
         return self._await_start(name, start, actor)
 
-    def look(self, name: str, position: int) -> dict[str, Any]:
-        """Observe a worker, and return the next chunk of its log."""
-        observation: dict[str, Any] = self._call(name, "look", position)
+    def look(self, name: str, position: int, node: str) -> dict[str, Any]:
+        """Observe a worker on a node, and return the next chunk of its log."""
+        try:
+            observation: dict[str, Any] = self._call(name, "look", position)
+        except WorkerGone as error:
+            if any(found["NodeID"] == node and found["Alive"] for found in all_nodes()):
+                raise
+            raise NodeLost(str(error)) from error
         return observation
 
     def stop(self, name: str, grace_s: float) -> None:

@@ -32,7 +32,7 @@ from headrace.platform.cluster.launcher import (
 from headrace.platform.cluster.local import last_error_line
 from headrace.platform.cluster.ray_head import RayHead
 from headrace.platform.cluster.ray_link import CONNECT_S, ClusterUnreachable, RayLink
-from headrace.platform.cluster.ray_messages import ActorAssignment, Connection, WorkerGone
+from headrace.platform.cluster.ray_messages import ActorAssignment, Connection, NodeLost, WorkerGone
 from headrace.platform.cluster.worker_exit import exit_line
 from headrace.platform.cluster.worker_files import WorkerFiles, read_value, worker_files, write_value
 from headrace.platform.cluster.worker_logs import WorkerLogs
@@ -129,7 +129,8 @@ class RayLauncher:
             observation = await self._look(name, handle)
         except WorkerGone as error:
             message = f"the node was lost, or Ray ended the worker: {error}."
-            return await self._ended(name, handle, Observation(phase=WorkerPhase.EXITED), message=message)
+            seen = Observation(phase=WorkerPhase.EXITED, is_blameless=isinstance(error, NodeLost))
+            return await self._ended(name, handle, seen, message=message)
         except ClusterUnreachable:
             # a worker that answers `/ping` is healthy even if the cluster is unreachable
             observation = Observation(phase=WorkerPhase.STARTING, notices=_facts(handle).notices)
@@ -209,7 +210,9 @@ class RayLauncher:
         offset = facts.log_position
         for _ in range(_MAX_CHUNKS):
             position = await asyncio.to_thread(self._logs.end_position, name)
-            answer = await self._link.call("look", self._call_s, name=name, position=max(position - offset, 0))
+            answer = await self._link.call(
+                "look", self._call_s, name=name, position=max(position - offset, 0), node=facts.node
+            )
             await asyncio.to_thread(self._append, name, answer, offset)
             if answer["is_log_end"]:
                 break

@@ -67,7 +67,11 @@ class WorkerGone(Exception):
     """The worker does not exist any more: its actor or node has ended."""
 
 
-ERRORS: Final[Mapping[str, type[Exception]]] = {"gone": WorkerGone, **LAUNCH_ERRORS}
+class NodeLost(WorkerGone):
+    """The worker has ended with its node."""
+
+
+ERRORS: Final[Mapping[str, type[Exception]]] = {"gone": WorkerGone, "node lost": NodeLost, **LAUNCH_ERRORS}
 """What the bridge raises for the platform to raise again, by its code."""
 UNAVAILABLE: Final = "unavailable"
 """The code of all other errors: the actor or the cluster does not answer now."""
