@@ -190,6 +190,11 @@ class Reconciler:
         self._swept_s = now_s
         try:
             return await self._workers.alive()
+        except TimeoutError as error:  # a cluster that is out of reach says why
+            get_logger().warning(
+                "reconciler.sweep_failed", message=str(error) or "The launcher did not answer in time."
+            )
+            return None
         except Exception:  # noqa: BLE001 -- an edge: logged, and tried again
             get_logger().exception("reconciler.sweep_failed")
             return None
