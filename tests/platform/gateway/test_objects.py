@@ -119,7 +119,7 @@ async def test_an_object_is_described_without_reading_it():
         assert exchange.asked.method == "HEAD"
         status = {"/bucket/none": "404 Not Found", "/bucket/busy": "429 Too Many Requests"}
         kind = "binary/octet-stream" if exchange.asked.path == "/bucket/untyped" else "text/csv"
-        headers = f"content-length: 300000000\r\ncontent-type: {kind}"
+        headers = f"content-length: 300000000\r\ncontent-type: {kind}\r\nx-amz-meta-of: an id"
         exchange.raw(f"HTTP/1.1 {status.get(exchange.asked.path, '200 OK')}\r\n{headers}\r\n\r\n".encode())
 
     worker = Worker(storage)
@@ -128,6 +128,7 @@ async def test_an_object_is_described_without_reading_it():
     try:
         assert await objects.describe("s3://bucket/key") == (300_000_000, "text/csv")
         assert await objects.describe("s3://bucket/untyped") == (300_000_000, "")
+        assert await objects.metadata("s3://bucket/key") == {"of": "an id"}
         with pytest.raises(ObjectFailed, match=r"s3://bucket/none cannot be read: .*404.*Not Found") as missing:
             await objects.describe("s3://bucket/none")
         assert not isinstance(missing.value, ObjectsUnavailable)
@@ -185,8 +186,9 @@ async def test_objects_are_written_and_read_and_large_ones_refused():
     await worker.start()
     objects = objects_at(worker.url)
     try:
-        await objects.put("s3://bucket/a b.out", b"answer", content_type="application/json")
-        assert kept["/bucket/a%20b.out"].headers["content-type"] == "application/json"
+        await objects.put("s3://bucket/a b.out", b"answer", content_type="application/json", metadata={"of": "an id"})
+        sent = kept["/bucket/a%20b.out"].headers
+        assert (sent["content-type"], sent["x-amz-meta-of"]) == ("application/json", "an id")
         assert await objects.get("s3://bucket/a b.out", max_bytes=6) == b"answer"
         with tempfile.TemporaryFile() as file:
             file.write(b"long answer")
