@@ -7,6 +7,7 @@ from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
+from headrace.core.errors import Unavailable
 from headrace.core.telemetry import get_logger
 from headrace.platform.cloudformation.journal import Journal
 from headrace.platform.cloudformation.properties import difference
@@ -56,6 +57,8 @@ class Lifecycle:
             else:
                 await self._change(name, resource, resource.current, template, properties)
         except (AwsError, ResourceFailed) as error:
+            if _is_unavailable(error):
+                raise  # the operation goes on when the database does
             await self._fail(name, resource, kind, str(error))
         except Fenced:
             raise
@@ -222,6 +225,8 @@ class Lifecycle:
             await self._call(lambda: self.resources.delete(instance))
             await self._while(is_slow, lambda: self.resources.read(instance) is not None)
         except (AwsError, ResourceFailed) as error:
+            if _is_unavailable(error):
+                raise
             return str(error)
         return None
 
@@ -247,4 +252,11 @@ class Lifecycle:
                 return await asyncio.shield(running)
             except asyncio.CancelledError:
                 await asyncio.wait({running})
+                if not running.cancelled():
+                    running.exception()  # retrieved: asyncio would report it as lost
                 raise
+
+
+def _is_unavailable(error: Exception) -> bool:
+    """Return whether the platform could not use its database: no fault of the resource."""
+    return isinstance(error.__cause__, Unavailable)
