@@ -11,6 +11,7 @@ from botocore.exceptions import ClientError
 
 from headrace.platform.control.app import ControlApp
 from headrace.platform.host.operations import OPERATIONS
+from headrace.platform.state.records import Fenced
 from headrace.platform.state.store import open_store
 from headrace.serving.http.body import BodyBudget
 from headrace.serving.wire.aws import calls, services
@@ -160,3 +161,17 @@ def test_bodies_over_the_budget_are_throttled(app: ControlApp) -> None:
     assert call_directly(app, b" " * 70_000)[0] == 429
     assert call_directly(app, b"{}")[0] == 200
     assert app._budget.held_bytes == 0
+
+
+def test_a_call_in_the_name_of_a_former_leader_writes_nothing(app: ControlApp) -> None:
+    """The operation of a stack may be in the middle of a call when another platform begins to lead."""
+    store, group = app._context.store, {"ModelPackageGroupName": "g"}
+    store.begin_term(1)
+    app.call("sagemaker", "CreateModelPackageGroup", group, term=1)
+    store.begin_term(2)
+
+    with pytest.raises(Fenced):
+        app.call("sagemaker", "DeleteModelPackageGroup", group, term=1)
+
+    assert app.call("sagemaker", "DescribeModelPackageGroup", group, term=1)
+    app.call("sagemaker", "DeleteModelPackageGroup", group)

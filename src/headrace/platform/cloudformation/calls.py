@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from headrace.platform.gateway.objects import S3Objects
 from headrace.platform.state.records import Json
@@ -10,6 +10,14 @@ from headrace.serving.wire.aws.errors import AwsError
 
 Call = Callable[[str, str, Json], Json]
 """Calls an operation of a service, as a client does; blocks. Raises `AwsError`."""
+
+
+class LeaderCall(Protocol):
+    """A `Call` in the name of a leader, which raises `Fenced` if it writes after the leader's term."""
+
+    def __call__(self, service: str, name: str, params: Json, /, *, term: int) -> Json: ...
+
+
 S3: Final = "s3"
 BUCKET_OPERATIONS: Final = tuple((S3, name) for name in ("CreateBucket", "HeadBucket", "DeleteBucket"))
 """Operations that stacks may call where there is an object storage."""
@@ -19,11 +27,11 @@ _DEFAULT_REGION: Final = "us-east-1"
 
 @dataclass(frozen=True, slots=True)
 class StackCalls:
-    call: Call
+    call: LeaderCall
     objects: S3Objects | None
 
-    def __call__(self, service: str, name: str, params: Json) -> Json:
-        return self.call(service, name, params) if service != S3 else self._call_s3(name, params)
+    def __call__(self, service: str, name: str, params: Json, *, term: int) -> Json:
+        return self.call(service, name, params, term=term) if service != S3 else self._call_s3(name, params)
 
     def _call_s3(self, name: str, params: Json) -> Json:
         from botocore import xform_name

@@ -25,7 +25,7 @@ from headrace.platform.cluster.platform_logs import PlatformLogs
 from headrace.platform.control.api.context import CallContext, Handler
 from headrace.platform.control.jumpstart.catalogue import Catalogue
 from headrace.platform.control.model.images import OwnImage
-from headrace.platform.state.records import MAX_WRITE_TRIES, Conflict, Json
+from headrace.platform.state.records import MAX_WRITE_TRIES, Conflict, Fenced, Json
 from headrace.platform.state.store import Store
 from headrace.serving.http.asgi import (
     Receive,
@@ -199,26 +199,35 @@ class ControlApp:
         header = (NOTICE_HEADER, header_value(" ".join(notices))[:_MAX_NOTICE_CHARACTERS])
         return replace(response, headers=(*response.headers, header))
 
-    def call(self, service: str, name: str, params: Json) -> Json:
-        """Call an operation of a service in process, as a client would. Blocks. Raises `AwsError`."""
+    def call(self, service: str, name: str, params: Json, *, term: int | None = None) -> Json:
+        """
+        Call an operation of a service in process, as a client would. Blocks. Raises `AwsError`.
+
+        In the name of a leader, the call raises `Fenced` if it writes after the leader's `term`.
+        """
         self._handler_of(service, name)
         operation = services.operation(service, name)
         validation.check(operation, params, free_shapes=self._free_shapes)
         members.check(operation, params, MEMBERS[service])
-        return self._handle({}, AwsCall(service, name, "json", params), str(uuid.uuid4()))
+        return self._handle({}, AwsCall(service, name, "json", params), str(uuid.uuid4()), term=term)
 
-    def _handle(self, scope: Scope, call: AwsCall, request_id: str) -> Json:
+    def _handle(self, scope: Scope, call: AwsCall, request_id: str, *, term: int | None = None) -> Json:
         handler = self._handler_of(call.service, call.operation)
-        context = replace(self._context, now_s=self._clock(), caller=caller_of(scope), session=session_of(scope))
+        store = self._context.store if term is None else self._context.store.fenced(term)
+        context = replace(
+            self._context, store=store, now_s=self._clock(), caller=caller_of(scope), session=session_of(scope)
+        )
         try:
             for _ in range(MAX_WRITE_TRIES):
                 try:
                     return handler(context, call.params)
+                except Fenced:
+                    raise
                 except Conflict:
                     continue
         except Unavailable as error:
             raise AwsError("ServiceUnavailable", error.message) from error
-        except AwsError:
+        except (AwsError, Fenced):
             raise
         except Exception as error:
             self._log.exception("call.failed", service=call.service, operation=call.operation, request_id=request_id)

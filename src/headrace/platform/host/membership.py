@@ -20,7 +20,7 @@ from headrace.core.errors import Unavailable
 from headrace.core.files import Files
 from headrace.core.telemetry import get_logger
 from headrace.platform.autoscaling.loops.autoscaler import Autoscaler
-from headrace.platform.cloudformation.calls import Call
+from headrace.platform.cloudformation.calls import LeaderCall
 from headrace.platform.cloudformation.loop import StackLoop
 from headrace.platform.cloudwatch.metrics.worker_page import WorkerReading
 from headrace.platform.cloudwatch.series.buffered import BufferedSeries
@@ -233,8 +233,8 @@ class Leading:
     objects: Objects | None
     transforms: Files
     """The progress of jobs."""
-    call: Call
-    """Calls an operation of a service, or of S3, as a client does."""
+    call: LeaderCall
+    """Calls an operation of a service, or of S3, as a client does, in a term of the leader."""
     memory_bytes: int
     """Memory of this host."""
     num_cores: int
@@ -298,7 +298,7 @@ class Leading:
             "batches": self.batches.run(term),
             "jobs": Jobs(store=store, runners=self._job_runners(), files=self.transforms.fenced(term)).run(),
             "inference experiments": Experiments(store=store, aws_scope=self.aws_scope).run(),
-            "stacks": StackLoop(store=store, call=self.call, aws_scope=self.aws_scope).run(),
+            "stacks": StackLoop(store=store, call=partial(self.call, term=term), aws_scope=self.aws_scope).run(),
         }
         self.on_change(True)
         tasks = [asyncio.create_task(loop, name=name) for name, loop in loops.items()]
