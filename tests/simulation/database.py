@@ -162,7 +162,11 @@ class _Connection:
         if database is None or process is OUTSIDE:
             CONNECTION.commit()
             return
-        database.step(process)
+        try:
+            database.step(process)
+        except Killed:
+            CONNECTION.rollback()  # as a server does; SQLAlchemy has ended the transaction on its side
+            raise
         CONNECTION.commit()
         database.committed(process)
 

@@ -295,8 +295,8 @@ def _break(future: "asyncio.Future[Any]") -> None:
 
 def _hand_over(task: "asyncio.Task[T]", answer: "asyncio.Future[T]") -> None:
     if answer.done():
-        return
-    if task.cancelled():
+        task.cancelled() or task.exception()  # retrieved: its client has gone
+    elif task.cancelled():
         answer.set_exception(Broken("the member cancelled the request"))
     elif (error := task.exception()) is not None:
         answer.set_exception(error)
