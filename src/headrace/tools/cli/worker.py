@@ -35,7 +35,7 @@ _OF_SERVER = (
     "headrace.tools.cli.progress",
     "tokenizers",
 )
-"""Modules that import all others."""
+"""Modules that import all others; none may read the variables of a model when it is imported."""
 _NO_FOLDER = Path("/nonexistent")
 _OBJECTS = "s3://"
 
