@@ -9,15 +9,15 @@ the folder of this file, and nothing else that lies beside it becomes importable
 """
 
 import importlib.util
+import os
 import sys
-from pathlib import Path
 
 
 def load_package() -> None:
     """Make the folder of this file the package `headrace_handler`."""
-    folder = Path(__file__).resolve().parent
+    folder = os.path.dirname(os.path.realpath(__file__))  # noqa: PTH120 -- pathlib costs milliseconds here
     spec = importlib.util.spec_from_file_location(
-        "headrace_handler", folder / "__init__.py", submodule_search_locations=[str(folder)]
+        "headrace_handler", f"{folder}/__init__.py", submodule_search_locations=[folder]
     )
     assert spec is not None, "the file exists"
     assert spec.loader is not None, "it is a source file"

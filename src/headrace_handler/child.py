@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from headrace_handler.calls import RunningCall, load_of, running_call
 from headrace_handler.connection import EXIT_NO_SERVER, Connection
@@ -30,7 +30,10 @@ from headrace_handler.container_folders import explain, provide
 from headrace_handler.contract import AsyncContract, Cancelled, Contract, LoadFailed
 from headrace_handler.frames import Frame, Kind
 from headrace_handler.privileges import give_up_privileges
-from headrace_handler.sandbox import ARGUMENT, Policy, Sandbox, confine
+from headrace_handler.sandbox import ARGUMENT, Sandbox, confine
+
+if TYPE_CHECKING:
+    from headrace_handler.policy import Policy
 
 EXIT_FAILED = 1
 """User code could not be loaded, or its contract has failed."""
@@ -289,7 +292,7 @@ def arguments_of(
     parent: int,
     container_folders: Mapping[Path, Path] | None = None,
     private_folders: Sequence[Path] = (),
-    sandbox: Policy | None = None,
+    sandbox: "Policy | None" = None,
 ) -> list[str]:
     folders = [f"--folder={path}={folder}" for path, folder in (container_folders or {}).items()]
     folders += [f"--private={folder}" for folder in private_folders]

@@ -12,14 +12,16 @@ import os
 import resource
 import select
 import signal
-import socket
 import stat
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
-from pathlib import Path
-from typing import Any, NoReturn
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Any, NoReturn
 
 NEW_MOUNTS, NEW_IPC, NEW_USER = 0x0002_0000, 0x0800_0000, 0x1000_0000
 NEW_PROCESSES, NEW_NETWORK = 0x2000_0000, 0x4000_0000
@@ -38,8 +40,18 @@ _EMPTY_FOLDERS = ("/dev", "/opt", "/proc", "/run")
 _BASE = "/tmp"  # noqa: S108 -- covered by a mount of this process's own
 
 
+def read(path: str) -> str:
+    with open(path) as file:  # noqa: PTH123 -- pathlib costs milliseconds here
+        return file.read()
+
+
+def write(path: str, text: str) -> None:
+    with open(path, "w") as file:  # noqa: PTH123
+        file.write(text)
+
+
 @cache
-def _libraries() -> tuple[Any, Any]:
+def _libraries() -> "tuple[Any, Any]":
     """Return ctypes and the C library."""
     import ctypes
 
@@ -88,10 +100,10 @@ class Kernel:
     def map_user(user: int, group: int) -> None:
         """Be the same user in a new user namespace."""
         for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
-            Path("/proc/self", name).write_text(text)
+            write(f"/proc/self/{name}", text)
 
     def mount(
-        self, source: str | None, target: str | Path, kind: str | None, flags: int, data: bytes | None = None
+        self, source: str | None, target: "str | Path", kind: str | None, flags: int, data: bytes | None = None
     ) -> None:
         texts = (None if text is None else os.fsencode(text) for text in (source, target, kind))
         self._call("mount", *texts, self._ctypes.c_ulong(flags), data)
@@ -118,7 +130,7 @@ class Kernel:
     def end_with_parent(self) -> None:
         self._call("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
-    def _call(self, name: str, *arguments: Any) -> None:
+    def _call(self, name: str, *arguments: "Any") -> None:
         if getattr(self._libc, name)(*arguments) != 0:
             number = self._ctypes.get_errno()
             raise OSError(number, os.strerror(number))
@@ -223,6 +235,8 @@ def _make_parents(place: str) -> None:
 
 def raise_loopback() -> None:
     """Bring up the loopback interface of a new network namespace."""
+    import socket
+
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         request = struct.pack("16sh22x", b"lo", 0)
         flags = struct.unpack_from("16sh", fcntl.ioctl(any_socket, _SIOCGIFFLAGS, request))[1]
@@ -322,7 +336,7 @@ def _reason(code: int) -> OSError:
     return OSError(code, "this Python cannot make one" if code == _NO_ERRNO else os.strerror(code))
 
 
-def _relay(pid: int, status: int, *, keep: int) -> NoReturn:
+def _relay(pid: int, status: int, *, keep: int) -> "NoReturn":
     """Wait for process 1, then end with the status that it has written, or by the signal that has ended it."""
     _close_others(status, keep)
     _, own = os.waitpid(pid, 0)
@@ -330,7 +344,7 @@ def _relay(pid: int, status: int, *, keep: int) -> NoReturn:
     end_as(os.waitstatus_to_exitcode(struct.unpack("i", written)[0] if len(written) == 4 else own))
 
 
-def end_as(code: int) -> NoReturn:
+def end_as(code: int) -> "NoReturn":
     """End this process as another one has ended: with an exit code, or by a signal if it is negative."""
     if code < 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -340,7 +354,7 @@ def end_as(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _collect(pid: int, status: int, *, keep: int) -> NoReturn:
+def _collect(pid: int, status: int, *, keep: int) -> "NoReturn":
     """Be process 1: collect what ends, until the process of the user's code has ended."""
     _close_others(status, keep)
     while True:

@@ -4,22 +4,19 @@ The sandbox of user code: the files, processes, sockets and system calls that a 
 Landlock decides about files, a filter about system calls. Where the kernel allows namespaces, the child also has a root
 folder of its own with nothing else in it, its own processes, IPC objects and `/tmp`. `docs/sandbox.md` has the rows.
 
-The steps need an order: `enter` before threads exist and before capabilities are given up, `confine` after both.
+The steps need an order: `enter` before threads exist and before capabilities are given up, `confine` after both. What
+is imported before `enter` (here no dataclasses, typing or pathlib) is copied page by page into the processes that it
+forks.
 """
 
-import gc
 import json
 import os
 import resource
 import sys
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import NoReturn
+from types import SimpleNamespace
 
 from headrace_handler import landlock, syscall_filter
-from headrace_handler.container_folders import provide
 from headrace_handler.namespaces import (
     MS_NODEV,
     MS_NOEXEC,
@@ -32,8 +29,18 @@ from headrace_handler.namespaces import (
     build_root,
     continue_inside,
     raise_loopback,
+    read,
+    write,
 )
 from headrace_handler.privileges import give_up_privileges
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+    from typing import NoReturn
+
+    from headrace_handler.policy import Policy
 
 ARGUMENT = "--sandbox="
 """The argument of a child that has its policy."""
@@ -68,48 +75,20 @@ _ADVICE = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
-    """The rights of user code, as the model server decides them; it travels as JSON in the child's arguments."""
-
-    read: Sequence[str] = ()
-    """Files and folders that it may read and execute, beside those of the system."""
-    write: Sequence[str] = ()
-    """Folders that it may change, beside its own `/tmp`."""
-    scratch: str = ""
-    """An empty folder that stands for `/tmp` where there are no mount namespaces."""
-    network: str = "all"
-    """`all`, `loopback` (its own, on which nothing else listens) or `none`."""
-    folders: Mapping[str, str] = field(default_factory=dict)
-    """Folders that a program finds at these paths of a container; those of a child are arguments."""
-    is_required: bool = False
-    """Run no code unless every part of the sandbox is in force."""
-    max_processes: int = 4096
-    """Processes and threads."""
-    memory_bytes: int | None = None
-    """Private memory of each process."""
-    temporary_bytes: int | None = None
-    """Size of its `/tmp`. None: half of the machine's memory."""
-
-    def encoded(self) -> str:
-        """Return the policy as JSON."""
-        return json.dumps(asdict(self))
-
-
-@dataclass(slots=True, kw_only=True)
 class Sandbox:
     """The parts of a sandbox that are in force in this process."""
 
-    policy: Policy
-    namespaces: tuple[str, ...] = ()
-    landlock: int = 0
-    """ABI of Landlock; 0: files are not restricted."""
-    has_filter: bool = False
-    limits: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
-    """Parts that this kernel or container does not allow."""
-    failure: str = ""
-    """Why no code may run; empty if it may."""
+    def __init__(self, policy: "Policy") -> None:
+        self.policy = policy
+        self.namespaces: tuple[str, ...] = ()
+        self.landlock = 0
+        """ABI of Landlock; 0: files are not restricted."""
+        self.has_filter = False
+        self.limits: tuple[str, ...] = ()
+        self.missing: tuple[str, ...] = ()
+        """Parts that this kernel or container does not allow."""
+        self.failure = ""
+        """Why no code may run; empty if it may."""
 
     def describe(self) -> str:
         """Return one line for the log."""
@@ -119,17 +98,19 @@ class Sandbox:
         return "; ".join([*parts, *self.missing])
 
 
-def decode(text: str) -> Policy:
-    return Policy(**json.loads(text))
+def decode(text: str) -> "Policy":
+    # It has the fields of the class, which is not worth its import.
+    policy: Policy = SimpleNamespace(**json.loads(text))  # type: ignore[assignment]
+    return policy
 
 
-def enter(policy: Policy) -> Sandbox:
+def enter(policy: "Policy") -> Sandbox:
     """
     Enter namespaces; call it before threads exist. Where it returns, this is a new process: the first one waits for it.
 
     `failure` says if the network or the limit of temporary files that the policy wants cannot be had.
     """
-    sandbox = Sandbox(policy=policy)
+    sandbox = Sandbox(policy)
     flags = NEW_MOUNTS | NEW_IPC | NEW_PROCESSES | (NEW_NETWORK if policy.network == "loopback" else 0)
     temporary = _TEMPORARY
 
@@ -138,7 +119,6 @@ def enter(policy: Policy) -> Sandbox:
         with suppress(OSError):  # process 1 has another /tmp
             os.rmdir(policy.scratch)  # noqa: PTH106
 
-    gc.freeze()  # else a collection would write to, and so copy, all pages that the processes share
     error = continue_inside(flags, lambda: _prepare_inside(sandbox, flags), only_wait)
     if error is None:
         sandbox.namespaces = ("mount", "ipc", "pid", *(["network"] if flags & NEW_NETWORK else []))
@@ -153,7 +133,7 @@ def enter(policy: Policy) -> Sandbox:
     return sandbox
 
 
-def confine(sandbox: Sandbox, private: Sequence[Path] = ()) -> None:
+def confine(sandbox: Sandbox, private: "Sequence[Path]" = ()) -> None:
     """
     Restrict files, system calls and memory of this thread and of all that it starts, for good.
 
@@ -180,7 +160,7 @@ def confine(sandbox: Sandbox, private: Sequence[Path] = ()) -> None:
         sandbox.failure = f"The sandbox of the code is incomplete, and it is required: {missing}. {_ADVICE}"
 
 
-def _without_mounts(policy: Policy) -> str:
+def _without_mounts(policy: "Policy") -> str:
     """Return the folder that stands for `/tmp` without a mount namespace: an installer has that which it fills."""
     return policy.scratch or next(iter(policy.write), _SHARED_MEMORY)
 
@@ -194,7 +174,7 @@ def _prepare_inside(sandbox: Sandbox, flags: int) -> None:
     folders = {_TEMPORARY: policy.temporary_bytes, _SHARED_MEMORY: None}
     build_root(kernel, (*_SYSTEM, *_CONFIGURATION, *policy.read), writes, folders)
     try:
-        kernel.mount("proc", Path("/proc"), "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+        kernel.mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     except OSError as error:  # such as in a container that hides parts of /proc
         sandbox.missing += (f"no /proc of its own ({error.strerror}): it sees the names of other processes",)
         return
@@ -207,8 +187,8 @@ def _limit_processes(sandbox: Sandbox, release: str) -> None:
     version = tuple(int(number) for number in release.partition("-")[0].split(".")[:2])
     try:
         if version >= _OWN_PID_MAX:
-            Path("/proc/sys/kernel/pid_max").write_text(str(most))
-        elif version >= _OWN_PROCESS_COUNT and Path("/proc/self/uid_map").read_text().split()[2] == "1":
+            write("/proc/sys/kernel/pid_max", str(most))
+        elif version >= _OWN_PROCESS_COUNT and read("/proc/self/uid_map").split()[2] == "1":
             resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
         else:
             sandbox.missing += (f"no limit of processes (Linux {release} has none for this user; 6.14 has one)",)
@@ -227,8 +207,10 @@ def _devices() -> list[str]:
     return [*_DEVICES, *found]
 
 
-def survey() -> NoReturn:
+def survey() -> "NoReturn":
     """Print what a sandbox would have in force here."""
+    from headrace_handler.policy import Policy
+
     inside = enter(Policy())
     give_up_privileges()
     confine(inside)
@@ -236,10 +218,14 @@ def survey() -> NoReturn:
     sys.exit()
 
 
-def run_program(policy: str, command: list[str]) -> NoReturn:
+def run_program(policy: str, command: list[str]) -> "NoReturn":
     """Replace this process by a program that runs in a sandbox, such as an installer of packages."""
+    from pathlib import Path
+
+    from headrace_handler.container_folders import provide
+
     os.environ["PIP_NO_CACHE_DIR"] = "1"  # its home is temporary
-    folder = Path.cwd()
+    folder = os.getcwd()  # noqa: PTH109
     inside = enter(decode(policy))
     with suppress(OSError):  # requirements may name packages by relative paths
         os.chdir(folder)

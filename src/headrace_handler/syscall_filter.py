@@ -12,7 +12,6 @@ Source: Linux `seccomp(2)`, `Documentation/userspace-api/seccomp_filter.rst`; nu
 import ctypes
 import errno
 import os
-import platform
 import struct
 from collections.abc import Collection
 
@@ -104,7 +103,7 @@ def denied_calls() -> tuple[str, ...]:
 
 def is_available() -> bool:
     """Return whether there is a filter for this architecture and kernel."""
-    return platform.machine() in _SECCOMP and os.path.exists("/proc/sys/kernel/seccomp/actions_avail")  # noqa: PTH110
+    return os.uname().machine in _SECCOMP and os.path.exists("/proc/sys/kernel/seccomp/actions_avail")  # noqa: PTH110
 
 
 def restrict(*, has_network: bool, all_threads: bool = False) -> bool:
@@ -121,7 +120,7 @@ def restrict(*, has_network: bool, all_threads: bool = False) -> bool:
     """
     if not is_available():
         return False
-    machine = platform.machine()
+    machine = os.uname().machine
     rules = program(machine, has_network=has_network, allowed=("io_uring_enter",) if all_threads else ())
     content = b"".join(struct.pack("=HBBI", *rule) for rule in rules)
     instructions = ctypes.create_string_buffer(content, len(content))

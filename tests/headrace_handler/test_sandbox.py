@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace_handler.sandbox import Policy
+from headrace_handler.policy import Policy
 from tests.headrace_handler.hostile_site import DEBIAN_PYTHON, left_over, need_victims, place_for, reached, victim_in
 
 USERS = {
@@ -22,9 +22,10 @@ ON_LINUX_6_8 = """
 import os, signal, sys
 sys.path.insert(0, sys.argv[1])
 from headrace_handler import sandbox
+from headrace_handler.policy import Policy
 limit_processes = sandbox._limit_processes
 sandbox._limit_processes = lambda made, release: limit_processes(made, "6.8.0-45-generic")
-made = sandbox.enter(sandbox.Policy(max_processes=320))
+made = sandbox.enter(Policy(max_processes=320))
 sandbox.give_up_privileges()
 sandbox.confine(made)
 children = []

@@ -18,7 +18,7 @@ from typing import Final, Self
 from headrace.serving.handlers.spec import HandlerSpec
 from headrace.serving.settings.server_settings import ServerSettings
 from headrace_handler import privileges
-from headrace_handler.sandbox import Policy
+from headrace_handler.policy import Policy
 
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w-]*(\.[\w-]+)*(/[A-Za-z0-9][\w-]*(\.[\w-]+)*)?")
 _PROBE_S: Final = 60.0

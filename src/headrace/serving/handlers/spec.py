@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from headrace_handler.contract import Load
-from headrace_handler.sandbox import Policy
+from headrace_handler.policy import Policy
 
 ContractName = Literal["djl", "torchserve", "sagemaker"]
 """A module of `headrace_handler.contracts`; also the wording of errors that the model server answers itself."""

@@ -1,0 +1,38 @@
+"""
+The policy of a sandbox, as the model server decides it.
+
+Only the server imports this module: a child, whose imports before its sandbox cost each of the processes that it forks,
+has the same fields from JSON (`headrace_handler.sandbox.decode`).
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """The rights of user code, as the model server decides them; it travels as JSON in the child's arguments."""
+
+    read: Sequence[str] = ()
+    """Files and folders that it may read and execute, beside those of the system."""
+    write: Sequence[str] = ()
+    """Folders that it may change, beside its own `/tmp`."""
+    scratch: str = ""
+    """An empty folder that stands for `/tmp` where there are no mount namespaces."""
+    network: str = "all"
+    """`all`, `loopback` (its own, on which nothing else listens) or `none`."""
+    folders: Mapping[str, str] = field(default_factory=dict)
+    """Folders that a program finds at these paths of a container; those of a child are arguments."""
+    is_required: bool = False
+    """Run no code unless every part of the sandbox is in force."""
+    max_processes: int = 4096
+    """Processes and threads."""
+    memory_bytes: int | None = None
+    """Private memory of each process."""
+    temporary_bytes: int | None = None
+    """Size of its `/tmp`. None: half of the machine's memory."""
+
+    def encoded(self) -> str:
+        """Return the policy as JSON."""
+        return json.dumps(asdict(self))
