@@ -30,7 +30,7 @@ from headrace_handler.container_folders import explain, provide
 from headrace_handler.contract import AsyncContract, Cancelled, Contract, LoadFailed
 from headrace_handler.frames import Frame, Kind
 from headrace_handler.privileges import give_up_privileges
-from headrace_handler.sandbox import ARGUMENT, Sandbox, confine
+from headrace_handler.sandbox import ARGUMENT, PARTS, Sandbox, confine
 
 if TYPE_CHECKING:
     from headrace_handler.policy import Policy
@@ -60,14 +60,15 @@ def main(sandbox: Sandbox | None = None) -> NoReturn:
     mounts = {Path(path): Path(folder) for path, folder in folders.items()}
     notice = provide(mounts, options.private, has_own_mounts=has_namespaces)
     rights = _without_privileges()
-    if not has_namespaces:  # the end of process 1 is the end of its namespace
+    parts = os.environ.pop(PARTS, "")  # of a sandbox that another program has entered for this one
+    if not has_namespaces and not parts:  # the end of process 1 is the end of its namespace
         _end_with(options.parent)  # a change of namespaces or capabilities may reset it
     if sandbox is not None:
         confine(sandbox, options.private)
     _prepare_process(notice, rights)
     code = EXIT_FAILED
     try:
-        Child(options.fd, options.contract, notice, sandbox).run()
+        Child(options.fd, options.contract, notice, sandbox, parts).run()
         code = 0
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 0 if error.code is None else EXIT_FAILED
@@ -80,12 +81,19 @@ def main(sandbox: Sandbox | None = None) -> NoReturn:
 class Child:
     """The loop of a child: load, then one call after the other, or many at once on an event loop."""
 
-    def __init__(self, descriptor: int, contract_name: str, notice: str = "", sandbox: Sandbox | None = None) -> None:
-        """Prepare the child; `notice` says why code does not find the container's folders, or is empty."""
+    def __init__(
+        self, descriptor: int, contract_name: str, notice: str = "", sandbox: Sandbox | None = None, parts: str = ""
+    ) -> None:
+        """
+        Prepare the child; `notice` says why code does not find the container's folders, or is empty.
+
+        `parts` are those of a sandbox that this process was started in.
+        """
         self._connection = Connection(descriptor, self._on_frame)
         self._contract_name = contract_name
         self._notice = notice
         self._sandbox = sandbox
+        self._parts = parts
         self._load_frame: Frame | None = None
         self._inbox: deque[RunningCall | None] = deque()
         """Calls for the main thread; None ends it."""
@@ -103,7 +111,7 @@ class Child:
         gc.collect()
         gc.freeze()  # a model's objects live as long as the process: the collector need not visit them in calls
         loop = getattr(contract, "loop", None)
-        sandbox = None if self._sandbox is None else self._sandbox.describe()
+        sandbox = self._parts if self._sandbox is None else self._sandbox.describe()
         self._connection.send([(Kind.READY, {"asynchronous": loop is not None, "sandbox": sandbox}, b"")])
         if loop is None:
             self._run_calls(contract)

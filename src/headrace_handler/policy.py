@@ -9,6 +9,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
+from headrace_handler.sandbox import LATER
+
+_EARLY = ("LD_", "PYTHON", "GCONV_", "GLIBC_", "OPENSSL_")
+"""Beginnings of variables by which a program runs other code, or opens other files, before its first line."""
+_HARMLESS = frozenset({"PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
@@ -24,6 +30,8 @@ class Policy:
     """`all`, `loopback` (its own, on which nothing else listens) or `none`."""
     folders: Mapping[str, str] = field(default_factory=dict)
     """Folders that a program finds at these paths of a container; those of a child are arguments."""
+    private: Sequence[str] = ()
+    """Folders of the host in which a program may create files for itself; those of a child are arguments."""
     is_required: bool = False
     """Run no code unless every part of the sandbox is in force."""
     max_processes: int = 4096
@@ -36,3 +44,16 @@ class Policy:
     def encoded(self) -> str:
         """Return the policy as JSON."""
         return json.dumps(asdict(self))
+
+
+def runs_early(environment: Mapping[str, str]) -> bool:
+    """Return whether code that an environment names would run in a process before it could enter a sandbox."""
+    return any(name.startswith(_EARLY) and name not in _HARMLESS for name in environment)
+
+
+def deferred(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment in which such variables have other names until `run_program` is in the sandbox."""
+    return {
+        f"{LATER}{name}" if name.startswith(_EARLY) and name not in _HARMLESS else name: value
+        for name, value in environment.items()
+    }

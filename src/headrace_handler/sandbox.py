@@ -46,6 +46,8 @@ ARGUMENT = "--sandbox="
 """The argument of a child that has its policy."""
 PARTS = "HEADRACE_SANDBOX_PARTS"
 """The variable by which a program in a sandbox learns the parts that are in force."""
+LATER = "HEADRACE_LATER_"
+"""Prefix of variables that a program gets in its sandbox only: before, they would run code of the model's choice."""
 _SYSTEM = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/sys", "/proc", "/nix/store", "/gnu/store"),
     *("/opt/amazon", "/opt/aws", "/opt/conda", "/opt/intel", "/opt/nvidia", "/opt/rocm"),
@@ -230,10 +232,15 @@ def run_program(policy: str, command: list[str]) -> "NoReturn":
     with suppress(OSError):  # requirements may name packages by relative paths
         os.chdir(folder)
     mounts = {Path(path): Path(place) for path, place in inside.policy.folders.items()}
-    print(provide(mounts, has_own_mounts=bool(inside.namespaces)), end="", file=sys.stderr)
+    private = [Path(folder) for folder in inside.policy.private]
+    print(provide(mounts, private, has_own_mounts=bool(inside.namespaces)), end="", file=sys.stderr)
     give_up_privileges()
-    confine(inside)
+    if not inside.namespaces:  # the end of process 1 is the end of its namespace
+        Kernel().end_with_parent()
+    confine(inside, private)
     if inside.failure:
         sys.exit(f"Error: {inside.failure}")
+    for name in [name for name in os.environ if name.startswith(LATER)]:
+        os.environ[name.removeprefix(LATER)] = os.environ.pop(name)
     os.environ[PARTS] = inside.describe()
     os.execv(command[0], command)  # noqa: S606 -- the program is the caller's

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,10 +15,11 @@ import pytest
 from headrace.serving.artifacts.content_cache import ContentCache
 from headrace.serving.handlers.assembly import install_packages, plan_handler
 from headrace.serving.handlers.environment import EnvironmentMaker, inspect_base, read_requirements
+from headrace.serving.handlers.errors import LoadError
 from headrace.serving.handlers.found import find_model
 from headrace.serving.handlers.isolation import Isolation
+from headrace.serving.handlers.pool import HandlerPool
 from tests.headrace_handler.hostile_site import HOSTILE, left_over, need_victims, place_for, reached, victim_in
-from tests.serving.handlers.support import pool_of
 from tests.waiting import WAIT_S
 
 MARK = "outcomes of attacks: "
@@ -48,6 +50,17 @@ CODE = {
         "own.py": "class Own:\n    def initialize(self, context):\n        run()\n"
         "    def handle(self, data, context):\n        return data\n",
         "MAR-INF/MANIFEST.json": MANIFEST,
+    },
+    "a module that Python imports at its start": {
+        "sitecustomize.py": "import os\nos.environ.pop('PYTHONPATH')\nrun()\n",
+        "model.py": "def handle(inputs):\n    pass\n",
+        "serving.properties": "option.env=PYTHONPATH={model}\n",
+    },
+    "an interpreter that the model brings": {
+        "python": "#!/bin/sh\nexec /usr/bin/python3 -I {model}/attack.py\n",
+        "attack.py": "run()\n",
+        "model.py": "def handle(inputs):\n    pass\n",
+        "serving.properties": "option.pythonExecutable={model}/python\n",
     },
 }
 """Kind of code → its files, without `ATTACK`."""
@@ -87,7 +100,8 @@ async def test_no_code_of_a_model_reaches_anything_outside(kind: str, facts: dic
     for name, code in CODE[kind].items():
         place = model / name
         place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(ATTACK + code if name.endswith(".py") else code)
+        place.write_text(ATTACK + code if "run()" in code else code.replace("{model}", str(model)))
+        place.chmod(0o755)
         if name.endswith(".py"):
             shutil.copy(HOSTILE, place.parent)
             place.with_name("facts.json").write_text(json.dumps({**facts, "model": str(model)}))
@@ -95,8 +109,11 @@ async def test_no_code_of_a_model_reaches_anything_outside(kind: str, facts: dic
     isolation = Isolation(is_on=True, is_required=True, network="loopback", max_processes=320)
     found = replace(find_model(model, model_name="m", env={"PATH": os.environ["PATH"]}), isolation=isolation)
     spec = install_packages(plan_handler(found), tmp_path / "cache")
-    async with pool_of(spec) as pool:
-        lines = "".join(pool.tail)
+    pool = HandlerPool(spec)
+    with suppress(LoadError):  # of an interpreter that is none
+        await pool.start()
+    await pool.close(deadline_s=0)
+    lines = "".join(pool.tail)
     seen = json.JSONDecoder().raw_decode(lines.partition(MARK)[2])[0]
     assert len(seen) > 40
     assert not reached({name: said for name, said in seen.items() if isinstance(said, str)})

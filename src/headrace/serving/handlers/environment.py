@@ -31,6 +31,7 @@ from headrace.core.telemetry import get_logger
 from headrace.serving.artifacts.content_cache import ContentCache, content_key
 from headrace.serving.artifacts.fetch_bounds import Deadline, FetchFailed
 from headrace.serving.handlers.isolation import NO_ISOLATION, Isolation
+from headrace_handler.policy import deferred
 from headrace_handler.stray_files import is_stray, listed
 
 WHEEL_FOLDERS: Final = ("requirements", "wheels")
@@ -351,7 +352,7 @@ class _Making:
             subprocess.Popen(  # noqa: S603 -- the installer, for the packages that the model's owner asks for
                 [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, *runner, *command],
                 cwd=self.requirements.file.parent,
-                env=variables,
+                env=deferred(variables) if self.maker.isolation.is_on else variables,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

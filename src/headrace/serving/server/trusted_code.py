@@ -36,6 +36,7 @@ from headrace.serving.server.engine_config import choose_engine, trusting_settin
 from headrace.serving.settings.container_names import Notice
 from headrace.serving.settings.server_settings import ServerSettings
 from headrace_handler.namespaces import end_as
+from headrace_handler.policy import deferred
 
 RUNS_CODE: Final = frozenset({"transformers", "vllm"})
 """The backends that run Python of a checkpoint."""
@@ -190,7 +191,7 @@ def run_isolated(
         with _forwarding() as start:
             process = start(
                 command,
-                env=variables,
+                env=deferred(variables),
                 stdin=subprocess.DEVNULL,
                 pass_fds=[plan.listener, events_inside, descriptor],
                 process_group=0,  # a signal from the terminal reaches it once, through this process
