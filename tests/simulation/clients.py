@@ -140,7 +140,7 @@ class Clients(Requester):
     async def _update(self, operation: Operation) -> None:
         name = self._chosen(operation, (STEADY[0], STEADY[0], "own-0", "own-1"))
         async with self.locks[name]:
-            if not await self.until_changeable(name):
+            if not await self._is_changeable(name):
                 return
             count = 1 + operation.amount % 2
             config = await self.define(count)
@@ -164,7 +164,7 @@ class Clients(Requester):
 
     async def set_count(self, name: str, count: int) -> None:
         async with self.locks[name]:
-            if await self.until_changeable(name):
+            if await self._is_changeable(name):
                 wanted = [{"VariantName": VARIANT, "DesiredInstanceCount": count}]
                 asked = EndpointState(config=self.world.history.asked[name].config, count=count)
                 await self._change(
@@ -219,6 +219,10 @@ class Clients(Requester):
             await self.call(operation, done="Cannot update in-progress", EndpointName=name, **parameters)
         except Refused:  # it has begun to be changed back, or is being woken
             self.world.history.asked[name] = before
+
+    async def _is_changeable(self, name: str) -> bool:
+        """Wait until an endpoint can be changed, unless it was deleted since the operation chose it."""
+        return name in self.world.history.asked and await self.until_changeable(name)
 
     async def until_changeable(self, name: str) -> bool:
         """Wait until an endpoint can be changed; False if it never will be."""

@@ -13,7 +13,7 @@ from tests.simulation.simulation import simulate
 
 ROOT = Path(__file__).parents[2]
 FOUND_BY = {
-    "no-fence": 21,
+    "no-fence": 26,
     "endless-lease": 0,
     "lost-commit": 8,
     "short-bake": 5,
