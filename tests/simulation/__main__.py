@@ -16,7 +16,7 @@ import msgspec
 from benchmarks.chaos.schedule import shortest
 
 from tests.simulation.planted import BUGS, planted
-from tests.simulation.scenario import CALM, Scenario, draw
+from tests.simulation.scenario import CALM, WEIGHTS, Scenario, draw, draw_only
 from tests.simulation.simulation import Outcome, simulate
 
 FAILED: Path = Path("failed-scenarios")
@@ -48,6 +48,7 @@ def _arguments() -> argparse.Namespace:
         epilog=f"A scenario that fails is written to {FAILED}/SEED.json, for --replay.",
     )
     parser.add_argument("--seeds", type=_seeds, default=range(200), help="first and last seed + 1 (default: 0:200)")
+    parser.add_argument("--only", choices=sorted(WEIGHTS), help="only operations of this kind, with many losses")
     parser.add_argument("--jobs", type=int, default=1, help="processes (default: 1)")
     parser.add_argument("--replay", type=Path, help="run the scenario of a file, and print what happens")
     parser.add_argument("--shrink", action="store_true", help="remove what a failing scenario does not need")
@@ -71,8 +72,8 @@ def _keep_collector_small() -> None:
     gc.set_threshold(20_000)
 
 
-def _outcomes(seeds: range, jobs: int, bugs: tuple[str, ...]) -> Iterator[Outcome]:
-    run = partial(_run_seed, bugs=bugs)
+def _outcomes(seeds: range, jobs: int, bugs: tuple[str, ...], only: str | None = None) -> Iterator[Outcome]:
+    run = partial(_run_seed, bugs=bugs, only=only)
     if jobs == 1:
         yield from map(run, seeds)
         return
@@ -80,8 +81,8 @@ def _outcomes(seeds: range, jobs: int, bugs: tuple[str, ...]) -> Iterator[Outcom
         yield from workers.map(run, seeds, chunksize=_CHUNK)
 
 
-def _run_seed(seed: int, bugs: tuple[str, ...] = ()) -> Outcome:
-    return _with_bugs(draw(seed), bugs)
+def _run_seed(seed: int, bugs: tuple[str, ...] = (), only: str | None = None) -> Outcome:
+    return _with_bugs(draw(seed) if only is None else draw_only(seed, only), bugs)
 
 
 def _with_bugs(scenario: Scenario, bugs: tuple[str, ...], *, is_traced: bool = False) -> Outcome:
@@ -94,7 +95,7 @@ def _with_bugs(scenario: Scenario, bugs: tuple[str, ...], *, is_traced: bool = F
 def _run_seeds(arguments: argparse.Namespace) -> int:
     began_s, bugs = time.monotonic(), tuple(arguments.bug or ())
     totals = dict.fromkeys(("seeds", "failed", "virtual_s", "cpu_s", "steps", "commits", "requests", "faults"), 0.0)
-    for outcome in _outcomes(arguments.seeds, arguments.jobs, bugs):
+    for outcome in _outcomes(arguments.seeds, arguments.jobs, bugs, arguments.only):
         totals["seeds"] += 1
         totals["failed"] += bool(outcome.violations)
         totals["virtual_s"] += outcome.virtual_s

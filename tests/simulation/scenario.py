@@ -81,7 +81,7 @@ FAULTS_S: Final[Mapping[str, tuple[float, float]]] = {
     "clock-jump": (0.0, 0.0),
 }
 """Kind of a fault → its shortest and longest duration, seconds; for a stop of the leader, leases."""
-_WEIGHTS: Final = {
+WEIGHTS: Final = {
     "request": 8,
     "create": 2,
     "update": 2,
@@ -96,10 +96,13 @@ _WEIGHTS: Final = {
     "tag": 2,
     "move": 2,
 }
+"""Kind of an operation → how often it is drawn, among those of a scenario."""
 _MAX_JUMP_S: Final = 600.0
+_LAST_S: Final = 30.0
+"""Seconds in which faults and operations begin."""
 
 
-def draw(seed: int, *, num_faults: int | None = None, duration_s: float = 30.0) -> Scenario:
+def draw(seed: int, *, num_faults: int | None = None, duration_s: float = _LAST_S) -> Scenario:
     """Return the scenario of a seed."""
     chooser = random.Random(f"{seed}/scenario")
     knobs = AS_SHIPPED if chooser.random() < 0.1 else SLOWER
@@ -107,17 +110,11 @@ def draw(seed: int, *, num_faults: int | None = None, duration_s: float = 30.0) 
     count = chooser.randint(0, 6) if num_faults is None else num_faults
     kinds = list(FAULTS_S)
     faults = [_fault(chooser, chooser.choice(kinds), duration_s) for _ in range(count)]
-    others = chooser.sample(sorted(_WEIGHTS.keys() - {"request"}), k=chooser.randint(1, 4))
+    others = chooser.sample(sorted(WEIGHTS.keys() - {"request"}), k=chooser.randint(1, 4))
     numbers = ["request", *others]
-    weights = [_WEIGHTS[kind] for kind in numbers]
+    weights = [WEIGHTS[kind] for kind in numbers]
     operations = [
-        Operation(
-            at_s=round(chooser.uniform(0, duration_s), 3),
-            kind=kind,
-            target=chooser.randrange(1000),
-            amount=chooser.randrange(1000),
-        )
-        for kind in chooser.choices(numbers, weights, k=chooser.randint(5, 16))
+        _operation(chooser, kind, duration_s) for kind in chooser.choices(numbers, weights, k=chooser.randint(5, 16))
     ]
     return Scenario(
         seed=seed,
@@ -125,6 +122,35 @@ def draw(seed: int, *, num_faults: int | None = None, duration_s: float = 30.0) 
         knobs=knobs,
         faults=tuple(sorted(faults, key=lambda fault: fault.at_s)),
         operations=tuple(sorted(operations, key=lambda operation: operation.at_s)),
+    )
+
+
+_LOSSES: Final = (
+    *("platform-die", "platform-die", "platform-kill", "worker-die"),
+    *("leader-stop", "database-fail", "storage-fail"),
+)
+
+
+def draw_only(seed: int, kind: str) -> Scenario:
+    """Return a scenario with operations of one kind only, and many losses of members, answers and commits."""
+    chooser = random.Random(f"{seed}/focus")
+    faults = [_fault(chooser, chooser.choice(_LOSSES), _LAST_S) for _ in range(chooser.randint(3, 8))]
+    operations = [_operation(chooser, kind, _LAST_S) for _ in range(chooser.randint(4, 9))]
+    return Scenario(
+        seed=seed,
+        members=chooser.choice((1, 2, 3)),
+        knobs=SLOWER if chooser.random() < 0.7 else AS_SHIPPED,
+        faults=tuple(sorted(faults, key=lambda fault: fault.at_s)),
+        operations=tuple(sorted(operations, key=lambda operation: operation.at_s)),
+    )
+
+
+def _operation(chooser: random.Random, kind: str, duration_s: float) -> Operation:
+    return Operation(
+        at_s=round(chooser.uniform(0, duration_s), 3),
+        kind=kind,
+        target=chooser.randrange(1000),
+        amount=chooser.randrange(1000),
     )
 
 

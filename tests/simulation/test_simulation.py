@@ -8,7 +8,7 @@ import pytest
 
 from tests.simulation.__main__ import shrunk_scenario
 from tests.simulation.planted import BUGS, planted
-from tests.simulation.scenario import SLOWER, Fault, Operation, Scenario, draw
+from tests.simulation.scenario import SLOWER, Fault, Operation, Scenario, draw, draw_only
 from tests.simulation.simulation import simulate
 
 ROOT = Path(__file__).parents[2]
@@ -41,6 +41,14 @@ def test_nothing_is_violated(first: int) -> None:
     failed = {
         seed: outcome.violations for seed in range(first, first + 20) if (outcome := simulate(draw(seed))).violations
     }
+
+    assert not failed
+
+
+@pytest.mark.parametrize("kind", ["async", "job", "stack"])
+def test_nothing_is_violated_under_many_losses(kind: str) -> None:
+    """`scripts/simulate --only KIND` runs more of these."""
+    failed = {seed: outcome.violations for seed in range(4) if (outcome := simulate(draw_only(seed, kind))).violations}
 
     assert not failed
 
