@@ -2,6 +2,7 @@
 
 import os
 import resource
+import sys
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -9,7 +10,11 @@ import pytest
 
 from headrace.serving.handlers.channel import new_tail
 from headrace.serving.handlers.code_metrics import CodeMetrics
-from headrace.serving.handlers.process import ChildProcess
+from headrace.serving.handlers.process import ChildProcess, child_command
+from headrace.serving.handlers.spec import HandlerSpec
+from headrace_handler.contract import Load
+from headrace_handler.policy import Policy
+from headrace_handler.sandbox import LATER, PARTS
 from tests.serving.handlers.support import num_descriptors, spec_for
 
 
@@ -29,3 +34,26 @@ async def test_a_child_that_cannot_be_started_for_want_of_descriptors_leaves_non
             with pytest.raises(OSError, match="Too many open files"):
                 ChildProcess(spec, tail, metrics)
     assert num_descriptors() <= num_before
+
+
+@pytest.mark.parametrize(
+    ("environment", "python", "expected"),
+    [
+        ({"PATH": "/bin", PARTS: "claimed"}, sys.executable, (False, {"PATH": "/bin"})),
+        ({"LD_PRELOAD": "/own.so"}, sys.executable, (True, {f"{LATER}LD_PRELOAD": "/own.so"})),
+        ({"PYTHONUNBUFFERED": "1"}, "/usr/bin/python3", (True, {"PYTHONUNBUFFERED": "1"})),
+    ],
+)
+def test_what_a_model_chooses_does_not_run_before_the_sandbox(
+    environment: dict[str, str], python: str, expected: tuple[bool, dict[str, str]], tmp_path: Path
+) -> None:
+    spec = HandlerSpec(
+        contract="sagemaker",
+        load=Load(model_name="m", model_dir=tmp_path, entry=""),
+        python=Path(python),
+        environment=environment,
+        container_folders={Path("/opt/ml/model"): tmp_path},
+    )
+    command, given = child_command(spec, Policy())
+    assert ("--run" in command, given) == expected
+    assert (command[0] == sys.executable, str(tmp_path) in " ".join(command)) == (True, True)

@@ -361,18 +361,19 @@ def child_command(spec: HandlerSpec, sandbox: Policy | None) -> tuple[list[str],
     The child enters it itself, which costs one start of Python less, if nothing of the model's choice runs before: an
     interpreter with packages of its own (`.pth` files), or variables such as `PYTHONPATH` and `LD_PRELOAD`.
     """
+    environment = {name: value for name, value in spec.environment.items() if name != PARTS}  # no model's to claim
     python = [str(spec.python), "-P", str(_PROGRAM)]
     arguments = partial(arguments_of, contract=spec.contract, descriptor=_DESCRIPTOR, parent=os.getpid())
-    if sandbox is None or (spec.python == Path(sys.executable) and not runs_early(spec.environment)):
+    if sandbox is None or (spec.python == Path(sys.executable) and not runs_early(environment)):
         own = arguments(container_folders=spec.container_folders, private_folders=spec.private_folders, sandbox=sandbox)
-        return [*python, *own], spec.environment
+        return [*python, *own], environment
     policy = replace(
         sandbox,
         folders={str(path): str(folder) for path, folder in spec.container_folders.items()},
         private=[*map(str, spec.private_folders)],
     )
     command = [sys.executable, "-I", "-S", str(_PROGRAM), "--run", policy.encoded(), *python, *arguments()]
-    return command, deferred(spec.environment)
+    return command, deferred(environment)
 
 
 def _pipe(undo: ExitStack, given: ExitStack) -> tuple[int, int]:
