@@ -102,6 +102,7 @@ class SimulatedMember:
         shared = Shared(
             coordination, on_standing=peers.set_standing, heartbeat_s=self.knobs.heartbeat_s, clock=CLOCK.monotonic
         )
+        leading.has_lease = shared.has_lease
         self.is_serving = True
         await asyncio.gather(peers.run(), shared.run(partial(self._lead, leading)))
 

@@ -159,7 +159,7 @@ def _store_later(_: Any) -> Any:
 def _run_on(run_async: Any) -> Any:
     tasks: dict[Any, asyncio.Task[None]] = {}
 
-    async def running(self: Gateway) -> None:
+    async def running(self: Gateway, _has_lease: Any) -> None:
         if (before := tasks.pop(self, None)) is not None:
             before.cancel()
             await asyncio.wait([before])

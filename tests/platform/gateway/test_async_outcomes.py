@@ -2,7 +2,11 @@
 
 from pathlib import Path
 
-from .async_parts import IDLE, OUTPUT, MemoryObjects
+import pytest
+
+from headrace.platform.gateway.async_outcomes import EndedElsewhere, Outcomes
+
+from .async_parts import IDLE, OUTPUT, MemoryObjects, pending
 from .conftest import accepting
 from .routes import route, variant
 
@@ -48,3 +52,30 @@ def test_an_invocation_that_an_earlier_process_removes_late_has_one_outcome(
         answer = second.boto.invoke_endpoint_async(EndpointName="ep", Body=b"next")
         second.until(lambda: objects.puts, "an outcome")
     assert objects.puts == [answer["OutputLocation"]]
+
+
+async def test_a_process_without_the_lease_stores_no_outcome(objects: MemoryObjects) -> None:
+    """It was stopped for longer than its lease: the next leader has run the invocation, or will."""
+    outcomes = Outcomes(objects)  # type: ignore[arg-type]
+    outcomes.has_lease = lambda: False
+    with pytest.raises(EndedElsewhere):
+        await outcomes.store(pending(1), "s3://b/k", b"late", "text/x")
+    assert not objects.puts
+
+
+def test_a_stopped_leader_ends_nothing_when_it_continues(tmp_path: Path, objects: MemoryObjects) -> None:
+    """Neither the answer, nor the failure of an endpoint that was deleted; both stay for the next leader."""
+    with accepting(tmp_path, objects) as first:
+        invocations, held = first.gateway._async, []
+        assert invocations is not None
+        invocations._outcomes.has_lease = lambda: bool(held.append(1))
+        worker = first.serve(async_output=OUTPUT)
+        first.boto.invoke_endpoint_async(EndpointName="ep", Body=b"x")
+        first.until(lambda: len(held) == 1 and not invocations._queue.backlogs(), "it has run")
+        first.put(IDLE)
+        first.boto.invoke_endpoint_async(EndpointName="ep", Body=b"y")
+        first.put(route(variant("AllTraffic", []), uid="another", async_output=OUTPUT))
+        first.until(lambda: len(held) == 2, "it has lost its endpoint")
+        assert first.pending.count() == 2
+    assert len(worker.asked) == 1
+    assert not objects.puts

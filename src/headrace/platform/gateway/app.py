@@ -195,12 +195,12 @@ class Gateway:
         if self._service.captures is not None:
             self._capturing = asyncio.create_task(self._service.captures.run())
 
-    async def run_async(self) -> None:
+    async def run_async(self, has_lease: Callable[[], bool] = lambda: True) -> None:
         """Run the asynchronous invocations of all gateways on one store until cancelled; call it on one of them."""
         if self._async is None:
             await asyncio.Event().wait()
         else:
-            await self._async.run()
+            await self._async.run(has_lease)
 
     async def look_for_async(self) -> None:
         """Queue the asynchronous invocations that other gateways have accepted, if this one runs them."""

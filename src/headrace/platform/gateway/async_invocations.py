@@ -7,7 +7,7 @@ Source: botocore sagemaker-runtime InvokeEndpointAsync; SageMaker developer guid
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
@@ -25,7 +25,7 @@ from headrace.platform.gateway.async_files import (
     location_headers,
     pending_of,
 )
-from headrace.platform.gateway.async_outcomes import find_end, store_outcome
+from headrace.platform.gateway.async_outcomes import EndedElsewhere, Outcomes
 from headrace.platform.gateway.async_queue import AsyncOutcome, AsyncPublisher, AsyncQueue, DueInvocations, is_orphaned
 from headrace.platform.gateway.metrics import InvocationRecord
 from headrace.platform.gateway.objects import ObjectFailed, S3Objects, retry_unavailable
@@ -55,10 +55,6 @@ _T = TypeVar("_T")
 _NOT_NOW = frozenset({"ModelNotReadyException", "ServiceUnavailable", "ThrottlingException"})
 
 
-class _EndedElsewhereError(Exception):
-    """Another process has ended the invocation since this one found it."""
-
-
 @dataclass(slots=True)
 class AsyncInvocations:
     service: InvocationService
@@ -73,6 +69,7 @@ class AsyncInvocations:
     on_accepted_for_others: Callable[[], None] = field(default=lambda: None, kw_only=True)
     """Called after an acceptance while another process runs the invocations."""
     _inputs: InputRoom = field(init=False)
+    _outcomes: Outcomes = field(init=False)
     _queue: AsyncQueue = field(default_factory=AsyncQueue)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _is_running: bool = False
@@ -89,16 +86,17 @@ class AsyncInvocations:
     """Invocations that end without having started: the reason of their failure is being stored."""
 
     def __post_init__(self) -> None:
-        self._inputs = InputRoom(self.service.budget)
+        self._inputs, self._outcomes = InputRoom(self.service.budget), Outcomes(self.objects)
         self.table.on_change(lambda _: self.wake())
 
-    async def run(self) -> None:
+    async def run(self, has_lease: Callable[[], bool] = lambda: True) -> None:
         """
         Run the stored invocations, those of earlier processes included, until cancelled.
 
-        Only one process at a time may run this. Cancelled invocations stay stored, for the next process to run.
+        Only one process at a time may run this; it stores outcomes while it `has_lease`. Cancelled ones stay stored.
         """
         self._queue, self._seen, self._is_running = AsyncQueue(), set(), True
+        self._outcomes.has_lease = has_lease
         try:
             await self.look()
             self._inherited = set(self._seen)
@@ -206,17 +204,19 @@ class AsyncInvocations:
     async def _end(self, pending: PendingInvocation, failure: str) -> None:
         self._num_ending += 1
         try:
-            if not await self._has_ended(pending):
-                await self._finish(pending, failure=failure)
-                end = AsyncEnd(pending=pending, failure=failure, ended_s=time.time())
-                await asyncio.to_thread(self.on_ended, end)
+            with suppress(EndedElsewhere):
+                if not await self._has_ended(pending):
+                    await self._finish(pending, failure=failure)
+                    end = AsyncEnd(pending=pending, failure=failure, ended_s=time.time())
+                    await asyncio.to_thread(self.on_ended, end)
         finally:
             self._num_ending -= 1
 
     async def _run(self, pending: PendingInvocation) -> None:
         try:
-            if not await self._has_ended(pending):
-                await self._run_to_outcome(pending)
+            with suppress(EndedElsewhere):
+                if not await self._has_ended(pending):
+                    await self._run_to_outcome(pending)
         finally:
             self._queue.ended(pending)
             self.wake()
@@ -228,7 +228,7 @@ class AsyncInvocations:
         self._inherited.discard(pending.id)
         if not await retry_unavailable(partial(self.pending.attempt, self.pending.has, pending.id)):
             return True
-        end = await find_end(pending, self.objects)
+        end = await self._outcomes.find_end(pending)
         if end is not None:
             await self._finish(pending, failure=None)
             await asyncio.to_thread(self.on_ended, replace(end, ended_s=time.time()))
@@ -248,8 +248,8 @@ class AsyncInvocations:
                     del body
                 await self._upload(pending, answer, content_type, outcome)
                 end = AsyncEnd(pending=pending, content_type=content_type, body=answer.start())
-        except _EndedElsewhereError:
-            return
+        except EndedElsewhere:
+            raise
         except (AwsError, ObjectFailed) as error:
             failure = str(error)
         except Exception:  # noqa: BLE001 -- the edge: a bug fails one invocation, not all of them
@@ -294,7 +294,7 @@ class AsyncInvocations:
         try:
             return await self.pending.attempt(self.pending.body, pending_id)
         except KeyError:
-            raise _EndedElsewhereError from None
+            raise EndedElsewhere from None
 
     async def _read(
         self, attempt: Callable[[], Awaitable[_T]], pending: PendingInvocation, outcome: AsyncOutcome
@@ -310,7 +310,7 @@ class AsyncInvocations:
     ) -> None:
         since_s = perf_counter()
         try:
-            await store_outcome(pending, self.objects, pending.output_uri, answer.content(), content_type)
+            await self._outcomes.store(pending, pending.output_uri, answer.content(), content_type)
         except ObjectFailed:
             outcome.is_upload_failed = True
             raise
@@ -390,7 +390,7 @@ class AsyncInvocations:
                 get_logger().warning("async.failed", endpoint=pending.endpoint, inference_id=pending.inference_id)
             if failure is not None and pending.failure_uri is not None:
                 async with self._storing_failures:
-                    await store_outcome(pending, self.objects, pending.failure_uri, failure.encode(), "text/plain")
+                    await self._outcomes.store(pending, pending.failure_uri, failure.encode(), "text/plain")
             await retry_unavailable(partial(self.pending.attempt, self.pending.remove, pending.id))
         except ObjectFailed as error:  # it stays stored, so it runs again after the next start
             get_logger().error("async.outcome_lost", uri=pending.failure_uri, reason=str(error))

@@ -1,10 +1,13 @@
 """
-Outcomes that a process has stored, and could not record: it died, or lost its lease, between the two.
+Outcomes of asynchronous invocations in the object storage: each invocation has one, whichever process stores it.
 
-An outcome has the id of its invocation as metadata, so that the process which takes over runs no invocation again that
-has an answer or a failure. The names of objects tell nothing: clients choose them, and may choose one twice.
+A process may die, or lose its lease, after it has stored an outcome and before it has recorded that. An outcome has the
+id of its invocation as metadata, so that the next process finds it. The names of objects tell nothing: clients choose
+them, and may choose one twice. A process that was stopped for longer than its lease stores nothing when it continues.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, BinaryIO, Final
 
@@ -15,32 +18,46 @@ _INVOCATION: Final = "headrace-invocation"
 _MAX_FAILURE_BYTES: Final = 1 << 20
 
 
-async def store_outcome(
-    pending: PendingInvocation, objects: S3Objects, uri: str, content: bytes | BinaryIO, content_type: str
-) -> None:
-    """Write the answer or the failure of an invocation. Raises `ObjectFailed`."""
-    facts: dict[str, Any] = {"content_type": content_type, "metadata": {_INVOCATION: pending.id}}
-    await retry_unavailable(partial(objects.put, uri, content, **facts))
+class EndedElsewhere(Exception):
+    """Another process has ended the invocation, or will."""
 
 
-async def find_end(pending: PendingInvocation, objects: S3Objects) -> AsyncEnd | None:
-    """Return the end whose outcome is in the object storage; None if there is none, or it cannot be read."""
-    try:
-        if await _is_outcome(pending, pending.output_uri, objects):
-            _, content_type = await retry_unavailable(partial(objects.describe, pending.output_uri))
-            return AsyncEnd(pending=pending, content_type=content_type)
-        if pending.failure_uri is not None and await _is_outcome(pending, pending.failure_uri, objects):
-            read = partial(objects.get, pending.failure_uri, max_bytes=_MAX_FAILURE_BYTES)
-            failure = await retry_unavailable(read)
-            return AsyncEnd(pending=pending, failure=failure.decode(errors="replace"))
-    except ObjectFailed:  # it has just been removed
-        pass
-    return None
+@dataclass(slots=True)
+class Outcomes:
+    """The outcomes that this process stores and finds."""
 
+    objects: S3Objects
+    has_lease: Callable[[], bool] = lambda: True
+    """Returns whether this process is still the one that runs the invocations."""
 
-async def _is_outcome(pending: PendingInvocation, uri: str, objects: S3Objects) -> bool:
-    try:
-        metadata = await retry_unavailable(partial(objects.metadata, uri))
-    except ObjectFailed:  # there is no object, or it must not be read
-        return False
-    return metadata.get(_INVOCATION) == pending.id
+    async def store(self, pending: PendingInvocation, uri: str, content: bytes | BinaryIO, content_type: str) -> None:
+        """Write the answer or the failure of an invocation. Raises `ObjectFailed`, `EndedElsewhere`."""
+        facts: dict[str, Any] = {"content_type": content_type, "metadata": {_INVOCATION: pending.id}}
+
+        async def put() -> None:
+            if not self.has_lease():
+                raise EndedElsewhere
+            await self.objects.put(uri, content, **facts)
+
+        await retry_unavailable(put)
+
+    async def find_end(self, pending: PendingInvocation) -> AsyncEnd | None:
+        """Return the end whose outcome is in the object storage; None if there is none, or it cannot be read."""
+        try:
+            if await self._is_outcome(pending, pending.output_uri):
+                _, content_type = await retry_unavailable(partial(self.objects.describe, pending.output_uri))
+                return AsyncEnd(pending=pending, content_type=content_type)
+            if pending.failure_uri is not None and await self._is_outcome(pending, pending.failure_uri):
+                read = partial(self.objects.get, pending.failure_uri, max_bytes=_MAX_FAILURE_BYTES)
+                failure = await retry_unavailable(read)
+                return AsyncEnd(pending=pending, failure=failure.decode(errors="replace"))
+        except ObjectFailed:  # it has just been removed
+            pass
+        return None
+
+    async def _is_outcome(self, pending: PendingInvocation, uri: str) -> bool:
+        try:
+            metadata = await retry_unavailable(partial(self.objects.metadata, uri))
+        except ObjectFailed:  # there is no object, or it must not be read
+            return False
+        return metadata.get(_INVOCATION) == pending.id

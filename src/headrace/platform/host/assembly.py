@@ -162,6 +162,7 @@ def assemble(site: Site) -> Parts:
     public = PublicBuckets(workers.defaults.jumpstart, site.settings.public_buckets)
     s3_disk = disk if site.settings.s3_endpoint is None else None
     s3 = S3Proxy(site.storage, disk=s3_disk, public=public, own_bucket=own_bucket(site.settings))
+    leading.has_lease = members.membership.has_lease
     app = _make_app(site, control, workers, invocations, leading, members, s3, disk)
     return Parts(
         app=app,

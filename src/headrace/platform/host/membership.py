@@ -70,6 +70,10 @@ class Membership:
         """Take part until cancelled, and lead at times."""
         await lead(await asyncio.to_thread(self._store.term) + 1)
 
+    def has_lease(self) -> bool:
+        """Return whether this process may act as the leader, by its own clock."""
+        return True
+
     def resign(self) -> None:
         """Let another member lead from now on, if there is one: this process is shutting down."""
 
@@ -112,7 +116,7 @@ class Shared(Membership):
                 standing = await self._beat()
                 if standing is not None:
                     self.on_standing(standing)
-                    if self._has_lease() and self._leading is None:
+                    if self.has_lease() and self._leading is None:
                         get_logger().info("platform.leads", term=standing.term)
                         self._leading = asyncio.create_task(self._lead(lead, standing.term), name="leader")
                 await self._pause()
@@ -139,7 +143,7 @@ class Shared(Membership):
         finally:
             self._threads.shutdown(wait=False)
 
-    def _has_lease(self) -> bool:
+    def has_lease(self) -> bool:
         return self.clock() < self._lease_until_s
 
     async def _beat(self) -> Standing | None:
@@ -171,7 +175,7 @@ class Shared(Membership):
             self._look_for_newer(standing)
             is_mine = standing.leader == self.coordination.member.id
             self._lease_until_s = began_s + LEASE_S if is_mine else 0.0
-        if not self._has_lease():
+        if not self.has_lease():
             await self._stop_leading()
         return standing
 
@@ -245,6 +249,8 @@ class Leading:
     key_environment: Mapping[str, str]
     """Variables by which commands find the access key of this platform."""
     notifications: Notifications
+    has_lease: Callable[[], bool] = lambda: True
+    """Returns whether the lease is this process's, by its own clock."""
     serverless_idle_s: float = 0.0
     on_change: Callable[[bool], None] = lambda _: None
     """Called with True at the start of a term, and with False at its end."""
@@ -294,7 +300,7 @@ class Leading:
             "worker metrics": self._scraper.run(),
             "capacities": CapacityRecorder(store=store, sink=self.series).run(),
             "in-flight sampler": self.sampler.run(),
-            "asynchronous invocations": self.gateway.run_async(),
+            "asynchronous invocations": self.gateway.run_async(self.has_lease),
             "batches": self.batches.run(term),
             "jobs": Jobs(store=store, runners=self._job_runners(), files=self.transforms.fenced(term)).run(),
             "inference experiments": Experiments(store=store, aws_scope=self.aws_scope).run(),
