@@ -296,7 +296,7 @@ def _guided(rows: Mapping[str, Any], kind: str) -> Iterator[str]:
     inputs, hours = sum(row["inputs"] for row in rows.values()), sum(row["cpu_s"] for row in rows.values()) / 3600
     seeds, edges = sum(row["seed_edges"] for row in rows.values()), sum(row["edges"] for row in rows.values())
     yield (
-        f"{len(rows)} {kind}, guided by coverage: {inputs:,.0f} inputs in {hours:.1f} CPU hours reached "
+        f"{len(rows)} {kind}, guided by coverage: {inputs:,.0f} inputs in {hours:.2f} CPU hours reached "
         f"{edges:,.0f} edges, their seeds {seeds:,.0f}. The most beyond their seeds:"
     )
     best = sorted(rows.items(), key=lambda item: item[1]["seed_edges"] - item[1]["edges"])[:_TARGETS_SHOWN]

@@ -53,7 +53,7 @@ INLINE void quantize_query(AttentionTile& tile, int r, KvKind kind, const float*
   if (kind == KvKind::kInt8) {
     int32_t total;
     tile.scales[r] = quantize_s8(query, d, tile.queries[r], &total) * (scale * kLog2E);
-    tile.biases[r] = kW8Bias * total;
+    tile.biases[r] = w8_bias(total);
     return;
   }
   const vf factor = set_f(scale * kLog2E);

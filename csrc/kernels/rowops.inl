@@ -191,14 +191,19 @@ INLINE float quantize_s8(const float* x, int count, int8_t* out, int32_t* total)
   return quantize_terms<1>(x, count, out, total);
 }
 
+// The bias of dot_w8 for a sum of bytes; it wraps, as the sum of a row with a NaN is any number.
+INLINE int32_t w8_bias(int32_t total) {
+  return static_cast<int32_t>(static_cast<uint32_t>(kW8Bias) * static_cast<uint32_t>(total));
+}
+
 // Number of inputs that share a scale (bf16: that are stored together).
 INLINE int group_of(WeightKind kind) { return kind == WeightKind::kW8 ? kDepth : kW4Group; }
 
 // The sums of both halves of a group of kW4Group bytes, given that of all: two numbers of 16 bits.
 INLINE int32_t sums_of_halves(const int8_t* values, int32_t total) {
-  int32_t first = 0;
-  for (int i = 0; i < kLowGroup; i++) first += values[i];
-  return static_cast<int32_t>((static_cast<uint32_t>(first) & 0xffff) | static_cast<uint32_t>(total - first) << 16);
+  uint32_t first = 0;
+  for (int i = 0; i < kLowGroup; i++) first += static_cast<uint32_t>(values[i]);
+  return static_cast<int32_t>((first & 0xffff) | (static_cast<uint32_t>(total) - first) << 16);
 }
 
 template <int TERMS>
@@ -210,7 +215,7 @@ INLINE void quantize_groups(WeightKind kind, const float* x, int count, const Ac
     for (int g = first / kDepth; g < (first + count) / kDepth; g++, x += kDepth) {
       inputs.scales[groups + g] = quantize_terms<TERMS>(x, kDepth, out + g * slab, totals);
       for (int term = 0; term < TERMS; term++) {
-        inputs.biases[groups * TERMS + term * inputs.groups_pitch + g] = kW8Bias * totals[term];
+        inputs.biases[groups * TERMS + term * inputs.groups_pitch + g] = w8_bias(totals[term]);
       }
     }
     return;

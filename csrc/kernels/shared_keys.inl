@@ -39,7 +39,7 @@ INLINE void quantize_shared_query(AttentionTile& tile, int r, KvKind kind, const
   quantize_query(tile, r, kind, padded, first, scale);
   int32_t total;
   tile.rest_scales[r] = quantize_s8(padded + first, d - first, tile.queries[r] + first, &total) * (scale * kLog2E);
-  tile.rest_biases[r] = kW8Bias * total;
+  tile.rest_biases[r] = w8_bias(total);
 }
 
 // Adds the products of both numbers of pairs of bf16.
