@@ -53,7 +53,7 @@ class RayCluster:
             self._storage = {"RAY_REDIS_ADDRESS": f"{redis.address}:{_REDIS_PORT}"}
 
     def _start_redis(self, machine: Machine) -> None:
-        flags = ("--bind", machine.address, "--port", str(_REDIS_PORT), "--protected-mode", "no")
+        flags = ("--bind", machine.address, "--port", str(_REDIS_PORT), "--protected-mode", "no", "--save", "")
         with (self._folder / "redis.log").open("wb") as log:
             subprocess.Popen(
                 [*machine.inside, "redis-server", *flags, "--dir", self._folder], stdout=log, stderr=subprocess.STDOUT

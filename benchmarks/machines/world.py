@@ -71,7 +71,7 @@ class World:
         self.database_url = f"postgresql://headrace@{database_machine.address}:{_DATABASE_PORT}/postgres"
         self._storage_ports = unused_ports()
         self._storage_url = f"http://{storage_machine.address}:{self._storage_ports['s3']}"
-        self._start_storage(storage_machine)
+        self._start_storage(storage_machine, stack)
         self._key = self._create_key()
         self._ray = RayCluster(folder, *head, database_machine if ray == "redis" else None) if ray else None
         self.platforms = [self._new_platform(machine, step_s) for machine in self.machines]
@@ -101,18 +101,20 @@ class World:
     def _target(self, machine: Machine, **options: bool) -> Target:
         return Target(host=machine.address, port=PORT, key=self._key, read_timeout_s=_READ_TIMEOUT_S, **options)
 
-    def _start_storage(self, machine: Machine) -> None:
+    def _start_storage(self, machine: Machine, stack: ExitStack) -> None:
         folder = self._folder / "storage"
         folder.mkdir()
         # Not its default ports: they name its sockets in /tmp, which all machines share.
         flags = server_flags(folder, self._storage_ports, host=machine.address)
         with (self._folder / "storage.log").open("wb") as log:
-            subprocess.Popen(
+            process = subprocess.Popen(
                 [*machine.inside, find_weed(os.environ) or "weed", *flags],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **_S3_KEYS, "HOME": str(folder)},
             )
+        stack.callback(process.wait)
+        stack.callback(process.kill)  # it would write into the folder while that is removed
         client = Target(host=machine.address, port=self._storage_ports["s3"], key=tuple(_S3_KEYS.values())).client("s3")
         until(lambda: _stores(client), "the S3 server stores objects")
         client.close()
