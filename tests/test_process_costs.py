@@ -23,11 +23,10 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_a_killed_orphan_is_counted_for_the_test_that_started_it(tmp_path):
     script = tmp_path / "orphan.py"
     script.write_text(ORPHAN)
-    # The shell in the middle ends at once; `cat` waits for the end of the orphan.
-    started = f"(PYTEST_CURRENT_TEST='tests/x.py::test_x (call)' setsid {sys.executable} -S {script} &)"
-    done = subprocess.run(
-        [sys.executable, SCRIPT, "bash", "-c", f"{started} | cat; exit 3"], capture_output=True, text=True
-    )
+    # The shell in the middle ends at once; a process has a number until its new parent has waited for it.
+    orphan = f"PYTEST_CURRENT_TEST='tests/x.py::test_x (call)' setsid {sys.executable} -S {script} >/dev/null"
+    command = f"pid=$({orphan} & echo $!); while kill -0 $pid 2>/dev/null; do sleep 0.02; done; exit 3"
+    done = subprocess.run([sys.executable, SCRIPT, "bash", "-c", command], capture_output=True, text=True)
     assert done.returncode == 3, done.stderr
     assert re.search(r"^ +[\d.]+ +1  tests/x\.py +python orphan\.py$", done.stdout, re.MULTILINE), done.stdout
     assert int(re.search(r"^(\d+) s of CPU", done.stdout, re.MULTILINE)[1]) >= 1

@@ -55,10 +55,10 @@ async def test_a_worker_that_fits_no_node_is_refused_with_the_resources(site: Si
     resources = ResourceRequest(num_cpus=9, memory_bytes=GIB, is_at_most=False)
     numbers = r"Requested on one node: 9 CPU and 1 GiB of memory\. Nodes: 2 x 4 CPU and 8 GiB of memory"
     with pytest.raises(InsufficientCapacity, match=rf"is large enough for the worker\. {numbers}"):
-        await site.launcher.start(spec("w", resources=resources))
+        await started(site.launcher, spec("w", resources=resources))
     with pytest.raises(InsufficientCapacity, match=r"Requested on one node: 0\.1 CPU and 9 GiB of memory"):
-        await site.launcher.start(
-            spec("w", resources=ResourceRequest(num_cpus=0.1, memory_bytes=9 * GIB, is_at_most=False))
+        await started(
+            site.launcher, spec("w", resources=ResourceRequest(num_cpus=0.1, memory_bytes=9 * GIB, is_at_most=False))
         )
     assert await site.launcher.known() == {}
 

@@ -170,10 +170,10 @@ def test_limits_choose_the_level_that_is_recommended() -> None:
             {"concurrency": 4, "request_rate": 2.5, "endpoint_type": "chat", "tokenizer": "x", "output_tokens_mean": 8},
             ["--rate", "2.5", "--api", "openai-chat", "--prompt-tokens", "256", "--output-tokens", "8"],
         ),
-        ({"concurrency": "1,8"}, 'concurrency is "1,8"; expected a number'),
+        ({"concurrency": "1,8"}, "concurrency is '1,8'; expected a number"),
         ({"gpu": 1}, "parameters.gpu is not supported by Headrace; expected"),
-        ({"endpoint_type": "embeddings"}, "endpoint_type is embeddings; expected chat or completions"),
-        ({"custom_dataset_type": "mooncake_trace"}, "custom_dataset_type is mooncake_trace; expected single_turn"),
+        ({"endpoint_type": "embeddings"}, "endpoint_type is 'embeddings'; expected chat or completions"),
+        ({"custom_dataset_type": "mooncake_trace"}, "custom_dataset_type is 'mooncake_trace'; expected single_turn"),
         ({"output_tokens_mean": 0}, "output_tokens_mean is 0; expected at least 1"),
     ],
 )
