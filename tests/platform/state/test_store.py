@@ -143,6 +143,23 @@ def test_listeners_hear_of_writes_until_they_end(store) -> None:
     assert told == [made.revision, made.revision + 1]
 
 
+def test_listeners_hear_of_a_write_whose_answer_is_lost(store, monkeypatch) -> None:
+    told, commit = [], store._engine.dialect.do_commit
+
+    def lose(connection) -> None:
+        commit(connection)
+        raise store._engine.dialect.dbapi.OperationalError("the connection is lost")
+
+    store.subscribe(lambda: told.append(store.get(MODEL, "a") is not None))
+    writer = store.listeners.id
+    with monkeypatch.context() as broken:
+        broken.setattr(store._engine.dialect, "do_commit", lose)
+        with pytest.raises(Unavailable):
+            store.create(MODEL, "a", spec={})
+    assert told == [True]
+    assert store.listeners.id != writer, "PostgreSQL's announcement would be ignored as one of this process"
+
+
 def test_a_failing_listener_affects_neither_the_writer_nor_other_listeners(store) -> None:
     told = []
 

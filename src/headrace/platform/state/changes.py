@@ -46,6 +46,11 @@ class Listeners:
 
         return end
 
+    def call_uncertain(self) -> None:
+        """Report a write that failed: it may be committed, now or in a moment, and only its answer lost."""
+        self.id = uuid.uuid4().hex  # so that the announcement of the write counts as that of another process
+        self.call()
+
     def call(self) -> None:
         with self._lock:
             listeners = tuple(self._functions.values())

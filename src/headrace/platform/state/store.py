@@ -313,11 +313,17 @@ class Store:
 
     @contextmanager
     def _writing(self) -> Iterator["_Write"]:
-        with self._translated(), self._engine.connect() as connection:
-            connection.execution_options(headrace_is_writing=True)
-            with connection.begin():
-                write = _Write(connection, self._term, self.listeners.id)
-                yield write
+        write: _Write | None = None
+        try:
+            with self._translated(), self._engine.connect() as connection:
+                connection.execution_options(headrace_is_writing=True)
+                with connection.begin():
+                    write = _Write(connection, self._term, self.listeners.id)
+                    yield write
+        except Unavailable:
+            if write is not None and write.is_written:
+                self.listeners.call_uncertain()
+            raise
         if write.is_written:
             self.listeners.call()
 
