@@ -39,8 +39,8 @@ _WAIT_S: Final = 5
 """Timeout of a statement: a request must know soon that its machine was cut off from the database."""
 _THREADS: Final = 8
 _ROWS_AT_ONCE: Final = 100
-_ATTEMPTS: Final = 5
-"""Attempts at a change whose key another process has written in the same moment."""
+_ATTEMPTS: Final = 50
+"""Attempts at a change whose key another process has written in the same moment; it has made progress with each."""
 
 _Change = Callable[[sa.Connection], None]
 
