@@ -85,9 +85,8 @@ def messages_of(parsed) -> list[dict]:
     "kind", ["web_search_20250305", "web_fetch_20250910", "code_execution_20250825", "mcp_toolset"]
 )
 def test_tools_of_anthropics_servers_are_left_out_beside_tools_of_the_client(kind):
-    parsed = parse(
-        tools=[{"type": kind, "mcp_server_name": "x"}, WEATHER], context_management={"edits": [{"type": "clear"}]}
-    )
+    hosted = {"type": kind, "mcp_server_name": "x"}
+    parsed = parse(tools=[hosted, WEATHER], context_management={"edits": [{"type": "clear"}]})
     assert [tool["function"]["name"] for tool in parsed.requests[0].prompt.tools] == ["weather"]
     assert set(parsed.ignored) == {f"tools.0.{kind}", "context_management"}
     with pytest.raises(InvalidRequest, match=f"'{kind}' runs on Anthropic's servers"):
@@ -106,10 +105,8 @@ def test_tools_of_anthropics_servers_are_left_out_beside_tools_of_the_client(kin
     ],
 )
 def test_tools_with_a_published_schema_are_tools_with_that_schema(kind, name, members):
-    parsed = parse(
-        tools=[{"type": kind, "name": name, "max_characters": 10, "cache_control": {"type": "ephemeral"}}],
-        tool_choice={"type": "any"},
-    )
+    given_tool = {"type": kind, "name": name, "max_characters": 10, "cache_control": {"type": "ephemeral"}}
+    parsed = parse(tools=[given_tool], tool_choice={"type": "any"})
     (tool,) = parsed.requests[0].prompt.tools
     assert tool["function"]["name"] == name
     assert set(members.split()) <= tool["function"]["parameters"]["properties"].keys()

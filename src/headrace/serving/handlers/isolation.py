@@ -152,9 +152,8 @@ def python_folders(python: Path, model: Iterable[Path] = ()) -> list[Path]:
         model: folders of the model, whose interpreters are not believed: a link from there names its target's folder.
     """
     if python == Path(sys.executable):
-        path = (
-            sys.path if sys.flags.safe_path else sys.path[1:]
-        )  # else the first is the folder of a script or the user's
+        # Without -P, the first entry is the folder of a script, or the user's current one.
+        path = sys.path if sys.flags.safe_path else sys.path[1:]
         found = [sys.prefix, sys.base_prefix, sys.exec_prefix, *site.getsitepackages(), *path]
     elif is_brought(python, model):
         prefix = python.resolve().parent.parent

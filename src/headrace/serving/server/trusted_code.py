@@ -149,14 +149,8 @@ def run_isolated(
     """
     Serve in a sandbox until a signal stops the server; return the exit code, or end as the server did by a signal.
 
-    Args:
-        settings: of the server.
-        located: the model.
-        notices: about the settings.
-        progress: of loading.
-        on_ready: called after the first token, with the URL, the model and the engine's size.
-        formatters: those of the model, which run in the same sandbox.
-        fetches_adapters: the platform loads adapters.
+    `on_ready` is called after the first token, with the URL, the model and the engine's size. The model's `formatters`
+    run in the same sandbox. `fetches_adapters`: the platform loads adapters, by the locations of their artifacts.
 
     Raises:
         SettingsError: a setting needs what the sandbox does not have, or the address cannot be used.
@@ -179,9 +173,7 @@ def run_isolated(
             parent=this_process(),
             listener=listener.fileno(),
             events=events_inside,
-            formatters=None
-            if formatters is None
-            else replace(formatters, sandbox=None, container_folders={}, cache_locks=()),
+            formatters=formatters and replace(formatters, sandbox=None, container_folders={}, cache_locks=()),
             fetches_adapters=fetches_adapters,
             withheld=sorted(os.environ.keys() - variables.keys()),
         )
