@@ -10,6 +10,7 @@ import ctypes
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -51,6 +52,10 @@ def main() -> None:
     if "exit" in script:
         os._exit(script["exit"])
     server = HTTPServer((assignment["host"], assignment["port"]), Handler)
+    if assignment["pin"]:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(path.parent / "certificate.pem")
+        server.socket = context.wrap_socket(server.socket, server_side=True)
     (path.parent / "listening").touch()
     server.serve_forever()
 

@@ -13,15 +13,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from headrace.core.gpus import Gpu
 from headrace.core.processes import ProcessId, is_running, kill_session, reap
 from headrace.platform.cluster.host_resources import HostResources
-from headrace.platform.cluster.launcher import Handle, Observation, ResourceRequest, WorkerPhase, WorkerSpec
-from headrace.platform.cluster.local import WORKER_COMMAND, LocalLauncher
+from headrace.platform.cluster.launcher import (
+    Handle,
+    ModelPrefix,
+    Observation,
+    ResourceRequest,
+    WorkerPhase,
+    WorkerSpec,
+)
+from headrace.platform.cluster.local import WORKER_COMMAND, LocalLauncher, ProcessOptions
 from headrace.platform.cluster.worker_files import Assignment, WorkerFiles, read_value, write_value
 from headrace.platform.cluster.worker_logs import WorkerLogs
+from headrace.platform.cluster.worker_ping import ping
 from headrace.serving.artifacts.sources import ArtifactSource
 from tests import plain_http
 from tests.serving.artifacts.archive_maker import archive, file
@@ -295,6 +304,37 @@ async def test_a_model_in_a_bucket_named_by_properties_in_an_archive_is_served(
 
 
 @pytest.mark.parametrize(
+    "parts",
+    [
+        {"models": ModelPrefix(prefix="/nowhere/")},
+        {"containers": tuple(WorkerSpec(name=name, command=(*OWN_COMMAND[:3], "{port}")) for name in "ab")},
+    ],
+)
+async def test_a_worker_that_other_machines_reach_proves_who_it_is(tmp_path, parts) -> None:
+    options = ProcessOptions(host="127.0.0.2", token="t" * 32)
+    launcher = LocalLauncher(tmp_path, cache_folder=tmp_path, environment=os.environ, options=options)
+    handles = [await launcher.start(WorkerSpec(name=name, **parts)) for name in ("w", "x")]
+    try:
+        await seen_as(launcher, handles[0], WorkerPhase.READY)
+        assert await LocalLauncher(tmp_path, cache_folder=tmp_path, environment={}).known() == dict(
+            zip(("w", "x"), handles, strict=True)
+        )
+        url, pins = handles[0].url.partition("#")[0], {handle.url.partition("#")[2] for handle in handles}
+        assert (url.startswith("https://127.0.0.2:"), len(pins)) == (True, 2)
+        assert plain_http.get(f"{url}/metrics").status_code == 401
+        assert not await ping(f"{url}#{handles[1].url.partition('#')[2]}", WAIT_S)
+        with pytest.raises(httpx.TransportError):
+            plain_http.get(f"{url.replace('https', 'http')}/ping")
+        assert (WorkerFiles(tmp_path / "w").certificate.stat().st_mode & 0o777) == 0o600
+    finally:
+        for name, handle in zip(("w", "x"), handles, strict=True):
+            await launcher.stop(name, handle, grace_s=0)
+            while (await launcher.poll(name, handle)).phase is not WorkerPhase.EXITED:
+                await asyncio.sleep(0.02)
+        await launcher.close()
+
+
+@pytest.mark.parametrize(
     ("platform", "spec", "said"),
     [
         (
@@ -307,9 +347,14 @@ async def test_a_model_in_a_bucket_named_by_properties_in_an_archive_is_served(
             WorkerSpec(name="w", command=OWN_COMMAND),
             "The image's command runs as it is, and sandbox is require",
         ),
+        (
+            {},
+            WorkerSpec(name="w", environment={"HEADRACE_TLS_KEY": "/etc/hostname", "HF_MODEL_ID": "m"}),
+            "tls_key is /etc/hostname; expected none: the platform gives its workers their certificates",
+        ),
     ],
 )
-async def test_no_model_leaves_the_sandbox_that_the_platform_demands(tmp_path, platform, spec, said) -> None:
+async def test_no_model_leaves_the_bounds_that_the_platform_sets(tmp_path, platform, spec, said) -> None:
     environment = {**os.environ, **platform}
     launcher = LocalLauncher(tmp_path / "workers", cache_folder=tmp_path / "cache", environment=environment)
     handle = await launcher.start(spec)

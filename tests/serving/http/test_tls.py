@@ -14,7 +14,9 @@ import pytest
 import trustme
 
 from headrace.core.errors import SettingsError
-from headrace.serving.http.tls import client_context, server_context, trusts_itself
+from headrace.serving.http.client import ClientRequest, send_once
+from headrace.serving.http.client_connection import ConnectFailed
+from headrace.serving.http.tls import client_context, pin_of, server_context, trusts_itself
 from headrace.testing.server import EchoServer, echo_server
 from tests.waiting import WAIT_S
 
@@ -65,6 +67,25 @@ def test_answers_are_served_whole_and_streamed(server: EchoServer, trusting: ssl
 def test_a_client_that_does_not_trust_the_certificate_is_not_served(server: EchoServer) -> None:
     with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
         httpx.get(f"{server.url}/ping", trust_env=False, timeout=WAIT_S)
+
+
+async def test_a_pinned_server_is_reached_and_another_gets_nothing(server: EchoServer, authority: trustme.CA) -> None:
+    port = int(server.url.rpartition(":")[2])
+    pin = pin_of(ssl.PEM_cert_to_DER_cert(ssl.get_server_certificate(("127.0.0.1", port))))
+    request = ClientRequest(
+        path="/generate", body=b'{"inputs": "a b c"}', headers=(("content-type", "application/json"),)
+    )
+    async with send_once(f"{server.url}#{pin}", request) as response:
+        assert response.status == 200
+    other = pin_of(ssl.PEM_cert_to_DER_cert(authority.cert_pem.bytes().decode()))
+    for url, why in (
+        (f"{server.url}#{other}", "another certificate"),
+        (f"{server.url}#{pin[:-1]}", "another certificate"),
+        (f"http://127.0.0.1:{port}#{pin}", "another certificate"),
+    ):
+        with pytest.raises(ConnectFailed, match=why):
+            async with send_once(url, request):
+                pass
 
 
 @pytest.mark.parametrize("first", [b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01\xff\xff" + b"\0" * 64])

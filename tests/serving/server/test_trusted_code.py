@@ -193,11 +193,7 @@ def test_only_backends_that_run_code_of_checkpoints_need_a_sandbox(model: Path) 
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        (
-            {"tls_cert": Path("/etc/hostname")},
-            "tls_cert is /etc/hostname and trust_remote_code is true",
-        ),
-        ({"chat_template": "/etc/hostname"}, "chat_template is /etc/hostname"),
+        ({"chat_template": "/etc/hostname"}, "chat_template is /etc/hostname and trust_remote_code is true"),
         ({"adapter": ("a=/srv",)}, "adapter is /srv"),
         ({"adapter_folders": ("/srv",)}, "adapter_folders is /srv"),
         (

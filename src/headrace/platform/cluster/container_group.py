@@ -30,7 +30,7 @@ from headrace.platform.cluster.worker_exit import exit_reason
 from headrace.platform.cluster.worker_files import CONTAINERS, Assignment, WorkerFiles, write_value
 from headrace.serving.http.protocol import HttpLimits
 from headrace.serving.http.server import http_server
-from headrace.serving.http.tls import bind
+from headrace.serving.http.tls import bind, server_context
 
 _POLL_S: Final = 0.25
 """Seconds between looks at containers that start; afterwards an exit or `/ping` is the reason for one."""
@@ -70,14 +70,14 @@ def run_group(assignment: Assignment, files: WorkerFiles) -> int:
         bind(assignment.host, assignment.port) as listener,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        return runner.run(_Group(assignment, launcher, files.report).run(listener))
+        return runner.run(_Group(assignment, launcher, files).run(listener))
 
 
 class _Group:
-    def __init__(self, assignment: Assignment, launcher: Launcher, report: Path) -> None:
+    def __init__(self, assignment: Assignment, launcher: Launcher, files: WorkerFiles) -> None:
         spec = self._spec = assignment.spec
         self._launcher = launcher
-        self._report = report
+        self._report = files.report
         self._containers: list[_Container] = []
         self._reported: Observation | None = None
         self._reporting = asyncio.Lock()
@@ -85,7 +85,8 @@ class _Group:
         self._changed = asyncio.Event()
         names = [container.name for container in spec.containers]
         self._relay = ContainerRelay(names, is_direct=spec.is_direct, is_ready=self._is_ready, token=assignment.token)
-        self._server = http_server(self._relay, limits=_LIMITS)
+        tls = server_context(files.certificate if assignment.pin else None, None)
+        self._server = http_server(self._relay, limits=_LIMITS, tls=tls)
 
     async def run(self, listener: socket.socket) -> int:
         loop = asyncio.get_running_loop()

@@ -110,6 +110,11 @@ class WorkerSpec:
     models: ModelPrefix | None = None
     """Set for a worker that loads models on demand, each into a worker of its own by the rest of this specification."""
 
+    @property
+    def is_own_server(self) -> bool:
+        """True if the worker listens itself; False for the command or the container of a custom image."""
+        return self.image is None and not self.command
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handle:
@@ -117,7 +122,7 @@ class Handle:
 
     launcher: str
     url: str
-    """`http://host:port` where the worker will listen."""
+    """URL where the worker will listen, as `HttpClient` takes it: with its certificate if other machines reach it."""
     facts: Json
     token: str = field(default="", repr=False)
     """Bearer token that the worker requires of all requests but `/ping`; empty if only this machine can reach it."""

@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -52,6 +53,7 @@ from headrace.platform.cluster.worker_files import (
     LOOPBACK,
     Assignment,
     WorkerFiles,
+    issue_certificate,
     read_value,
     worker_files,
     write_atomically,
@@ -216,7 +218,7 @@ class LocalLauncher:
         try:
             with self._lock:
                 return self._start_process(spec, worker_files(self._folder, spec.name))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, ImportError) as error:  # a Ray node without the package for certificates
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             raise LaunchFailed(f"The worker {spec.name} cannot be started on this host: {reason}.") from error
 
@@ -226,18 +228,17 @@ class LocalLauncher:
             return living[spec.name]
         options = self._options
         given = give(spec, self._host, self._holdings()) if self._host is not None else options.given
-        taken = {int(handle.url.rpartition(":")[2]) for handle in living.values()}
+        taken = {urlsplit(handle.url).port for handle in living.values()}
         port = next((port for port in free_ports(WORKER_PORTS, options.host) if port not in taken), None)
         if port is None:
-            raise LaunchFailed(
-                f"No free port was found on {options.host} between {WORKER_PORTS.start} and {WORKER_PORTS.stop}. "
-                "Stop programs that listen there."
-            )
+            range_of_ports = f"between {WORKER_PORTS.start} and {WORKER_PORTS.stop}. Stop programs that listen there."
+            raise LaunchFailed(f"No free port was found on {options.host} {range_of_ports}")
         files.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Files of an earlier process of this name would be taken for those of the new one.
         for left_over in (files.handle, files.report, files.ready, files.stopping):
             left_over.unlink(missing_ok=True)
         log_position = self._logs.end_position(spec.name)
+        has_certificate = options.host != LOOPBACK and spec.is_own_server
         assignment = Assignment(
             spec=replace(spec, threads=given.num_cores) if given.num_cores else spec,
             port=port,
@@ -245,6 +246,7 @@ class LocalLauncher:
             log_position=log_position,
             host=options.host,
             token=options.token,
+            pin=issue_certificate(files.certificate, options.host) if has_certificate else "",
             parent=process_id(os.getpid()) if options.dies_with_parent else None,
             given=given,
         )
@@ -373,8 +375,8 @@ def local_handle(process: ProcessId, assignment: Assignment) -> Handle:
         group=spec.group,
         revision=spec.revision,
     )
-    host = f"[{assignment.host}]" if ":" in assignment.host else assignment.host
-    url = f"http://{host}:{assignment.port}"
+    place = f"{f'[{assignment.host}]' if ':' in assignment.host else assignment.host}:{assignment.port}"
+    url = f"https://{place}#{assignment.pin}" if assignment.pin else f"http://{place}"
     values = msgspec.json.decode(msgspec.json.encode(facts))  # as they are read back, for comparisons
     return Handle(launcher=LocalLauncher.name, url=url, facts=values, token=assignment.token)
 

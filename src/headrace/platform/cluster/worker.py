@@ -60,6 +60,8 @@ class PreparedWorker:
     """The equivalent of `/opt/ml/model` in a container; None without artifacts."""
     empty_folder: Path
     """A folder for a model without artifacts."""
+    certificate: Path | None = None
+    """Its certificate and the key, if it serves HTTPS."""
     channels: Mapping[str, Path] = field(default_factory=dict)
     """Folders of AdditionalModelDataSources, by channel."""
     fetch_model: Callable[[str], Path]
@@ -156,6 +158,7 @@ class _Worker:
             model_folder=self._link_channels(fetched),
             channels=fetched.channels,
             empty_folder=empty_folder,
+            certificate=self._files.certificate if self._assignment.pin else None,
             fetch_model=self._fetch_model,
             fetch_adapter=self._fetch_adapter,
             report_notices=self._report_notices,

@@ -7,6 +7,7 @@ Files are replaced by renaming, so that a reader never sees a partial file, even
 import os
 import re
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -15,10 +16,12 @@ import msgspec
 from headrace.core.processes import ProcessId
 from headrace.platform.cluster.host_resources import Given
 from headrace.platform.cluster.launcher import WorkerSpec
+from headrace.serving.http.tls import pin_of
 
 LOOPBACK: Final = "127.0.0.1"
 CONTAINERS: Final = "containers"
 """In the folder of a worker with several containers, the folder of theirs."""
+_VALIDITY: Final = timedelta(days=3650)
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,174}(?:\+[A-Za-z0-9-]{1,63})?")
 _Value = TypeVar("_Value")
 
@@ -38,6 +41,8 @@ class Assignment:
     """Address to listen on."""
     token: str = field(default="", repr=False)
     """Bearer token that requests must carry; empty if none is required."""
+    pin: str = ""
+    """Fragment of its URL that names its certificate (`pin_of`), with which it serves HTTPS; empty: plain HTTP."""
     parent: ProcessId | None = None
     """The parent process, if the worker must end with it."""
     given: Given = field(default_factory=Given)
@@ -51,6 +56,8 @@ class WorkerFiles:
         self.folder = folder
         self.assignment = folder / "worker.json"
         """The `Assignment`; it contains secrets."""
+        self.certificate = folder / "certificate.pem"
+        """Its certificate and the key, if it serves HTTPS."""
         self.environment = folder / "container.env"
         """The environment of the worker's container; it may contain secrets."""
         self.handle = folder / "handle.json"
@@ -85,6 +92,31 @@ def worker_files(root: Path, name: str) -> WorkerFiles:
 def container_log(worker: str, container: str) -> str:
     """Return the name of the log of one of several containers in a worker."""
     return f"{worker}+{container}"
+
+
+def issue_certificate(path: Path, host: str) -> str:
+    """
+    Write a new key and its certificate, which it signs itself, to a file for its owner only; return the pin.
+
+    Its dates are not checked: it ends with its worker.
+    """
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, f"Headrace worker on {host}"[:64])])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - _VALIDITY)
+        .not_valid_after(now + _VALIDITY)
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    write_atomically(path, certificate.public_bytes(pem) + private)
+    return pin_of(certificate.public_bytes(serialization.Encoding.DER))
 
 
 def write_value(path: Path, value: object) -> None:

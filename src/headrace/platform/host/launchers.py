@@ -27,8 +27,9 @@ from headrace.platform.state.coordination import LEASE_S
 from headrace.serving.settings.platform_settings import HERE, LOCAL, OVER_CLIENT, PlatformSettings
 from headrace.serving.settings.values import env_name
 
-_NEEDED = (("ray", "Ray", "headrace[ray]"), ("grpc", "Ray's client", "headrace[ray]"))
-"""Module, its product, and the package to install; the second one only for `ray://`."""
+_CERTIFICATES = "cryptography"
+_NEEDED = ((_CERTIFICATES, "cryptography"), ("ray", "Ray"), ("grpc", "Ray's client"))
+"""Modules of `headrace[ray]`, and their products; the last one only for `ray://`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +73,9 @@ def make_cluster(
     head = RayHead(folder.cluster, environment=env)
     if settings.cluster != HERE and head.end():
         get_logger().info("cluster.ended", message="It was started here by an earlier platform.")
+    if settings.is_spread and settings.cluster == LOCAL and not has_module(_CERTIFICATES):
+        message = "advertise is set, and cryptography, which makes the certificates of workers, is not installed: "
+        raise SettingsError(f"{message}`{pip_install('headrace[postgres]')}`.", name="advertise")
     if settings.cluster == LOCAL:
         local = LocalLauncher(
             folder.workers,
@@ -97,9 +101,10 @@ def make_cluster(
     if runs_containers:
         message = f"An image of the file of custom images is a container, and cluster is {settings.cluster!r}."
         raise SettingsError(f"{message} Containers run with cluster local.", name="cluster")
-    for module, product, package in _NEEDED[: 2 if settings.cluster.startswith(OVER_CLIENT) else 1]:
+    for module, product in _NEEDED[: 3 if settings.cluster.startswith(OVER_CLIENT) else 2]:
         if not has_module(module):
-            message = f"cluster is {settings.cluster!r}, and {product} is not installed: `{pip_install(package)}`."
+            package = pip_install("headrace[ray]")
+            message = f"cluster is {settings.cluster!r}, and {product} is not installed: `{package}`."
             raise SettingsError(message, name="cluster")
     own = head if settings.cluster == HERE else None
     connection = Connection(address=settings.cluster, namespace=namespace or folder.cluster_namespace())

@@ -24,9 +24,13 @@ from headrace.serving.http.client_connection import (
     NoResponse,
     ResponseHeadBroken,
 )
+from headrace.serving.http.tls import has_pin, pinned_context
 
 CONNECT_TIMEOUT_S = 2.5
 """A server in this network accepts in well under a second, or two if a packet is lost. SageMaker asks for 250 ms."""
+
+HANDSHAKE_TIMEOUT_S = 10.0
+"""Accepting and TLS: other than accepting, a handshake needs the server's process, which may wait for a core."""
 
 SILENCE_S = 5
 """
@@ -52,10 +56,15 @@ class ClientRequest:
 
 
 class HttpClient:
-    """Sends requests to servers by their URL (`http://host:port`), over connections that it keeps."""
+    """
+    Sends requests to servers by their URL, over connections that it keeps.
+
+    A URL is `http://host:port`, `https://host:port`, or `https://host:port#sha256=HEX` for the server with that
+    certificate (`pin_of`), which gets nothing before it has proved to be it.
+    """
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
-        """Create a client; `tls` decides whom it trusts at URLs with `https://`."""
+        """Create a client; `tls` decides whom it trusts at URLs with `https://` and without a certificate."""
         self._tls = tls
         self._pools: dict[str, _Pool] = {}
 
@@ -135,7 +144,9 @@ class _Pool:
     def __init__(self, url: str, tls: ssl.SSLContext | None) -> None:
         parts = urlsplit(url)
         self.netloc = parts.netloc
-        self._tls = tls if parts.scheme == "https" else None
+        self._pin = parts.fragment
+        trusted = pinned_context() if self._pin else tls
+        self._tls = trusted if parts.scheme == "https" else None
         self._host, self._port = parts.hostname or "", parts.port or (443 if self._tls else 80)
         self._idle: list[ClientConnection] = []
         self._open: set[ClientConnection] = set()
@@ -165,7 +176,7 @@ class _Pool:
         loop = asyncio.get_running_loop()
         make = partial(ClientConnection, on_release=self._release, on_lost=self._lost)
         try:
-            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            async with asyncio.timeout(CONNECT_TIMEOUT_S if self._tls is None else HANDSHAKE_TIMEOUT_S):
                 transport, connection = await loop.create_connection(make, self._host, self._port, ssl=self._tls)
             break_when_silent(transport.get_extra_info("socket"))
         except TimeoutError:
@@ -175,6 +186,9 @@ class _Pool:
         # NOTE: not earlier: uvloop does not report the end of a connection that is cancelled while it is being made.
         if not connection.is_open:
             raise ConnectFailed(f"{self.netloc} closed the connection at once")
+        if self._pin and not has_pin(transport.get_extra_info("ssl_object"), self._pin):
+            transport.abort()
+            raise ConnectFailed(f"{self.netloc} has another certificate than the expected server")
         self._open.add(connection)
         return connection
 

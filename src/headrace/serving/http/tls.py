@@ -8,11 +8,14 @@ key) is logged, and the certificate in use stays.
 """
 
 import errno
+import hashlib
 import socket
 import ssl
 import time
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Final
 
 from headrace.core.errors import SettingsError
 from headrace.core.telemetry import get_logger
@@ -171,6 +174,30 @@ def client_context(ca_bundle: str | None) -> ssl.SSLContext:
                 name="ca_bundle",
             ) from error
     return context
+
+
+_PIN: Final = "sha256="
+
+
+def pin_of(certificate: bytes) -> str:
+    """Return the fragment of a URL that names the only certificate (DER) which a server there may have."""
+    return f"{_PIN}{hashlib.sha256(certificate).hexdigest()}"
+
+
+@cache
+def pinned_context() -> ssl.SSLContext:
+    """Return the context of a client that checks by `has_pin` whom it has reached, and by no authority or name."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE  # the handshake still proves that the server has the certificate's key
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    return context
+
+
+def has_pin(connection: ssl.SSLObject | None, pin: str) -> bool:
+    """Return whether a connection's server has the certificate that a pin names."""
+    certificate = connection.getpeercert(binary_form=True) if connection is not None else None
+    return certificate is not None and pin_of(certificate) == pin
 
 
 def trusts_itself(certificate: Path, context: ssl.SSLContext) -> bool:

@@ -41,7 +41,8 @@ from headrace_handler.policy import deferred
 RUNS_CODE: Final = frozenset({"transformers", "vllm"})
 """The backends that run Python of a checkpoint."""
 _INSIDE: Final = ("-P", "-m", "headrace.serving.server.isolated")
-_PATH_SETTINGS: Final = ("chat_template", "generation_config", "tls_cert", "tls_key")
+_CERTIFICATE: Final = ("tls_cert", "tls_key")
+_PATH_SETTINGS: Final = ("chat_template", "generation_config", *_CERTIFICATE)
 """Settings that may name a file or folder that the server reads; `adapter` and `adapter_folders` name more."""
 _VARIABLES: Final = frozenset(
     (
@@ -254,9 +255,13 @@ def _exists(value: str | Path) -> bool:
 
 
 def _refuse_outside(settings: ServerSettings, model: Path) -> None:
-    """Refuse paths outside of the model in the settings of a worker, which its environment and its files decide."""
+    """
+    Refuse paths outside of the model in the settings of a worker, which its environment and its files decide.
+
+    The certificate is the platform's: a worker takes no other.
+    """
     for path, name in _named_paths(settings).items():
-        if not path.resolve().is_relative_to(model.resolve()):
+        if name not in _CERTIFICATE and not path.resolve().is_relative_to(model.resolve()):
             raise SettingsError(
                 f"{name} is {path} and trust_remote_code is true; expected a path in the model's folder: its code "
                 "would read the other one. Put the file there.",

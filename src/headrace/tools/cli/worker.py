@@ -79,6 +79,7 @@ def serve_model(prepared: "PreparedWorker") -> int:
         channels=prepared.channels,
     )
     if code is not None and code.serves:
+        _refuse_other_certificate(code.settings, prepared)
         prepared.report_notices(code.description)
         return serve_user_code(code)
     settings, notices = worker_settings(prepared, os.environ)
@@ -120,6 +121,7 @@ def worker_settings(prepared: "PreparedWorker", env: Mapping[str, str]) -> "tupl
     settings, notices = gather_settings(
         _overrides(prepared), env, model_folder=prepared.model_folder or _NO_FOLDER, on_gpu=runs_on_gpu(env)
     )
+    _refuse_other_certificate(settings, prepared)
     settings = _with_gpu_share(settings, prepared.assignment.given.workers_per_gpu)
     if settings.model.startswith(_OBJECTS):
         settings = replace(
@@ -139,6 +141,7 @@ def _overrides(prepared: "PreparedWorker") -> dict[str, object]:
         "host": assignment.host,
         "port": str(assignment.port),
         "api_key": assignment.token or None,
+        "tls_cert": prepared.certificate,
         "management_address": "off",  # clients reach a worker through the gateway only, and workers share the host
         "metrics_address": "off",
         "shutdown_delay_s": "0",  # the gateway removes the route before the worker is stopped
@@ -148,6 +151,17 @@ def _overrides(prepared: "PreparedWorker") -> dict[str, object]:
     if spec.memory_bytes is not None:
         overrides.setdefault("max_memory_bytes", str(spec.memory_bytes))
     return overrides
+
+
+def _refuse_other_certificate(settings: "ServerSettings", prepared: "PreparedWorker") -> None:
+    """Refuse a certificate that a model's variables or files name: the gateway would not reach its server."""
+    for name in ("tls_cert", "tls_key"):
+        if (path := getattr(settings, name)) not in (None, prepared.certificate):
+            raise SettingsError(
+                f"{name} is {path}; expected none: the platform gives its workers their certificates. Remove it from "
+                "the model's Environment and files, and set `headrace up --tls-cert` for clients.",
+                name=name,
+            )
 
 
 def _with_gpu_share(settings: "ServerSettings", workers_per_gpu: int) -> "ServerSettings":

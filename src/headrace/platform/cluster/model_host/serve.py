@@ -21,7 +21,7 @@ from headrace.platform.cluster.model_host.workers import HostedWorkers
 from headrace.platform.cluster.worker_files import Assignment, WorkerFiles
 from headrace.serving.artifacts.fetcher import source_of
 from headrace.serving.http.server import http_limits, http_server
-from headrace.serving.http.tls import bind
+from headrace.serving.http.tls import bind, server_context, url_of
 from headrace.serving.settings.loading import load_settings
 from headrace.serving.settings.server_settings import ServerSettings
 
@@ -45,13 +45,14 @@ def serve_models(assignment: Assignment, files: WorkerFiles, env: Mapping[str, s
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
         served = _Served(assignment, files.folder / "models", memory_limit(assignment.spec, settings), env)
-        server = http_server(served.app(), limits=http_limits(settings))
+        tls = server_context(files.certificate if assignment.pin else None, None)
+        server = http_server(served.app(), limits=http_limits(settings), tls=tls)
 
         async def run() -> None:
             loop = asyncio.get_running_loop()
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, lambda: server.stop(grace_s=_GRACE_S))
-            get_logger().info("models.listening", url=f"http://{assignment.host}:{assignment.port}")
+            get_logger().info("models.listening", url=url_of(listener, is_tls=tls is not None))
             await server.serve(sockets=[listener])
             await served.close()
 

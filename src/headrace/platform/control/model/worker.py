@@ -134,7 +134,12 @@ def _with_containers(spec: Json, status: Json) -> tuple[Json, Json]:
     return spec, status
 
 
-WORKER: Final = Kind("worker", ReplicaSpec, ReplicaStatus, oldest=2, migrations=(_with_containers,))
+def _with_certificates(spec: Json, status: Json) -> tuple[Json, Json]:
+    """Version 3 -> 4: URLs that name a certificate, by which an older member would not reach the worker."""
+    return spec, status
+
+
+WORKER: Final = Kind("worker", ReplicaSpec, ReplicaStatus, oldest=2, migrations=(_with_containers, _with_certificates))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
