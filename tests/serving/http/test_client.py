@@ -143,3 +143,11 @@ def test_only_a_connection_to_another_machine_breaks_when_it_is_silent(peer: str
     is_watched = peer not in {"127.0.0.1", "::1"}
     assert options.set.get((socket.SOL_SOCKET, socket.SO_KEEPALIVE), 0) == is_watched
     assert options.set.get((socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT), 0) == is_watched * SILENCE_S * 1000
+
+
+async def test_a_server_that_does_not_encrypt_gets_no_request_that_names_a_certificate(monkeypatch) -> None:
+    monkeypatch.setattr("headrace.serving.http.client.HANDSHAKE_TIMEOUT_S", 0.05)
+    async with serving((OK,)) as server:
+        with pytest.raises(ConnectFailed, match="does not accept connections"):
+            await HttpClient().send(f"{server.url}#sha256=00", GET)
+    assert server.heads == []

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import cast
 from urllib.parse import urlsplit
 
 from headrace.core.client_text import reason_of
@@ -30,7 +31,7 @@ CONNECT_TIMEOUT_S = 2.5
 """A server in this network accepts in well under a second, or two if a packet is lost. SageMaker asks for 250 ms."""
 
 HANDSHAKE_TIMEOUT_S = 10.0
-"""Accepting and TLS: other than accepting, a handshake needs the server's process, which may wait for a core."""
+"""Other than accepting, a handshake of TLS needs the server's process, which may wait for a core."""
 
 SILENCE_S = 5
 """
@@ -145,8 +146,7 @@ class _Pool:
         parts = urlsplit(url)
         self.netloc = parts.netloc
         self._pin = parts.fragment
-        trusted = pinned_context() if self._pin else tls
-        self._tls = trusted if parts.scheme == "https" else None
+        self._tls = pinned_context() if self._pin else tls if parts.scheme == "https" else None
         self._host, self._port = parts.hostname or "", parts.port or (443 if self._tls else 80)
         self._idle: list[ClientConnection] = []
         self._open: set[ClientConnection] = set()
@@ -176,9 +176,11 @@ class _Pool:
         loop = asyncio.get_running_loop()
         make = partial(ClientConnection, on_release=self._release, on_lost=self._lost)
         try:
-            async with asyncio.timeout(CONNECT_TIMEOUT_S if self._tls is None else HANDSHAKE_TIMEOUT_S):
-                transport, connection = await loop.create_connection(make, self._host, self._port, ssl=self._tls)
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                transport, connection = await loop.create_connection(make, self._host, self._port)
             break_when_silent(transport.get_extra_info("socket"))
+            if self._tls is not None:
+                await self._encrypt(transport, connection, self._tls)
         except TimeoutError:
             raise ConnectFailed(f"{self.netloc} does not accept connections") from None
         except OSError as error:
@@ -186,11 +188,23 @@ class _Pool:
         # NOTE: not earlier: uvloop does not report the end of a connection that is cancelled while it is being made.
         if not connection.is_open:
             raise ConnectFailed(f"{self.netloc} closed the connection at once")
-        if self._pin and not has_pin(transport.get_extra_info("ssl_object"), self._pin):
-            transport.abort()
-            raise ConnectFailed(f"{self.netloc} has another certificate than the expected server")
         self._open.add(connection)
         return connection
+
+    async def _encrypt(
+        self, transport: asyncio.Transport, connection: ClientConnection, context: ssl.SSLContext
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
+                encrypted = await loop.start_tls(transport, connection, context, server_hostname=self._host)
+        except BaseException:
+            transport.abort()
+            raise
+        connection.connection_made(cast("asyncio.Transport", encrypted))
+        if self._pin and not has_pin(connection.tls, self._pin):
+            connection.abort()
+            raise ConnectFailed(f"{self.netloc} has another certificate than the expected server")
 
     def close_idle(self) -> None:
         """Close idle connections; those in use are closed when they are released."""

@@ -1,6 +1,7 @@
 """One keep-alive HTTP/1.1 connection to a server, on httptools: it keeps the boundaries of the server's chunks."""
 
 import asyncio
+import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import cast
@@ -220,6 +221,11 @@ class ClientConnection(asyncio.Protocol):
     def is_idle(self) -> bool:
         """True if the connection is open and no response is in progress."""
         return self.is_open and self._response is None
+
+    @property
+    def tls(self) -> ssl.SSLObject | None:
+        """The encryption of the connection; None: there is none."""
+        return None if self._transport is None else self._transport.get_extra_info("ssl_object")
 
     def send(self, head: bytes, body: bytes, *, is_head: bool = False) -> ClientResponse:
         """Write one request; return the response, which fills from now on. `is_head`: its method is HEAD."""
