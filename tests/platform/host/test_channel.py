@@ -1,6 +1,7 @@
 """The channel between machines: what it answers, and what it refuses."""
 
 import hashlib
+import hmac
 import json
 import socket
 import time
@@ -12,6 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from headrace.platform.host import channel as channels
 from headrace.platform.host import peers
@@ -25,7 +27,16 @@ from tests.waiting import WAIT_S
 from .serving import serving
 
 SECRET = "of the members"
-BODY = b'{"name": "echo", "argument": 1}'
+
+
+def sealed(nonce: str, text: bytes = b'{"name": "echo", "argument": 1}') -> bytes:
+    key = hmac.digest(SECRET.encode(), f"question\n{nonce}".encode(), "sha256")
+    return AESGCM(key).encrypt(bytes(12), text, None)
+
+
+def opened(nonce: str, body: bytes) -> bytes:
+    key = hmac.digest(SECRET.encode(), f"answer\n{nonce}".encode(), "sha256")
+    return AESGCM(key).decrypt(bytes(12), body, None)
 
 
 @pytest.fixture(autouse=True)
@@ -112,8 +123,21 @@ async def test_a_member_with_another_secret_gets_no_answer(tmp_path: Path) -> No
                 await a.ask_machine(other.machine, "echo")
 
 
+async def test_an_answer_that_no_member_has_sealed_is_none(tmp_path: Path) -> None:
+    async def pose(scope: Any, receive: Any, send: Any) -> None:
+        await channels.send_response(scope, send, 200, (), sealed("1", b'"b1"'))
+
+    with serving(pose) as url:
+        async with asking(member("b1", url), tmp_path) as a:
+            with pytest.raises(MachineSilent, match="the message was changed on its way"):
+                await a.ask_machine(a.machines[0], "fixed")
+
+
 def test_what_no_member_has_signed_for_this_machine_now_is_refused(tmp_path: Path) -> None:
-    def sent(url: str, *, body: bytes = BODY, path: str = PATH, **changes: Any) -> httpx.Response:
+    def sent(url: str, *, path: str = PATH, **changes: Any) -> httpx.Response:
+        nonce = changes.get("nonce", "1")
+        body = changes.get("sealed", sealed(nonce))
+        own = {} if changes.get("has_no_nonce") else {"x-amz-nonce": nonce}
         access = S3Access(endpoint_url="", access_key=changes.get("key", "MEMBERS"), secret_key=SECRET, region="r")
         headers = signed_headers(
             access,
@@ -121,17 +145,17 @@ def test_what_no_member_has_signed_for_this_machine_now_is_refused(tmp_path: Pat
             host=changes.get("host", url.removeprefix("http://")),
             path=PATH,
             query="",
-            headers={} if changes.get("has_no_nonce") else {"x-amz-nonce": changes.get("nonce", "1")},
-            payload_hash=changes.get("digest") or hashlib.sha256(BODY).hexdigest(),
+            headers=own,
+            payload_hash=changes.get("digest") or hashlib.sha256(body).hexdigest(),
             now_s=time.time() + changes.get("shift_s", 0),
         )
-        nonce = {} if changes.get("has_no_nonce") else {"x-amz-nonce": changes.get("nonce", "1")}
-        return plain_http.post(url + path, headers={**headers, **nonce, **changes.get("headers", {})}, content=body)
+        content = changes.get("body", body)
+        return plain_http.post(url + path, headers={**headers, **own, **changes.get("headers", {})}, content=content)
 
     refused: list[dict[str, Any]] = [
         {"headers": {"authorization": ""}},
         {"headers": {"x-amz-nonce": "2"}},
-        {"body": BODY.replace(b"1", b"2")},
+        {"body": sealed("another")},
         {"digest": "UNSIGNED-PAYLOAD"},
         {"host": "127.0.0.9:1"},
         {"has_no_nonce": True},
@@ -143,9 +167,11 @@ def test_what_no_member_has_signed_for_this_machine_now_is_refused(tmp_path: Pat
     with other_machine(tmp_path) as other:
         for number, change in enumerate(refused):
             assert sent(other.url, **{"nonce": f"refused {number}", **change}).status_code in (400, 403), change
-        assert json.loads(sent(other.url).content) == ["b1", 1]
+        assert json.loads(opened("1", sent(other.url).content)) == ["b1", 1]
         assert sent(other.url).status_code == 403, "it was sent before"
-        assert sent(other.url, nonce="2").status_code == 200
+        for unread in (b"", b'{"name": "echo"}', sealed("3", b"{"), sealed("another")):
+            assert sent(other.url, nonce="3" + unread.hex(), sealed=unread).status_code == 404
+        assert b"echo" not in sent(other.url, nonce="2").content
 
 
 def test_a_body_is_not_read_before_its_signature_was_verified_nor_without_end(

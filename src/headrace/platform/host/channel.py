@@ -3,7 +3,8 @@ The channel between the machines of a platform: questions over HTTP, on the port
 
 A question is signed with Signature Version 4 by a key of the members' own, whose secret is in the database: no client
 has it, and no operation lists it. The receiver reads nothing of a body before the signature of its head, which has the
-body's digest, was verified; and it takes each signature once.
+body's digest, was verified; and it takes each signature once. Questions have secrets of workers, so bodies are sealed
+with keys from the same secret; only a member that got the question can seal an answer to it.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
@@ -31,6 +32,9 @@ from headrace.serving.wire.aws import sigv4
 from headrace.serving.wire.aws.errors import AwsError
 from headrace.serving.wire.aws.http import HttpRequest
 
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
 T = TypeVar("T")
 
 PATH: Final = "/.headrace/members"
@@ -42,6 +46,10 @@ MAX_NONCES: Final = 1 << 16
 _KEY_ID: Final = "MEMBERS"
 _REGION: Final = "us-east-1"
 _NONCE: Final = "x-amz-nonce"
+_ANSWERED: Final = "answer"
+_ASKED: Final = "question"
+_ONE_MESSAGE: Final = bytes(12)
+"""The initialization vector, which may be constant because each message has a key of its own."""
 _BODY_TIMEOUT_S: Final = 10.0
 _MANY_BYTES: Final = 1 << 20
 """Longer bodies are hashed and decoded on another thread."""
@@ -140,20 +148,20 @@ class Channel:
             return ()
 
     async def _send(self, machine: str, question: _Question, timeout_s: float) -> Any:
-        url, body = self._urls.get(machine), msgspec.json.encode(question)
+        url, nonce, text = self._urls.get(machine), secrets.token_hex(12), msgspec.json.encode(question)
         if url is None:
             raise MachineSilent(f"The machine {machine} is not a live member of this platform.")
         try:
             async with asyncio.timeout(timeout_s):
-                digest = await _digest(body)
-                headers = tuple(self._signed(machine, digest).items())
+                body = await _off_loop(text, lambda: self._cipher(_ASKED, nonce).encrypt(_ONE_MESSAGE, text, None))
+                headers = tuple(self._signed(machine, nonce, await _digest(body)).items())
                 response = await self._client.send(url, ClientRequest(path=PATH, headers=headers, body=body))
                 try:
-                    text = await response.read(MAX_BYTES)
+                    content = await response.read(MAX_BYTES)
                 finally:
                     response.close()
             if response.status == 200:
-                return await _off_loop(text, lambda: msgspec.json.decode(text))
+                return await _off_loop(content, lambda: msgspec.json.decode(self._opened(_ANSWERED, nonce, content)))
             reason = f"it answered {response.status}"
         except (NoResponse, ResponseBroken, ResponseTooLarge, *UNREADABLE) as error:
             reason = str(error)
@@ -161,38 +169,57 @@ class Channel:
             reason = f"no answer within {timeout_s:g} s"
         raise MachineSilent(f"The machine {machine} does not answer to {question.name!r}: {reason}.")
 
-    def _signed(self, machine: str, digest: str) -> dict[str, str]:
+    def _signed(self, machine: str, nonce: str, digest: str) -> dict[str, str]:
         access = S3Access(endpoint_url="", access_key=_KEY_ID, secret_key=self.secret, region=_REGION)
-        nonce = {_NONCE: secrets.token_hex(12)}
+        own = {_NONCE: nonce}
         added = signed_headers(
             access,
             method="POST",
             host=machine,
             path=PATH,
             query="",
-            headers=nonce,
+            headers=own,
             payload_hash=digest,
             now_s=self.now_s(),
         )
         del added["host"]  # the client adds it
-        return {**nonce, **added}
+        return {**own, **added}
+
+    def _cipher(self, purpose: str, nonce: str) -> "AESGCM":
+        """Return the cipher of one message: a nonce names one question and its answer."""
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        return AESGCM(hmac.digest(self.secret.encode(), f"{purpose}\n{nonce}".encode(), "sha256"))
+
+    def _opened(self, purpose: str, nonce: str, body: bytes) -> bytes:
+        """Return the text of a sealed message. Raises `msgspec.DecodeError`: it is none of a member's."""
+        from cryptography.exceptions import InvalidTag
+
+        try:
+            return self._cipher(purpose, nonce).decrypt(_ONE_MESSAGE, body, None)
+        except (InvalidTag, ValueError) as error:
+            raise msgspec.DecodeError("the message was changed on its way, or is of another version") from error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a question of another machine, as the application on the port. Raises `AwsError`."""
-        body = await self._verified(request_of(scope), receive)
+        nonce, body = await self._verified(request_of(scope), receive)
         try:
-            asked = await _off_loop(body, lambda: msgspec.json.decode(body, type=_Question))
+            asked = await _off_loop(
+                body, lambda: msgspec.json.decode(self._opened(_ASKED, nonce, body), type=_Question)
+            )
             found = await answer(self.answers, asked.name, asked.argument)
             if asked.is_for_all:
                 found = [found, *await self.siblings.ask(asked.name, asked.argument)]
         except (*UNREADABLE, KeyError):  # a member of another version
             await send_response(scope, send, 404, (), b"")
             return
-        text = await _off_loop(body, lambda: msgspec.json.encode(found))
-        await send_response(scope, send, 200, (("content-type", "application/json"),), text)
+        sealed = await _off_loop(
+            body, lambda: self._cipher(_ANSWERED, nonce).encrypt(_ONE_MESSAGE, msgspec.json.encode(found), None)
+        )
+        await send_response(scope, send, 200, (("content-type", "application/octet-stream"),), sealed)
 
-    async def _verified(self, request: HttpRequest, receive: Receive) -> bytes:
-        """Return the body of a request that a member has signed for this machine."""
+    async def _verified(self, request: HttpRequest, receive: Receive) -> tuple[str, bytes]:
+        """Return the nonce and the body of a request that a member has signed for this machine."""
         identity = sigv4.verify(request, {_KEY_ID: self.secret}.get, self.now_s(), service="s3")
         refused = AwsError(
             "AccessDenied", "The request is not signed for this machine, or was sent before.", status=403
@@ -209,7 +236,7 @@ class Channel:
             raise AwsError("RequestTimeout", "The question did not arrive in time.", status=408) from None
         if not hmac.compare_digest(await _digest(body), identity.body_sha256):
             raise refused
-        return body
+        return nonce, body
 
 
 async def _digest(body: bytes) -> str:
