@@ -62,6 +62,14 @@ def test_integral_floats_are_integers(written, number):
         decode_body(body, DECODER, only_integers=True)
 
 
+@pytest.mark.parametrize(
+    "later", [b'"inner": {}', b'"inner": []', b'"inner": 7', b'"inner": {"number": "x"}', b'"inner": {"number": [1]}']
+)
+def test_an_integral_float_in_a_field_that_is_named_twice_is_refused(later):
+    with pytest.raises(InvalidRequest, match="inner"):
+        decode_body(b'{"inner": {"number": 1.0}, %b}' % later, DECODER)
+
+
 def test_a_long_list_of_integral_floats_is_refused():
     body = msgspec.json.encode({"inner": {"number": 1}, "numbers": [float(i) for i in range(1000)]})
     with pytest.raises(InvalidRequest, match="got `float`"):

@@ -149,10 +149,13 @@ def _with_integer(body: bytes, message: str) -> bytes | None:
         return None
     parents: list[tuple[Any, str | int]] = []
     raw = msgspec.Raw(body)
-    for name, index in _STEP.findall(match["path"]):
-        parents.append((_decode_fields(raw), name) if name else (_decode_items(raw), int(index)))
-        raw = parents[-1][0][parents[-1][1]]
-    value = float(bytes(raw))
+    try:
+        for name, index in _STEP.findall(match["path"]):
+            parents.append((_decode_fields(raw), name) if name else (_decode_items(raw), int(index)))
+            raw = parents[-1][0][parents[-1][1]]
+        value = float(bytes(raw))
+    except (LookupError, ValueError):  # the path leads elsewhere: an object names a field twice
+        return None
     if not value.is_integer() or abs(value) > _LARGEST_EXACT_FLOAT:
         return None
     written = b"%d" % value
