@@ -1,5 +1,6 @@
 """Vocabularies that make `tokenizers` panic are refused, and a panic in a request is an error of that request."""
 
+import base64
 import json
 
 import pytest
@@ -7,8 +8,8 @@ import pytest
 from headrace.core.errors import BrokenModel, EngineFailed, InvalidRequest
 from headrace.inference.models.fields import Fields
 from headrace.inference.models.hf_checkpoint import read_text_parts
-from headrace.inference.models.hf_tokenizer import check_tokenizer_json
 from headrace.inference.models.tokenizer import Tokenizer
+from headrace.inference.models.tokenizer_json import check_tokenizer_json
 from tests.inference.models.model_files import byte_level_tokenizer
 
 
@@ -44,6 +45,48 @@ def test_a_normalizer_that_panics_is_refused_when_the_model_is_loaded(tmp_path):
     made["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": "BAAAAP////8="}  # a tree of one node, cut off
     with pytest.raises(BrokenModel, match=r"tokenizer\.json cannot be read"):
         read(tmp_path, json.dumps(made).encode())
+
+
+def replacement(pattern, content):
+    return {"type": "Replace", "pattern": pattern, "content": content}
+
+
+LONG_TEXTS = {
+    "replacements": {
+        "normalizer": {"type": "Sequence", "normalizers": 2 * [replacement({"String": "e"}, "e" * 90)]},
+        "pre_tokenizer": None,
+    },
+    "a regex that matches nothing": {"normalizer": replacement({"Regex": "x*"}, "e" * 100)},
+    "many regexes that match nothing": {"normalizer": [replacement({"Regex": r"\b"}, " ")] * 7},
+    "byte-level rules": {"pre_tokenizer": {"type": "Sequence", "pretokenizers": 9 * [{"type": "ByteLevel"}]}},
+    "what is put before a text": {"normalizer": {"type": "Prepend", "prepend": "e" * 1000}},
+    "a character": {
+        "normalizer": {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(bytes(4) + b"e" * 100).decode()}
+    },
+    "tokens": {
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [{"SpecialToken": {"id": "x", "type_id": 0}}] * 100,
+            "special_tokens": {"x": {"id": "x", "ids": [1] * 100, "tokens": ["x"] * 100}},
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("parts", LONG_TEXTS.values(), ids=LONG_TEXTS)
+def test_rules_that_make_much_of_a_text_are_refused(parts):
+    content = json.dumps(json.loads(byte_level_tokenizer().to_str()) | parts).encode()
+    with pytest.raises(BrokenModel, match=r"tokenizer\.json has .*; expected at most"):
+        check_tokenizer_json(content, "tokenizer.json")
+
+
+def test_rules_as_vocabularies_have_them_are_accepted():
+    # XLM-RoBERTa: rules of SentencePiece, runs of blanks to one, and a mark of the blank.
+    char_map = base64.b64encode(bytes(4) + b"e" * 33).decode()
+    rules = [{"type": "Precompiled", "precompiled_charsmap": char_map}, replacement({"Regex": " {2,}"}, "\u2581")]
+    rules += [replacement({"Regex": regex}, " ") for regex in (r"[^a-z\]*?]+", r"\s+", r"\p{P}", r"\(") * 5]
+    parts = {"normalizer": {"type": "Sequence", "normalizers": rules}, "pre_tokenizer": {"type": "Metaspace"}}
+    check_tokenizer_json(json.dumps({"model": {}} | parts).encode(), "tokenizer.json")
 
 
 @pytest.mark.parametrize("settings", [{"bos_token": "\ud800"}, {"added_tokens_decoder": {"9": {"content": "x\udfff"}}}])

@@ -6,22 +6,20 @@ SentencePiece or tiktoken, `*.tiktoken`, `tiktoken.model` or `tekken.json`; or t
 `vocab.json` with `merges.txt`, or `vocab.txt`. `tokenizer_config.json` adds special tokens.
 """
 
-import base64
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
-
-import msgspec
+from typing import TYPE_CHECKING, Final
 
 from headrace.core.errors import BrokenModel
 from headrace.inference.models.fields import Fields
 from headrace.inference.models.generation_config import token_ids
 from headrace.inference.models.hf_vocabulary import VOCAB_JSON, VOCAB_TXT, Vocabulary, hf_vocabulary, token_text
 from headrace.inference.models.panics import broken_if_refused
-from headrace.inference.models.sentencepiece import checked_char_map, parse_sentencepiece, sentencepiece_backend
+from headrace.inference.models.sentencepiece import parse_sentencepiece, sentencepiece_backend
 from headrace.inference.models.tiktoken_file import is_tiktoken, parse_tekken, parse_tiktoken, tiktoken_backend
 from headrace.inference.models.tokenizer import Tokenizer
+from headrace.inference.models.tokenizer_json import check_tokenizer_json
 from headrace_handler.stray_files import listed
 
 if TYPE_CHECKING:
@@ -192,64 +190,3 @@ def _mapping(value: object) -> Mapping[str, object]:
 
 def _id_of(backend: "tokenizers.Tokenizer", name: str | None) -> int | None:
     return None if name is None else backend.token_to_id(name)
-
-
-class _Model(msgspec.Struct):
-    continuing_subword_prefix: str | None = None
-    merges: msgspec.Raw = msgspec.Raw(b"[]")
-
-
-class _File(msgspec.Struct):
-    model: _Model
-    normalizer: Any = None
-
-
-def check_tokenizer_json(content: bytes, source: str) -> None:
-    """
-    Check the parts of a vocabulary of which `tokenizers`, which reads it in Rust, would end the whole process.
-
-    Where the right side of a merge lacks the prefix of continued words, it cuts bytes out of the middle of a character
-    (tokenizers 0.23 `models/bpe/model.rs`); merges of vocabularies without a prefix are not decoded.
-
-    Raises:
-        BrokenModel: the file is not JSON, a merge does not match the prefix, or a map of characters is cut.
-    """
-    try:
-        file = msgspec.json.decode(content, type=_File)
-        for char_map in _char_maps(file.normalizer):
-            checked_char_map(base64.b64decode(char_map), source)
-        model = file.model
-        prefix = model.continuing_subword_prefix
-        if not prefix:
-            return
-        merges = msgspec.json.decode(model.merges, type=list[str | list[str]] | None) or []
-    except (msgspec.DecodeError, ValueError, RecursionError) as exc:
-        raise BrokenModel(f"{source} cannot be read: {exc}. Download it again.", path=source) from exc
-    wrong = next((right for right in _rights(merges) if not right.startswith(prefix)), None)
-    if wrong is not None:
-        raise BrokenModel(
-            f"{source} has a merge with {wrong!r:.80} on its right side; expected it to begin with the "
-            f"`continuing_subword_prefix` {prefix!r:.80}. Download it again.",
-            path=source,
-        )
-
-
-def _char_maps(normalizer: object) -> Iterator[str]:
-    """Yield the maps of characters of a normalizer and of those in it."""
-    pending = [normalizer]
-    while pending:
-        part = pending.pop()
-        if isinstance(part, dict):
-            pending += part.values()
-            if isinstance(part.get("precompiled_charsmap"), str):
-                yield part["precompiled_charsmap"]
-        elif isinstance(part, list):
-            pending += part
-
-
-def _rights(merges: list[str | list[str]]) -> Iterator[str]:
-    """Yield the right side of each merge; malformed entries are left to `tokenizers`, which refuses them."""
-    for merge in merges:
-        parts = merge.split(" ") if isinstance(merge, str) else merge
-        if len(parts) == 2:
-            yield parts[1]

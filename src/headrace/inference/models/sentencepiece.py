@@ -24,6 +24,8 @@ _UNIGRAM: Final = 1
 _BPE: Final = 2
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _MAX_VARINT_BYTES: Final = 10
+_MAX_MAPPED_BYTES: Final = 64
+"""NFKC makes 33 bytes of U+FDFA."""
 _MAX_PIECES: Final = 4_000_000
 """Four times the largest vocabulary known; a piece takes 2 bytes of a file, and hundreds in memory."""
 _PIECE, _TRAINER, _NORMALIZER = 1, 2, 3
@@ -123,12 +125,19 @@ def checked_char_map(content: bytes, source: str) -> bytes:
     Return normalization rules whose first number, the bytes of their trie, is no larger than they are.
 
     `tokenizers` allocates twice as much before it reads the trie, 8 GB for a file of 100 bytes, and ends the process
-    where it may not (spm_precompiled 0.1).
+    where it may not (spm_precompiled 0.1). The texts that characters become follow the trie, each with a NUL.
     """
     size = int.from_bytes(content[:4], "little")
     if content and size > len(content):
         raise BrokenModel(
             f"{source} has a map of characters with a trie of {size} bytes in {len(content)}. Download it again.",
+            path=source,
+        )
+    longest = max(map(len, content[4 + size :].split(b"\0")))
+    if longest > _MAX_MAPPED_BYTES:
+        raise BrokenModel(
+            f"{source} has a map of characters with a text of {longest} bytes for one; expected at most "
+            f"{_MAX_MAPPED_BYTES}.",
             path=source,
         )
     return content

@@ -48,7 +48,7 @@ from headrace.platform.state.transfer import (
     write_copy,
 )
 from headrace.platform.storage.seaweed import Seaweed
-from headrace.serving.artifacts.archives import DAMAGED_HEADERS
+from headrace.serving.artifacts.archives import DAMAGED_HEADERS, Member
 
 FORMAT: Final = 1
 """Version of the file's layout."""
@@ -203,7 +203,11 @@ def unpack(source: Path, folder: Path, progress: Progress) -> Manifest:
     except OSError as error:
         raise SettingsError(f"{source} cannot be read: {error.strerror}. Name the file of a backup.") from error
     try:
-        with file, gzip.GzipFile(fileobj=file) as plain, tarfile.open(fileobj=plain, mode="r:") as archive:
+        with (
+            file,
+            gzip.GzipFile(fileobj=file) as plain,
+            tarfile.open(fileobj=plain, mode="r:", tarinfo=Member) as archive,
+        ):
             total_bytes = source.stat().st_size
             found = _unpack_members(archive, folder, lambda: progress("reading the backup", file.tell(), total_bytes))
             while plain.read(_CHUNK_BYTES):  # up to the checksum, which follows the padding

@@ -11,6 +11,7 @@ import gzip
 import io
 import lzma
 import os
+import re
 import tarfile
 import zlib
 from collections.abc import Callable
@@ -23,6 +24,9 @@ from headrace_handler.stray_files import is_stray
 
 _MAX_HEADER_BYTES: Final = 1 << 20
 """Largest extended header of a member (a long name, for example); such headers are read into memory whole."""
+_LONG_NUMBER: Final = re.compile(rb"\d{101}")
+"""Python before 3.11.10 searches extended headers in time quadratic in the digits of a row (CVE-2024-6232)."""
+_SPARSE: Final = b" GNU.sparse."
 _PADDING_READS: Final = 16
 _HEADER_TYPES: Final = (
     tarfile.XHDTYPE,
@@ -52,7 +56,7 @@ def unpack(read: Callable[[int], bytes], target: Path, guard: Guard, *, name: st
     try:
         with _decompressed(packed, name) as plain:
             counted = cast("IO[bytes]", _Plain(plain, packed, guard, name))  # has what a stream needs
-            with tarfile.open(fileobj=counted, mode="r|", bufsize=1 << 20, tarinfo=_Member) as archive:
+            with tarfile.open(fileobj=counted, mode="r|", bufsize=1 << 20, tarinfo=Member) as archive:
                 _Extraction(archive, packed, target, guard, name).run()
             for _ in range(_PADDING_READS):  # read up to the checksum, which follows the padding
                 if not plain.read(1 << 20):
@@ -72,15 +76,44 @@ def safe_path(name: str, where: str) -> PurePosixPath:
     return PurePosixPath(*parts)
 
 
-class _Member(tarfile.TarInfo):
-    """A header that is refused if it declares an extended header of more than `_MAX_HEADER_BYTES`."""
+class Member(tarfile.TarInfo):
+    """
+    A header of a stranger's archive; refuses what makes `tarfile` work without bounds before it returns the member.
+
+    These are extended headers of more than `_MAX_HEADER_BYTES` or with endless numbers, and sparse files: a map of
+    holes is read into memory whole, which took 2.7 GB for 262 KB.
+    """
 
     @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_Member":
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "Member":
         member = super().frombuf(buf, encoding, errors)
         if member.type in _HEADER_TYPES and member.size > _MAX_HEADER_BYTES:
             raise tarfile.ReadError(f"a header of {member.size} bytes")
+        if member.type == tarfile.GNUTYPE_SPARSE:
+            raise tarfile.ReadError(f"{member.name!r} is a sparse file")
         return member
+
+    def _proc_pax(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        stream = archive.fileobj
+        content = stream.read(self._block(self.size))  # type: ignore[attr-defined]
+        if _SPARSE in content:
+            raise tarfile.ReadError("it has a sparse file")
+        if _LONG_NUMBER.search(content):
+            raise tarfile.ReadError("a header with a number of more than 100 digits")
+
+        def again(_size: int) -> bytes:
+            archive.fileobj = stream
+            return content
+
+        archive.fileobj = cast("IO[bytes]", _Reader(again))
+        return cast("tarfile.TarInfo", super()._proc_pax(archive))  # type: ignore[misc]
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """The end of a stream that `tarfile` reads an extended header from."""
+
+    read: Callable[[int], bytes]
 
 
 class _Packed(io.RawIOBase):
