@@ -120,11 +120,17 @@ def test_health_and_metrics_are_answered_here(opened: str) -> None:
         {"Host": "evil.example"},
         {"Host": "evil.example:7450", "Origin": "http://evil.example:7450"},
         {"Host": "127.0.0.1.evil.example"},
+        {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "image"},
     ],
 )
 @pytest.mark.parametrize("path", ["/health", "/v1/models", "/bucket/key", "/console", "/"])
 def test_pages_of_other_origins_are_refused(opened: str, headers: dict[str, str], path: str) -> None:
     assert plain_http.get(opened + path, headers=headers, timeout=WAIT_S).status_code == 403
+
+
+def test_a_link_in_a_page_of_another_site_is_opened(opened: str) -> None:
+    headers = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+    assert plain_http.get(f"{opened}/health", headers=headers, timeout=WAIT_S).status_code == 200
 
 
 def test_a_person_under_another_name_gets_a_page(opened: str) -> None:

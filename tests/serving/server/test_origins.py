@@ -62,6 +62,30 @@ def test_a_page_of_another_site_is_refused(origin: str) -> None:
     assert status(origin) == 403
 
 
+LOADS = {
+    "an image": ({"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors", "sec-fetch-dest": "image"}, 403),
+    "a page in a page": (
+        {"sec-fetch-site": "same-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "iframe"},
+        403,
+    ),
+    "a link": ({"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}, 200),
+    "a bookmark": ({"sec-fetch-site": "none", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}, 200),
+    "its own page": ({"sec-fetch-site": "same-origin", "sec-fetch-mode": "cors", "sec-fetch-dest": "empty"}, 200),
+}
+
+
+@pytest.mark.parametrize(("headers", "wanted"), LOADS.values(), ids=LOADS)
+def test_what_a_page_of_another_site_loads_is_refused_though_it_has_no_origin(headers, wanted, echo: Echo) -> None:
+    assert echo.client.get("/v1/models", headers=headers).status_code == wanted
+
+
+def test_an_allowed_page_loads_answers() -> None:
+    headers = {**LOADS["an image"][0], "origin": "https://app.example"}
+    for origins in (("https://app.example",), ("*",)):
+        with serving(cors_allow_origins=origins) as echo:
+            assert echo.client.get("/v1/models", headers=headers).status_code == 200
+
+
 def test_a_name_that_was_pointed_at_this_machine_is_refused() -> None:
     assert status("http://evil.example:8080", host="evil.example:8080") == 403
 

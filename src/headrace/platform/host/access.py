@@ -26,7 +26,13 @@ from headrace.platform.host.access_keys import KeyRing
 from headrace.serving.http.asgi import ASGIApp, Message, Receive, Scope, Send, request_of
 from headrace.serving.http.audit import AuditedCall, AuditLog
 from headrace.serving.http.body import BodyShare, BodyTooLarge, BodyTooSlow, read_body, replay
-from headrace.serving.http.origins import allowed_patterns, host_refusal, is_host_allowed, is_origin_allowed
+from headrace.serving.http.origins import (
+    allowed_patterns,
+    host_refusal,
+    is_foreign_load,
+    is_host_allowed,
+    is_origin_allowed,
+)
 from headrace.serving.wire.aws import bearer_tokens, sessions, sigv4
 from headrace.serving.wire.aws.errors import AwsError
 from headrace.serving.wire.aws.http import HttpRequest
@@ -110,7 +116,7 @@ class Authenticator:
         self._hosts = allowed_patterns(allowed_hosts, is_open=is_open or is_local)
         self._now = now
 
-    def check_origin(self, request: HttpRequest) -> None:
+    def check_origin(self, request: HttpRequest, scope: Scope) -> None:
         """Refuse requests from web pages of other sites: `HostRefused` by their host name, else `AwsError`."""
         host = request.headers.get("host", "")
         if not is_host_allowed(host, self._hosts):
@@ -118,6 +124,8 @@ class Authenticator:
         origin = request.headers.get("origin")
         if not is_origin_allowed(origin, host, allowed=()):
             raise AwsError(FORBIDDEN_CODE, f"The origin {origin!r} is not allowed.", status=403)
+        if is_foreign_load(scope):
+            raise AwsError(FORBIDDEN_CODE, "Pages of other sites may not load the platform's answers.", status=403)
 
     async def check(
         self, request: HttpRequest, receive: Receive, share: BodyShare, policy: CredentialPolicy

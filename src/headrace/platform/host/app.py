@@ -152,7 +152,7 @@ class PlatformApp:
             return
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send, request: HttpRequest, share: BodyShare) -> None:
-        self._authenticator.check_origin(request)
+        self._authenticator.check_origin(request, scope)
         mount = next(mount for mount in self._mounts if mount.matches(request, scope["path"]))
         if mount.policy is not None:
             try:

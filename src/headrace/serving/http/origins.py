@@ -4,6 +4,8 @@ Rules for the web pages that may use the model server or the platform. Pure.
 A browser sends `Origin` with every request that a page's script makes to another site, and with every POST. Without
 this check any page could use a server on its visitor's machine, by the server's address or by a name that the page's
 owner points there (DNS rebinding). A GET of a page to its own site has no `Origin`, so the host name is checked too.
+Nor has the GET of an image or a script of a page of another site; browsers say so in `Sec-Fetch-Site` if the server has
+a loopback address or TLS (https://www.w3.org/TR/fetch-metadata/).
 """
 
 import base64
@@ -34,6 +36,17 @@ def is_origin_allowed(origin: str | None, host: str, *, allowed: Collection[str]
         return urlsplit(origin).netloc.lower() == host.lower()
     except ValueError:
         return False
+
+
+def is_other_site(scope: Scope) -> bool:
+    """Return whether a browser sends this for a page of another site, or opens a link in it."""
+    return header(scope, b"sec-fetch-site") in ("cross-site", "same-site")
+
+
+def is_foreign_load(scope: Scope) -> bool:
+    """Return whether a page of another site loads this as a part of itself, such as an image; not if it is opened."""
+    kind = (header(scope, b"sec-fetch-mode"), header(scope, b"sec-fetch-dest"))
+    return is_other_site(scope) and header(scope, b"origin") is None and kind != ("navigate", "document")
 
 
 def allowed_patterns(names: Collection[str], *, is_open: bool) -> Collection[str]:

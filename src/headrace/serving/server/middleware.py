@@ -34,6 +34,7 @@ from headrace.serving.http.origins import (
     ANY,
     allowed_patterns,
     host_refusal,
+    is_foreign_load,
     is_host_allowed,
     is_navigation,
     is_origin_allowed,
@@ -134,6 +135,8 @@ def check_origin(app: ASGIApp, *, origins: frozenset[str], hosts: frozenset[str]
                 f"To allow them, start it with --cors-allow-origins {origin}."
             )
             await _refuse(scope, send, why)
+        elif ANY not in origins and is_foreign_load(scope):
+            await _refuse(scope, send, "Pages of other sites may not load this server's answers.")
         else:
             await app(scope, receive, send)
 

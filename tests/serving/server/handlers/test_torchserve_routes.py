@@ -127,6 +127,13 @@ async def test_another_model_is_not_found(client: httpx.AsyncClient, path: str, 
     assert (response.status_code, response.json()["type"]) == (404, kind)
 
 
+async def test_a_link_in_a_page_of_another_site_runs_no_model(client: httpx.AsyncClient) -> None:
+    link = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+
+    assert (await client.get("/predictions/noop", headers=link)).status_code == 403
+    assert (await client.get("/predictions/noop", headers=link | {"sec-fetch-site": "none"})).status_code == 200
+
+
 async def test_kserves_questions_are_answered(client: httpx.AsyncClient) -> None:
     assert (await client.get("/ping")).json() == {"status": "Healthy"}
     assert (await client.get("/v1/models/noop")).json() == {"name": "noop", "ready": True}

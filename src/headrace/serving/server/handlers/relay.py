@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import Final
 from urllib.parse import parse_qsl, unquote_to_bytes
 
-from headrace.core.errors import HeadraceError, InvalidRequest
+from headrace.core.errors import Forbidden, HeadraceError, InvalidRequest
 from headrace.core.telemetry import get_logger
 from headrace.core.tracing import trace_of
 from headrace.serving.handlers.errors import Refused
@@ -31,6 +31,7 @@ from headrace.serving.http.asgi import Receive, Scope, Send, error_path, header,
 from headrace.serving.http.body import ClientGone
 from headrace.serving.http.errors import CLIENT_GONE_STATUS, ResponseAborted, errors_answered
 from headrace.serving.http.exchange import Exchange
+from headrace.serving.http.origins import is_other_site
 from headrace.serving.http.spans import DISCONNECTED, span_of
 from headrace.serving.server.handlers.service import CodeService
 from headrace.serving.wire.unknown_routes import render_error_for
@@ -221,6 +222,8 @@ class HandlerRoute:
         self, scope: Scope, exchange: Exchange, body: bytes, request_id: str, outcome: "_Outcome"
     ) -> None:
         self._service.check_open()
+        if is_other_site(scope) and header(scope, b"origin") is None:  # a link; with an origin, it is an allowed page
+            raise Forbidden("Pages of other sites may not send requests to a model.")
         pool = self._pool or self._service.pool
         reads_forms = self._service.contract != "sagemaker"
         parts = await body_parts(body, header(scope, b"content-type"), reads_forms=reads_forms)
