@@ -179,10 +179,16 @@ def test_a_message_is_retried_a_few_times_unless_the_answer_is_final() -> None:
 
 
 @pytest.mark.parametrize(
-    "address", ["169.254.169.254", "fe80::1%2", "::ffff:169.254.169.254", "fd00:ec2::254", "0.0.0.0", "::", "224.0.0.1"]
+    "address",
+    [
+        *("169.254.169.254", "fe80::1%2", "::ffff:169.254.169.254", "fd00:ec2::254", "0.0.0.0", "::", "224.0.0.1"),
+        *("::169.254.169.254", "64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::1", "100.100.100.200", "::ffff:168.63.129.16"),
+    ],
 )
 def test_no_message_goes_to_an_address_where_clouds_answer_with_credentials(address: str) -> None:
     with pytest.raises(ForbiddenAddress):
         check_address(address)
     check_address("127.0.0.1")
     check_address("10.0.0.1")
+    check_address("::1")
+    check_address("2002:a00:1::1")

@@ -24,6 +24,8 @@ class Objects:
     emptied: set[str] = field(default_factory=set)
     """Responses for these paths are complete but have no content."""
     denied: set[str] = field(default_factory=set)
+    codings: dict[str, str] = field(default_factory=dict)
+    """The `Content-Encoding` of these paths."""
     gets: list[str] = field(default_factory=list)
     """GETs of objects, in order."""
     url: str = ""
@@ -93,7 +95,8 @@ class _Handler(BaseHTTPRequestHandler):
             headers = {"ETag": etag(content), "Content-Range": f"bytes {first}-{last}/{len(content)}"}
             self._send(206, content[first : last + 1], headers, with_body=with_body)
         else:
-            self._send(200, content, {"ETag": etag(content)}, with_body=with_body)
+            coding = {"Content-Encoding": self.objects.codings[path]} if path in self.objects.codings else {}
+            self._send(200, content, {"ETag": etag(content), **coding}, with_body=with_body)
 
     def _error(self, status: int, code: str, *, with_body: bool = True) -> None:
         body = f"<Error><Code>{code}</Code><Message>No.</Message></Error>".encode()

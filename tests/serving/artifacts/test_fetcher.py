@@ -1,5 +1,6 @@
 """Artifacts of all sources are fetched into the cache, or refused with one clear error."""
 
+import gzip
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -229,6 +230,17 @@ def test_a_failed_http_fetch_is_one_clear_error_without_secrets(objects, cache, 
         fetcher(cache).fetch(ArtifactSource(uri=f"{objects.url}{path}?key=secret"))
     assert path in str(caught.value)
     assert "secret" not in str(caught.value)
+
+
+def test_a_body_is_not_decoded_on_its_way(objects, cache) -> None:
+    # A server that was asked for none names any number of codings: 1.8 KB of `gzip, gzip` made 3 GB.
+    objects.contents |= {"/x/m.tar.gz": PACKED, "/x/twice.tar.gz": gzip.compress(PACKED), "/x/m.gguf": b"GGUF"}
+    objects.codings = {"/x/m.tar.gz": "x-gzip", "/x/twice.tar.gz": "gzip, gzip", "/x/m.gguf": "gzip"}
+    assert files_in(fetcher(cache).fetch(ArtifactSource(uri=f"{objects.url}/x/m.tar.gz"))) == UNPACKED
+    with pytest.raises(FetchFailed, match=r"is not a complete tar\.gz archive"):
+        fetcher(cache).fetch(ArtifactSource(uri=f"{objects.url}/x/twice.tar.gz"))
+    with pytest.raises(FetchFailed, match="Content-Encoding 'gzip'; expected the file as it is"):
+        fetcher(cache).fetch(ArtifactSource(uri=f"{objects.url}/x/m.gguf", is_archive=False))
 
 
 def test_a_local_folder_is_used_in_place(tmp_path, cache) -> None:

@@ -41,6 +41,14 @@ class Delivery:
     headers: Mapping[str, str]
 
 
+_METADATA: Final = frozenset(
+    map(ipaddress.ip_address, ("fd00:ec2::254", "100.100.100.200", "168.63.129.16", "192.0.0.192"))
+)
+"""Metadata services of AWS, Alibaba, Azure and Oracle that are not link-local."""
+_COMPATIBLE: Final = ipaddress.ip_network("::/96")
+_NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
+
+
 class ForbiddenAddress(OSError):
     """The name of a URL leads to an address that no message is sent to."""
 
@@ -61,12 +69,19 @@ def connect_checked(host: str, port: int, timeout_s: float) -> socket.socket:
 
 
 def check_address(text: str) -> None:
-    """Refuse addresses of link-local networks, multicast and unspecified ones. Raises `ForbiddenAddress`."""
+    """Refuse addresses of link-local networks, metadata services, multicast and none. Raises `ForbiddenAddress`."""
     address = ipaddress.ip_address(text.partition("%")[0])
-    address = getattr(address, "ipv4_mapped", None) or address
-    metadata = ipaddress.ip_address("fd00:ec2::254")
-    if address.is_link_local or address.is_multicast or address.is_unspecified or address == metadata:
-        raise ForbiddenAddress(f"{text} is a link-local, multicast or unspecified address")
+    for found in (address, *_embedded(address)):
+        if found.is_link_local or found.is_multicast or found.is_unspecified or found in _METADATA:
+            raise ForbiddenAddress(f"{text} is a link-local, multicast or unspecified address, or a metadata service")
+
+
+def _embedded(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> list[ipaddress.IPv4Address]:
+    """Return the IPv4 addresses that an IPv6 address may lead to by translation or a tunnel."""
+    if address.version == 4:
+        return []
+    found = [ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)] if address in _COMPATIBLE or address in _NAT64 else []
+    return found + [known for known in (address.ipv4_mapped, address.sixtofour) if known is not None]
 
 
 class _Plain(http.client.HTTPConnection):

@@ -180,11 +180,16 @@ class Fetcher:
                     raise FetchFailed(
                         f"{name} returned status {response.status_code}; expected 200. Check the address."
                     )
+                coding = response.headers.get("content-encoding", "identity")
+                if coding != "identity" and not source.is_archive:
+                    raise FetchFailed(
+                        f"{name} returned the Content-Encoding {coding!r:.80}; expected the file as it is."
+                    )
                 version = response.headers.get("etag") or response.headers.get("last-modified") or time.time_ns()
                 key = content_key(
                     "http", source.uri, version, response.headers.get("content-length"), source.is_archive
                 )
-                read = sized_reader(response.iter_bytes(1 << 20).__next__)
+                read = sized_reader(response.iter_raw(1 << 20).__next__)  # decoding has no bounds, `unpack` has
                 return self._entry(key, source.uri, lambda folder: self._store(read, source, folder))
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             self._deadline.check()

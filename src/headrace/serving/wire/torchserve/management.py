@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
+from urllib.parse import unquote
 
 PAGE_SIZE: Final = 100
 ALL_VERSIONS: Final = "all"
@@ -91,7 +92,7 @@ def read_registration(parameters: Mapping[str, Any]) -> Registration:
     url = parameters.get("url")
     if not isinstance(url, str) or not url:
         raise bad_request("Parameter url is required.")
-    if ".." in url:
+    if ".." in unquote(url):
         raise ApiError(404, "ModelNotFoundException", f"Relative path is not allowed in url: {url}")
     if (runtime := parameters.get("runtime")) not in (None, "python", "python3"):
         raise bad_request(f"Invalid model runtime: {runtime}")
