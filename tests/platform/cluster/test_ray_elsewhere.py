@@ -3,6 +3,7 @@
 import asyncio
 import importlib.util
 import os
+import re
 import secrets
 import signal
 import socket
@@ -13,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -102,10 +104,10 @@ async def test_a_worker_listens_only_on_its_nodes_network_address(cluster: Elsew
         pytest.skip("this machine has no address on a network")
     site = ray_site(tmp_path, f"{cluster.host}:{cluster.port}", **cluster.access)
     handle = await site.healthy("w")
-    assert handle.url.startswith(f"http://{cluster.host}:")
+    assert re.fullmatch(rf"https://{cluster.host}:\d+#sha256=[0-9a-f]{{64}}", handle.url)
     assert handle.token
     with socket.socket() as probe, pytest.raises(ConnectionRefusedError):
-        probe.connect((LOOPBACK, int(handle.url.rpartition(":")[2])))
+        probe.connect((LOOPBACK, urlsplit(handle.url).port))
     await site.end()
 
 
