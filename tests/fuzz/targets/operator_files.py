@@ -12,7 +12,7 @@ from headrace.platform.cluster.many_models.presets import read_presets
 from headrace.platform.control.jumpstart import hub_documents, specs
 from headrace.platform.control.jumpstart.catalogue import read_rows
 from headrace.platform.control.model.own_images import read_own_images
-from headrace.serving.handlers.environment import read_requirements
+from headrace.serving.handlers.requirements_file import read_requirements
 from tests.fuzz.target import Target
 from tests.fuzz.targets.archives import scene
 

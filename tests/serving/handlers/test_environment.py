@@ -18,11 +18,11 @@ from headrace.serving.artifacts.content_cache import ContentCache
 from headrace.serving.handlers.environment import (
     EnvironmentFailed,
     EnvironmentMaker,
-    Requirements,
     environment_key,
     inspect_base,
-    read_requirements,
 )
+from headrace.serving.handlers.isolation import Isolation
+from headrace.serving.handlers.requirements_file import Requirements, read_requirements
 from tests.serving.handlers.wheels import make_wheel
 from tests.waiting import WAIT_S
 
@@ -132,106 +132,60 @@ def test_the_name_depends_on_requirements_base_and_index(tmp_path, base) -> None
     )
 
 
-@pytest.fixture
-def file(tmp_path) -> Path:
-    path = tmp_path / "requirements.txt"
-    path.write_text("numpy>=1  # arrays\n-r more.txt\n./local\n")
-    (tmp_path / "more.txt").write_text("-c constraints.txt\n-r requirements.txt\n")
-    (tmp_path / "constraints.txt").write_text("numpy<3\n")
-    (tmp_path / "local").mkdir()
-    (tmp_path / "local" / "setup.py").write_text("1")
-    (tmp_path / "wheels").mkdir()
-    (tmp_path / "wheels" / "a-1-py3-none-any.whl").write_bytes(b"1")
-    return path
+def test_models_do_not_share_what_their_variables_and_files_decide(tmp_path, base) -> None:
+    """Else a model would fill the environment of another one with the same requirements."""
+    wanted = requirements(tmp_path / "model", "a\nb @ https://${MIRROR}/b.whl\n")
+    (tmp_path / "model" / "bin").mkdir()
+    chosen = [
+        *({}, {"PIP_FIND_LINKS": "/srv/evil"}, {"XDG_CONFIG_HOME": "/srv/evil"}, {"https_proxy": "http://evil"}),
+        *({"PATH": "/usr/bin:bin"}, {"PATH": f"{tmp_path}/model/bin"}, {"MIRROR": "evil"}, {"GIT_SSH_COMMAND": "evil"}),
+        *({"CFLAGS": "-include /srv/evil.h"}, {"LD_PRELOAD": "/srv/evil.so"}),
+    ]
+    assert len({environment_key(wanted, base, variables) for variables in chosen}) == len(chosen)
+    same = requirements(tmp_path / "other", "a\nb @ https://${MIRROR}/b.whl\n")
+    assert environment_key(same, base, {"HF_TOKEN": "t"}) == environment_key(wanted, base, {})
+    relative = {"PIP_FIND_LINKS": "bin"}
+    assert environment_key(same, base, relative) != environment_key(wanted, base, relative)
 
 
-def digest(file: Path) -> str:
-    requirements = read_requirements(file)
-    assert requirements is not None
-    return requirements.digest
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["requirements.txt", "more.txt", "constraints.txt", "local/setup.py", "wheels/a-1-py3-none-any.whl"],
-)
-def test_each_file_that_is_read_counts(file, name) -> None:
-    before = digest(file)
-    path = file.parent / name
-    path.write_bytes(path.read_bytes() + b"\n# other")
-    assert digest(file) != before
-
-
-def test_the_place_of_the_folder_does_not_count(file, tmp_path) -> None:
-    before = digest(file)
-    moved = tmp_path.with_name(f"{tmp_path.name}-moved")
-    tmp_path.rename(moved)
-    assert digest(moved / "requirements.txt") == before
-
-
-def test_other_files_do_not_count(file) -> None:
-    before = digest(file)
-    (file.parent / "model.py").write_text("print()")
-    assert digest(file) == before
-
-
-@pytest.mark.parametrize("text", ["", "\n \n", "# numpy\n", "\ufeff# nothing\n"])
-def test_a_file_without_packages_asks_for_no_environment(tmp_path, text) -> None:
-    (tmp_path / "requirements.txt").write_text(text)
-    assert read_requirements(tmp_path / "requirements.txt") is None
-
-
-@pytest.mark.parametrize("line", ["x" * 5000, "a/../../b", "name @ https://host/x.whl", "-e", "-r", "\x00", "--pre"])
-def test_lines_that_name_no_local_file_are_left_to_the_installer(tmp_path, line) -> None:
-    (tmp_path / "requirements.txt").write_text(line)
-    assert read_requirements(tmp_path / "requirements.txt") is not None
-
-
-@pytest.mark.parametrize("name", ["requirements", "wheels"])
-def test_a_folder_of_packages_is_found(tmp_path, name) -> None:
-    file = tmp_path / "requirements.txt"
-    file.write_text("a")
-    (tmp_path / name).mkdir()
-    (tmp_path / name / "notes.txt").write_text("")
-    assert read_requirements(file).wheels is None  # type: ignore[union-attr]
-    (tmp_path / name / "a-1-py3-none-any.whl").write_bytes(b"")
-    assert read_requirements(file).wheels == tmp_path / name  # type: ignore[union-attr]
-
-
-NEURON = """\
---extra-index-url https://pip.repos.neuron.amazonaws.com
-torch-neuronx==1.13.1.1.9.0
-Transformers_NeuronX>=0.5 ; python_version < "4"
-transformers==4.31.0
--r more.txt
---constraint=https://host/constraints.txt
+EVIL = """#!/usr/bin/python3 -I
+import json, os, pathlib, sys
+victim = pathlib.Path({victim!r})
+arguments = " ".join(sys.argv)
+if "getsitepackages" in arguments:
+    print(json.dumps({{"version": "3", "folders": ["/", {model!r}]}}))
+elif "-m venv" in arguments:
+    made = pathlib.Path(sys.argv[-1])
+    (made / "lib" / "python3.9").mkdir(parents=True)
+    (made / "lib" / "python3.9" / "site-packages").symlink_to({packages!r} or made)
+    (made / "bin").symlink_to(victim)
+    for name in (".size", "requirements.txt", "_base.pth"):
+        (made / name).symlink_to(victim / name)
+elif "glob" in arguments or "scandir" in arguments:
+    os.execv("/usr/bin/python3", ["python3", *sys.argv[1:]])
 """
 
 
-def test_packages_of_neuron_devices_are_left_out_and_other_lines_can_be_read_from_elsewhere(tmp_path) -> None:
-    path = tmp_path / "requirements.txt"
-    path.write_text(NEURON)
-    (tmp_path / "more.txt").write_text("sentencepiece\n")
-    read = read_requirements(path)
-    assert read is not None
-    assert read.left_out == ("torch-neuronx==1.13.1.1.9.0", 'Transformers_NeuronX>=0.5 ; python_version < "4"')
-    assert read.installed_lines() == [
-        "--extra-index-url https://pip.repos.neuron.amazonaws.com",
-        "transformers==4.31.0",
-        f"-r {tmp_path / 'more.txt'}",
-        "--constraint=https://host/constraints.txt",
-    ]
+@pytest.mark.parametrize("packages", ["", "outside"])
+def test_links_that_an_interpreter_of_a_model_leaves_lead_nowhere(packages, tmp_path, maker) -> None:
+    model, victim = tmp_path / "model", tmp_path / "outside"
+    victim.mkdir()
+    (victim / "program").write_text("#!/bin/sh")
+    wanted = requirements(model, "torch-neuronx\na\n")
+    python = model / "python"
+    python.write_text(EVIL.format(victim=str(victim), model=str(model), packages=packages and str(victim)))
+    python.chmod(0o755)
+    isolation = Isolation(is_on=True)
+    maker = replace(maker, isolation=isolation, root=model, is_offline=True)
+    with pytest.raises(EnvironmentFailed, match="could not be"):
+        maker.python_for(wanted, inspect_base(str(python), isolation.runner([model], python)))
+    assert [path.name for path in victim.iterdir()] == ["program"]
+    assert (victim / "program").read_text() == "#!/bin/sh"
 
 
-def test_requirements_of_neuron_devices_alone_ask_for_no_environment(tmp_path) -> None:
-    (tmp_path / "requirements.txt").write_text("--extra-index-url https://host\nneuronx-cc\ntorch-neuronx\n")
-    assert read_requirements(tmp_path / "requirements.txt") is None
-
-
-def test_names_that_contain_the_letters_of_an_option_are_kept(tmp_path) -> None:
-    file = tmp_path / "requirements.txt"
-    file.write_text("google-cloud-storage\nopencv-contrib-python\n-c limits.txt\n")
-    (tmp_path / "limits.txt").write_text("numpy<3\n")
-    read = read_requirements(file)
-    assert read is not None
-    assert read.installed_lines() == ["google-cloud-storage", "opencv-contrib-python", f"-c {tmp_path}/limits.txt"]
+def test_what_an_interpreter_prints_without_end_is_not_kept(tmp_path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexec yes\n")
+    python.chmod(0o755)
+    with pytest.raises(EnvironmentFailed, match="y y y"):
+        inspect_base(str(python))

@@ -14,11 +14,12 @@ import pytest
 
 from headrace.serving.artifacts.content_cache import ContentCache
 from headrace.serving.handlers.assembly import install_packages, plan_handler
-from headrace.serving.handlers.environment import EnvironmentMaker, inspect_base, read_requirements
+from headrace.serving.handlers.environment import EnvironmentMaker, inspect_base
 from headrace.serving.handlers.errors import LoadError
 from headrace.serving.handlers.found import find_model
 from headrace.serving.handlers.isolation import Isolation
 from headrace.serving.handlers.pool import HandlerPool
+from headrace.serving.handlers.requirements_file import read_requirements
 from tests.headrace_handler.hostile_site import HOSTILE, left_over, need_victims, place_for, reached, victim_in
 from tests.waiting import WAIT_S
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from headrace.core.errors import SettingsError
 from headrace.serving.handlers.isolation import Isolation, hub_cache, is_brought, python_folders
 from headrace.serving.handlers.spec import HandlerSpec
 from headrace_handler import sandbox
-from headrace_handler.container_folders import MODEL
+from headrace_handler.container_folders import CHANNELS, MODEL
 from headrace_handler.contract import Load
 from tests.serving.handlers.support import answer, pool_of, submit
 
@@ -59,19 +60,28 @@ def test_a_snapshot_of_the_hub_is_read_with_the_files_that_its_links_lead_to(tmp
     assert str(tmp_path / "hub") not in found
 
 
-def test_the_model_that_code_downloads_has_folders_of_its_own_in_the_cache(tmp_path: Path, monkeypatch) -> None:
+def test_the_model_that_code_downloads_has_a_folder_that_no_other_model_writes(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    spec = ON.isolate(make_spec(tmp_path / "m", HF_MODEL_ID="org/name"), tmp_path / "m")
-    assert spec.sandbox is not None
-    folders = [tmp_path / "hub" / "models--org--name", tmp_path / "hub" / ".locks" / "models--org--name"]
-    assert [Path(path) for path in spec.sandbox.write] == folders
-    assert all(folder.is_dir() for folder in folders)
-    assert spec.environment["HF_HUB_CACHE"] == str(tmp_path / "hub")
+    found = []
+    for root in (tmp_path / "m", tmp_path / "other"):
+        root.mkdir()
+        spec = ON.isolate(make_spec(root, HF_MODEL_ID="org/name"), root)
+        assert spec.sandbox is not None
+        (folder,) = spec.sandbox.write
+        assert Path(folder).is_dir()
+        assert Path(folder).parent == tmp_path / "hub" / "headrace-code"
+        assert spec.environment["HF_HUB_CACHE"] == folder
+        found.append(Path(folder))
+    assert len({*found}) == 2
+    found[0].rmdir()
+    found[0].symlink_to("/root")
+    with pytest.raises(SettingsError, match="is a link; expected a folder"):
+        ON.isolate(make_spec(tmp_path / "m", HF_MODEL_ID="org/name"), tmp_path / "m")
 
 
 @pytest.mark.parametrize("name", ["../../etc", "/etc", "a/b/c", "..", "a/..", "", "a b", "."])
 def test_no_other_name_is_a_model_of_the_hub(tmp_path: Path, name: str) -> None:
-    assert hub_cache(make_spec(tmp_path, HF_MODEL_ID=name)) is None
+    assert hub_cache(make_spec(tmp_path, HF_MODEL_ID=name), tmp_path) is None
 
 
 def test_an_interpreter_that_a_model_brings_is_not_believed(tmp_path: Path) -> None:
@@ -87,6 +97,41 @@ def test_an_interpreter_that_a_model_brings_is_not_believed(tmp_path: Path) -> N
         place.chmod(0o755)
         assert python_folders(place, [model]) == []
     assert not (tmp_path / "ran").exists()
+
+
+def test_programs_that_a_model_names_are_not_run_and_give_no_other_folder_to_read(tmp_path: Path, monkeypatch) -> None:
+    home, model = tmp_path / "home", tmp_path / "model"
+    for name in ("home/bin/evil", "model/evil", "home/lib/python3.11/site-packages/x.pth", "cache/bin/python"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\necho /root\n")
+        (tmp_path / name).chmod(0o755)
+    (model / "link").symlink_to(home / "bin" / "evil")
+    (tmp_path / "cache" / "pyvenv.cfg").touch()
+    (tmp_path / "cache" / "lib" / "python3.11" / "site-packages").mkdir(parents=True)
+    (tmp_path / "cache" / "lib" / "python3.11" / "site-packages" / "x.pth").write_text("/root")
+    monkeypatch.chdir(tmp_path)
+    for python in (home / "bin/evil", home / "../model/evil", Path("/proc/self/cwd/model/evil"), model / "link"):
+        assert python_folders(python, [model]) == []
+    planted = tmp_path / "cache" / "bin" / "python"
+    assert python_folders(planted, [model], [tmp_path]) == [tmp_path / "cache"]
+    assert not (tmp_path / "ran").exists()
+
+
+def test_settings_and_links_of_a_model_that_lead_out_of_its_folder_are_refused(tmp_path: Path) -> None:
+    model, outside = tmp_path / "model", tmp_path / "outside"
+    for folder in (model, outside):
+        folder.mkdir()
+    (outside / "inference.py").touch()
+    (model / "code").symlink_to(outside)
+    (model / "inference.py").symlink_to(outside / "inference.py")
+    folders = replace(make_spec(model), container_folders={MODEL: model, MODEL.with_name("code"): model / "code"})
+    entries = (outside / "inference.py", model / "inference.py", model / "../outside/inference.py")
+    for spec in (folders, *(make_spec(model, entry=str(entry)) for entry in entries)):
+        with pytest.raises(SettingsError, match=f"code is in {outside}.*--code-folders"):
+            ON.isolate(spec, model)
+        assert str(outside) in reads(replace(ON, folders=(str(outside),)).isolate(spec, model))
+    channel = replace(make_spec(model), container_folders={CHANNELS / "x": outside})
+    assert str(outside) in reads(ON.isolate(channel, model)), "the platform's"
 
 
 def test_an_interpreter_of_this_host_names_its_folders(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ _OOM_SCORE: Final = "500"
 """Under memory pressure, the kernel kills workers before the platform. Source: `proc(5)`, `oom_score_adj`."""
 _CHANNELS: Final = "additional-model-data-sources"
 _SUBMIT_DIRECTORY: Final = "SAGEMAKER_SUBMIT_DIRECTORY"
+_CODE_FOLDERS: Final = env_name("code_folders")
 """The folder of a user's code, or its archive in object storage. Source: sagemaker-containers, `_params.py`."""
 
 
@@ -150,7 +151,8 @@ class _Worker:
         # Toolkits fetch the code that this variable names at their start: it then names the folder.
         code = self._spec.environment.get(_SUBMIT_DIRECTORY, "").strip()
         if "://" in code:
-            os.environ[_SUBMIT_DIRECTORY] = str(self._fetch_model(code))
+            os.environ[_SUBMIT_DIRECTORY] = folder = str(self._fetch_model(code))
+            os.environ[_CODE_FOLDERS] = ",".join(filter(None, (os.environ.get(_CODE_FOLDERS), folder)))
         empty_folder = self._files.scratch / "model"
         empty_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         prepared = PreparedWorker(

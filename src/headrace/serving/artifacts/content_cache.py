@@ -24,6 +24,7 @@ _LOCK_POLL_S: Final = 0.05
 _LOCK: Final = ".lock"
 _FILLING: Final = ".filling"
 _SIZE: Final = ".size"
+_MAX_RECORD: Final = 100
 
 
 def content_key(*facts: object) -> str:
@@ -123,7 +124,9 @@ class ContentCache:
 
     def _is_complete(self, key: str) -> bool:
         try:
-            return (self.folder / key / _SIZE).read_text() == _size_of(self.folder / key)
+            record = os.open(self.folder / key / _SIZE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            with open(record, encoding="utf-8", errors="replace") as file:  # noqa: PTH123 -- a descriptor
+                return file.read(_MAX_RECORD) == _size_of(self.folder / key)
         except OSError:
             return False
 
@@ -136,7 +139,11 @@ class ContentCache:
                 self.clear_unused()
                 self._fill_folder(partial, fill)
             with translate_os_errors(f"The cache {self.folder}"):
-                (partial / _SIZE).write_text(_size_of(partial))
+                size = _size_of(partial)
+                # Code of a model may have filled the folder, and left a link here that leads out of it.
+                (partial / _SIZE).unlink(missing_ok=True)
+                with (partial / _SIZE).open("x", encoding="utf-8") as file:
+                    file.write(size)
                 shutil.rmtree(self.folder / key, ignore_errors=True)
                 partial.rename(self.folder / key)
         except BaseException:

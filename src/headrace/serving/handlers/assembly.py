@@ -20,15 +20,10 @@ from headrace.serving.artifacts.content_cache import ContentCache, content_key
 from headrace.serving.artifacts.fetch_bounds import Deadline, FetchFailed
 from headrace.serving.handlers import djl, sagemaker, torchserve
 from headrace.serving.handlers.choice import HandlerChoice, HandlerMode, choose
-from headrace.serving.handlers.environment import (
-    EnvironmentMaker,
-    has_neuron_device,
-    inspect_base,
-    neuron_lines,
-    read_requirements,
-)
+from headrace.serving.handlers.environment import EnvironmentMaker, inspect_base
 from headrace.serving.handlers.found import MANIFEST_FILE, Found
-from headrace.serving.handlers.isolation import NO_ISOLATION, Isolation, is_brought
+from headrace.serving.handlers.isolation import NO_ISOLATION, Isolation
+from headrace.serving.handlers.requirements_file import has_neuron_device, neuron_lines, read_requirements
 from headrace.serving.handlers.spec import ContractName, HandlerSpec
 from headrace.serving.handlers.torchserve_archive import files_folder, is_archive, unpack_archive
 from headrace.serving.handlers.torchserve_config import visible_environment
@@ -177,7 +172,7 @@ def install_packages(plan: HandlerPlan, cache_folder: Path) -> HandlerSpec:
         root=plan.root,
     )
     base, own = plan.spec.python, [plan.root, requirements.file.parent]
-    runner = plan.isolation.runner(own, base) if is_brought(base, own) else ()
+    runner = () if str(base) == sys.executable else plan.isolation.runner(own, base)
     python = Path(maker.python_for(requirements, inspect_base(str(base), runner)))
     isolated = plan.isolation.isolate(plan.spec, plan.root, environment=python.parent.parent)
     return replace(isolated, python=python, cache_locks=(*plan.spec.cache_locks, cache.close))

@@ -10,146 +10,34 @@ content, so that models share it, and it is built once per node: the cache lets 
 installation leaves nothing behind. `docs/decisions/0030-environments-layered-on-the-base.md` says why pip installs.
 """
 
-import hashlib
-import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import islice
+from functools import partial
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from headrace.core.errors import UserError
 from headrace.core.telemetry import get_logger
 from headrace.serving.artifacts.content_cache import ContentCache, content_key
 from headrace.serving.artifacts.fetch_bounds import Deadline, FetchFailed
 from headrace.serving.handlers.isolation import NO_ISOLATION, Isolation
+from headrace.serving.handlers.requirements_file import Requirements
 from headrace_handler.policy import deferred
-from headrace_handler.stray_files import is_stray, listed
-
-WHEEL_FOLDERS: Final = ("requirements", "wheels")
-"""Folders next to `requirements.txt` with packages to install. Source of the first: DJL, `PyEnv.installDependency`."""
-_PACKAGES: Final = ("*.whl", "*.tar.gz", "*.zip")
-_NESTED: Final = re.compile(r"^(?:-r|--requirement|-c|--constraint)[\s=]*(\S+)")
-_LOCAL: Final = re.compile(r"(?:-e\s+|--editable[\s=]+)?(?:file://)?([^\s;\[@]+)")
-_INDEX_OPTIONS: Final = ("--index-url", "-i ", "--extra-index-url")
-_COMMENT: Final = re.compile(r"(?:^|\s)#.*")
-_MAX_FILES: Final = 10_000
-"""Files of local packages that are hashed, at most."""
-_PROJECT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_NEURON_PACKAGES: Final = ("torch-neuronx", "transformers-neuronx", "neuronx-cc", "libneuronxla", "torch-neuron")
-"""Packages for AWS's accelerators, which can be neither installed nor used on other hosts."""
-_NEURON_DEVICE: Final = Path("/dev/neuron0")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Requirements:
-    """The packages that a model's code needs."""
-
-    file: Path
-    digest: str
-    """Hash of everything on this disk that the installer reads."""
-    wheels: Path | None = None
-    """Folder of packages; the index is not used if it has all that are needed."""
-    left_out: tuple[str, ...] = ()
-    """Lines that are not installed: packages for Neuron devices, on a host without one."""
-
-    def installed_lines(self) -> list[str]:
-        """Return the lines to install, to be read from a file in another folder."""
-        lines = (line for line in _lines(self.file) if line not in self.left_out)
-
-        def absolute(found: re.Match[str]) -> str:
-            is_url = "://" in found[1]
-            return found[0] if is_url else found[0].removesuffix(found[1]) + str(self.file.parent / found[1])
-
-        return [_NESTED.sub(absolute, line) for line in lines]
-
-
-def read_requirements(file: Path) -> Requirements | None:
-    """
-    Read a requirements file and what it refers to; None if there is nothing to install.
-
-    Raises:
-        OSError: a file cannot be read.
-    """
-    file = file.absolute()  # the installer has another current directory
-    left_out = () if has_neuron_device() else neuron_lines(file)
-    if all(line in left_out or line.startswith(_INDEX_OPTIONS) for line in _lines(file)):
-        return None
-    wheels = next((folder for folder in map(file.parent.joinpath, WHEEL_FOLDERS) if any(_packages(folder))), None)
-    digest = hashlib.sha256()
-    files = [*_referenced(file), *(sorted(_packages(wheels)) if wheels is not None else ())]
-    for path in files:
-        digest.update(f"{path.name}\0".encode(errors="surrogateescape"))
-        with path.open("rb") as stream:
-            digest.update(hashlib.file_digest(stream, "sha256").digest())
-    digest.update("\0".join(left_out).encode())
-    return Requirements(file=file, digest=digest.hexdigest(), wheels=wheels, left_out=left_out)
-
-
-def neuron_lines(file: Path) -> tuple[str, ...]:
-    """Return the lines of a requirements file that ask for packages of Neuron devices."""
-    return tuple(line for line in _lines(file) if _project(line) in _NEURON_PACKAGES)
-
-
-def has_neuron_device() -> bool:
-    return _NEURON_DEVICE.exists()
-
-
-def _lines(file: Path) -> Iterator[str]:
-    for raw in file.read_text(encoding="utf-8-sig", errors="replace").splitlines():
-        if line := _COMMENT.sub("", raw).strip():
-            yield line
-
-
-def _project(line: str) -> str:
-    """Return the normalized name of the package that a line asks for; empty if the line is something else."""
-    found = _PROJECT.match(line)
-    return re.sub(r"[-_.]+", "-", found[0]).lower() if found is not None else ""
-
-
-def _packages(folder: Path) -> list[Path]:
-    return listed(folder, _PACKAGES)
-
-
-def _referenced(first: Path) -> Iterator[Path]:
-    """Yield a requirements file, and the files and local packages that its lines name."""
-    waiting, seen = [first], set[Path]()
-    while waiting:
-        if (file := waiting.pop()).resolve() in seen:
-            continue
-        seen.add(file.resolve())
-        yield file
-        for line in _lines(file):
-            nested, local = _NESTED.match(line), _LOCAL.match(line)
-            if nested is not None and _is_file(file.parent / nested[1]):
-                waiting.append(file.parent / nested[1])
-            elif nested is None and local is not None:
-                yield from _local_package(file.parent / local[1])
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # a name too long for a file: not a path
-        return False
-
-
-def _local_package(path: Path) -> Iterator[Path]:
-    with suppress(OSError):
-        files = (inner for inner in path.rglob("*") if inner.is_file() and not is_stray(inner.name))
-        yield from [path] if _is_file(path) else islice(sorted(files), _MAX_FILES)
-
+from headrace_handler.stray_files import listed
 
 _PYTHON: Final = "bin/python"
-_LAYOUT: Final = 1
+_LAYOUT: Final = 2
 """Part of every environment's name; increment it when the way to build one changes."""
 _UNUSED_S: Final = 30 * 86_400.0
 """Seconds without use after which an environment is removed, when another one is built."""
@@ -157,16 +45,49 @@ _KEPT_LINES: Final = 40
 _MAX_REASON: Final = 700
 """Characters of the installer's output in an error; a FailureReason has at most 1024."""
 _MAX_LINE: Final = 2_000
+_MAX_LOGGED: Final = 10_000
+"""Lines of one run of the installer that are logged: a package's build may print without end."""
 _PROBE_S: Final = 60.0
+_MAX_PROBE: Final = 1 << 20
 _PROBE: Final = """
 import json, site, sys
 print(json.dumps({"version": sys.version, "folders": site.getsitepackages()}))
 """
+# Code that a model chooses may have filled the folder, with links that lead out of it: these run in the sandbox.
+_LAYER: Final = """
+import glob, sys
+folder, *bases = sys.argv[1:]
+(site_packages,) = glob.glob(glob.escape(folder) + "/lib/python*/site-packages")
+# NOTE: a line with a path alone would skip the `.pth` files of the base, such as those of editable installs.
+with open(site_packages + "/_base.pth", "w", encoding="utf-8") as file:
+    file.writelines(f"import site; site.addsitedir({base!r})\\n" for base in bases)
+"""
+_POINT: Final = """
+import os, sys
+folder, final = map(os.fsencode, sys.argv[1:])
+for entry in [*os.scandir(folder + b"/bin")]:
+    if entry.is_file(follow_symlinks=False):
+        with open(entry.path, "r+b") as file:
+            if file.read(2) == b"#!":
+                content = b"#!" + file.read()
+                file.seek(0)
+                file.truncate()
+                file.write(content.replace(folder + b"/", final + b"/"))
+"""
+"""Points installed commands to the interpreter's final path: the folder is renamed when it is complete."""
 _DIE_WITH_PARENT: Final = """
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 os.execv(sys.argv[1], sys.argv[1:])
 """
+_INFLUENCES: Final = re.compile(
+    r"(PIP|PYTHON|LD|GIT|PKG_CONFIG|CMAKE|SETUPTOOLS|SKBUILD|CARGO|RUST|UV|SSL_CERT|XDG_CONFIG)_?.*"
+    r"|.*(_PROXY|_CA_BUNDLE|FLAGS)|CC|CXX|CPP|AR|NETRC",
+    re.IGNORECASE,
+)
+"""Variables that decide what is installed. Models share environments: one must not choose what another one gets."""
+_EXPANDED: Final = re.compile(r"\$\{([A-Z0-9_]+)\}")
+"""Variables in lines of requirements. Source: pip `req_file.py`, `ENV_VAR_RE`."""
 _FOREIGN_TARGETS: Final = ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_REQUIRE_VIRTUALENV", "PYTHONHOME")
 """Variables that would make pip install elsewhere."""
 _INSTALL: Final = (
@@ -198,30 +119,55 @@ class Base:
     """Names and versions, as in the names of their metadata folders."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """The statements of an interpreter about itself."""
+
+    version: str
+    folders: list[str]
+
+
 def inspect_base(python: str = sys.executable, runner: Sequence[str] = ()) -> Base:
     """Run an interpreter, by a `runner`, to find its version and packages. Raises `EnvironmentFailed`: it cannot be."""
+    said = ""
     try:
-        found = subprocess.run(  # noqa: S603 -- the interpreter that the model's settings name
-            [*runner, python, "-I", "-c", _PROBE], capture_output=True, text=True, timeout=_PROBE_S, check=True
-        )
-        facts = json.loads(found.stdout)
-    except (OSError, subprocess.SubprocessError, ValueError) as error:
-        reason = error.stderr.strip() if isinstance(error, subprocess.CalledProcessError) else ""
+        with (
+            subprocess.Popen(  # noqa: S603 -- the interpreter that the model's settings name
+                [*runner, python, "-I", "-c", _PROBE],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                process_group=0,
+            ) as process,
+            _killed_after(process, _PROBE_S),
+        ):
+            assert process.stdout is not None
+            said = process.stdout.read(_MAX_PROBE).strip()
+        facts = msgspec.json.decode(said.rpartition("\n")[2], type=_Facts)
+        folders = tuple(folder for folder in facts.folders if Path(folder).is_dir())
+    except (OSError, subprocess.SubprocessError, ValueError, msgspec.MsgspecError) as error:
         raise EnvironmentFailed(
-            f"The interpreter {python!r} cannot be run: {reason or error}. Expected a Python of at least version "
-            "3.9 in option.pythonExecutable or PYTHON_EXECUTABLE."
+            f"The interpreter {python!r} cannot be run: {' '.join(said.split())[-_MAX_REASON:] or error}. Expected a Python of at least "
+            "version 3.9 in option.pythonExecutable or PYTHON_EXECUTABLE."
         ) from error
-    folders = tuple(folder for folder in facts["folders"] if Path(folder).is_dir())
     names = (path.name for folder in folders for path in Path(folder).iterdir())
     packages = tuple(sorted(name for name in names if name.endswith((".dist-info", ".egg-info"))))
-    return Base(python=python, version=facts["version"], folders=folders, packages=packages)
+    return Base(python=python, version=facts.version, folders=folders, packages=packages)
 
 
 def environment_key(requirements: Requirements, base: Base, variables: Mapping[str, str]) -> str:
     """Return the name of an environment: a hash of what determines its content."""
-    indexes = sorted((name, value) for name, value in variables.items() if name.startswith("PIP_") and "INDEX" in name)
+    named = set(_EXPANDED.findall(requirements.file.read_text(encoding="utf-8-sig", errors="replace")))
+    chosen = sorted(item for item in variables.items() if _INFLUENCES.fullmatch(item[0]) or item[0] in named)
+    folder = requirements.file.parent
+    programs = [part for part in filter(None, variables.get("PATH", "").split(os.pathsep)) if (folder / part).is_dir()]
+    parts = [*programs, *(part for _, value in chosen for part in re.split(r"[\s:,]+", value))]
+    is_own = any(part and not part.startswith("/") and (folder / part).exists() for part in parts)
     return content_key(
-        "environment", _LAYOUT, requirements.digest, base.python, base.version, base.folders, base.packages, indexes
+        *("environment", _LAYOUT, requirements.digest, base.python, base.version, base.folders, base.packages),
+        *(chosen, programs, folder if is_own else ""),
     )
 
 
@@ -278,31 +224,30 @@ class _Making:
         """Build the environment in an empty folder."""
         self.maker.cache.clear_unused(unused_for_s=_UNUSED_S)
         self._run(folder, [self.base.python, "-I", "-m", "venv", "--without-pip", str(folder)], "made")
-        (site_packages,) = folder.glob("lib/python*/site-packages")
-        # NOTE: a line with a path alone would skip the `.pth` files of the base, such as those of editable installs.
-        lines = (f"import site; site.addsitedir({base_folder!r})\n" for base_folder in self.base.folders)
-        (site_packages / "_base.pth").write_text("".join(lines), encoding="utf-8")
+        self._run(folder, [self.base.python, "-I", "-c", _LAYER, str(folder), *self.base.folders], "layered")
         python = str(folder / _PYTHON)
         if not any(package.startswith("pip-") for package in self.base.packages):
             self._run(folder, [python, "-m", "ensurepip"], "given pip")
+        with tempfile.TemporaryDirectory(prefix="headrace-requirements-") as copies:
+            self._install(folder, python, self._written_file(Path(copies)))
+        final = str(self.maker.cache.final_folder(folder))
+        self._run(folder, [self.base.python, "-I", "-c", _POINT, str(folder), final], "completed")
+
+    def _install(self, folder: Path, python: str, file: Path) -> None:
         # Try the wheels beside the file alone first: a host without network needs no index then.
         *first, last = self._sources()
-        command = [python, *_INSTALL, "-r", str(self._written_file(folder))]
-        if not any(self._try(folder, [*command, *source])[0] == 0 for source in first):
-            code, said = self._try(folder, [*command, *last])
+        command = [python, *_INSTALL, "-r", str(file)]
+        reads = [file.parent]
+        if not any(self._try(folder, [*command, *source], reads)[0] == 0 for source in first):
+            code, said = self._try(folder, [*command, *last], reads)
             if code != 0:
                 raise self._failure("completed", code, [*said, *self._unfit_wheels(folder, python)])
-        # Point installed commands to the interpreter's final path: the folder is renamed when it is complete.
-        made, final = f"{folder}/".encode(), f"{self.maker.cache.final_folder(folder)}/".encode()
-        for path in (folder / "bin").iterdir():
-            if path.is_file() and not path.is_symlink() and (content := path.read_bytes()).startswith(b"#!"):
-                path.write_bytes(content.replace(made, final))
 
-    def _written_file(self, folder: Path) -> Path:
+    def _written_file(self, copies: Path) -> Path:
         """Return the file to install from: a copy if some of the user's lines are left out."""
         if not self.requirements.left_out:
             return self.requirements.file
-        copy = folder / self.requirements.file.name
+        copy = copies / self.requirements.file.name
         copy.write_text("\n".join([*self.requirements.installed_lines(), ""]), encoding="utf-8")
         return copy
 
@@ -336,13 +281,13 @@ class _Making:
             f"(exit status {code}): {_reason(lines)}"
         )
 
-    def _try(self, folder: Path, command: list[str]) -> tuple[int, list[str]]:
+    def _try(self, folder: Path, command: list[str], reads: Sequence[Path] = ()) -> tuple[int, list[str]]:
         """Run a program that writes into a folder, log its output, and return its exit status and last lines."""
         variables = {name: value for name, value in self.maker.variables.items() if name not in _FOREIGN_TARGETS}
         runner = self.maker.isolation.runner(
             [self.maker.root, self.requirements.file.parent],
             Path(self.base.python),
-            reads=map(Path, self.base.folders),
+            reads=reads,
             writes=[folder],
             network="none" if self.maker.is_offline else "all",
         )
@@ -363,9 +308,10 @@ class _Making:
             _killed_after(process, self.deadline.remaining_s()),
         ):
             assert process.stdout is not None
-            for line in process.stdout:
-                if text := line.rstrip()[:_MAX_LINE]:
-                    kept.append(text)
+            lines = iter(partial(process.stdout.readline, _MAX_LINE), "")
+            for number, text in enumerate(filter(None, map(str.rstrip, lines))):
+                kept.append(text)
+                if number < _MAX_LOGGED:
                     get_logger().info("environment.installing", model=self.maker.model_name, line=text)
         self.deadline.check()
         return process.returncode, list(kept)
@@ -373,7 +319,7 @@ class _Making:
 
 @contextmanager
 def _killed_after(process: "subprocess.Popen[str]", timeout_s: float) -> Iterator[None]:
-    """Kill a process and its children at a deadline, or if the block raises."""
+    """Wait for a process after the block, and kill it at a deadline or if the block raises; then end its group."""
 
     def kill() -> None:
         with suppress(ProcessLookupError):
@@ -383,11 +329,12 @@ def _killed_after(process: "subprocess.Popen[str]", timeout_s: float) -> Iterato
     timer.start()
     try:
         yield
-    except BaseException:
-        kill()
-        raise
+        if process.stdout is not None:
+            process.stdout.close()  # it may print more than was read
+        process.wait()
     finally:
         timer.cancel()
+        kill()
 
 
 def _reason(lines: list[str]) -> str:

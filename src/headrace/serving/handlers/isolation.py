@@ -6,24 +6,29 @@ The sandbox that user code gets: the policy of its processes, from the server's 
 
 import re
 import site
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Final, Self
 
+from headrace.core.errors import SettingsError
 from headrace.serving.handlers.spec import HandlerSpec
+from headrace.serving.settings.model_folder import is_folder
 from headrace.serving.settings.server_settings import ServerSettings
 from headrace_handler import privileges
+from headrace_handler.container_folders import CHANNELS
 from headrace_handler.policy import Policy
 
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w-]*(\.[\w-]+)*(/[A-Za-z0-9][\w-]*(\.[\w-]+)*)?")
-_PROBE_S: Final = 60.0
 _HUB_SNAPSHOTS: Final = "snapshots"
 """A folder of a model in the Hub's cache, whose links lead to a folder beside it."""
+_HUB_MODEL: Final = "models--"
+_HUB_OF_CODE: Final = "headrace-code"
+"""The folder in the Hub's cache for what sandboxed code downloads: no other process reads what is below it."""
+_LANDMARKS: Final = ("pyvenv.cfg", "lib/python3*/os.py")
+"""Files by which a folder is the prefix of a Python. Source: CPython `getpath.py`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,16 +58,37 @@ class Isolation:
         )
 
     def isolate(self, spec: HandlerSpec, root: Path, *, environment: Path | None = None) -> HandlerSpec:
-        """Return a spec whose children read the model in `root` and their Python, in `environment` if it has one."""
+        """
+        Return a spec whose children read the model in `root` and their Python, in `environment` if it has one.
+
+        Raises:
+            SettingsError: a setting or a link of the model leads out of its folder.
+        """
         if not self.is_on:
             return spec
-        model = [root, spec.load.model_dir, *spec.container_folders.values()]
+        channels = [folder for path, folder in spec.container_folders.items() if path.is_relative_to(CHANNELS)]
+        model = [root, *channels]
         entry = Path(spec.load.entry)
-        reads = [*model, *([entry] if entry.is_absolute() else []), *filter(None, [environment])]
-        hub = hub_cache(spec) if self.network == "all" else None
-        policy = self.policy([*reads, *python_folders(spec.python, reads)], hub.folders if hub is not None else ())
-        variables = {"HF_HUB_CACHE": str(hub.cache)} if hub is not None else {}
+        named = [spec.load.model_dir, *spec.container_folders.values(), *([entry] if entry.is_absolute() else [])]
+        self._refuse_outside(named, model)
+        reads = [*model, *named, *filter(None, [environment])]
+        hub = hub_cache(spec, root) if self.network == "all" else None
+        python = python_folders(spec.python, reads, beside=root.resolve().parents[:2])
+        policy = self.policy([*reads, *python], () if hub is None else [hub])
+        variables = {} if hub is None else {"HF_HUB_CACHE": str(hub)}
         return replace(spec, sandbox=policy, environment={**spec.environment, **variables})
+
+    def _refuse_outside(self, named: Iterable[Path], model: Iterable[Path]) -> None:
+        """Refuse what a model's settings and links name outside of its folders: the code would read it."""
+        allowed = [found for given in (*model, *map(Path, self.folders)) for found in _with_links(given)]
+        for path in named:
+            if not any(path.resolve().is_relative_to(folder) for folder in allowed):
+                raise SettingsError(
+                    f"The model's code is in {path.resolve()}, as its settings or a link name it; expected a place in "
+                    f"the model's folder, because code in the sandbox reads nothing else. Put it there, or set "
+                    f"code_folders (--code-folders) to a folder with it.",
+                    name="code_folders",
+                )
 
     def runner(
         self,
@@ -80,7 +106,8 @@ class Isolation:
         """
         if not self.is_on:
             return (*_BARE_PYTHON, privileges.__file__)
-        return _run(self.policy([*own, *python_folders(python, own), *reads], writes, network=network))
+        beside = [parent for folder in own for parent in folder.resolve().parents[:2]]
+        return _run(self.policy([*own, *python_folders(python, own, beside), *reads], writes, network=network))
 
     def command(
         self, reads: Iterable[Path], writes: Iterable[Path], folders: Mapping[Path, Path], *, scratch: str
@@ -119,67 +146,59 @@ def _run(policy: Policy) -> tuple[str, ...]:
 NO_ISOLATION: Final = Isolation()
 
 
-@dataclass(frozen=True, slots=True)
-class HubCache:
-    """The folders of the Hub's cache that belong to one model, which the code itself downloads."""
+def hub_cache(spec: HandlerSpec, root: Path) -> Path | None:
+    """
+    Make the folder into which code downloads the model that its settings name; None if they name none.
 
-    cache: Path
-    folders: tuple[Path, ...]
-
-
-def hub_cache(spec: HandlerSpec) -> HubCache | None:
-    """Make the folders into which code downloads the model that its settings name; None if they name none."""
-    named = (spec.environment.get("HF_MODEL_ID", ""), spec.load.options.get("option.model_id", ""))
+    Each model has one of its own: what hostile code leaves there, no process outside reads and no other model.
+    """
+    named = (spec.environment.get("HF_MODEL_ID", ""), spec.load.options.get("model_id", ""))
     name = next((name for name in map(str.strip, named) if _HUB_ID.fullmatch(name) and not Path(name).exists()), None)
     if name is None:
         return None
     from huggingface_hub import constants
 
-    cache = Path(constants.HF_HUB_CACHE)
-    own = f"models--{name.replace('/', '--')}"
-    folders = (cache / own, cache / ".locks" / own)
-    for folder in folders:
-        folder.mkdir(parents=True, exist_ok=True)
-    return HubCache(cache, folders)
+    folder = Path(constants.HF_HUB_CACHE, _HUB_OF_CODE, sha256(f"{name}\0{root.resolve()}".encode()).hexdigest()[:20])
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.is_symlink():  # a model on the platform may set HF_HUB_CACHE, and name a folder of its own
+        raise SettingsError(f"{folder} is a link; expected a folder, which the model's code may fill. Remove it.")
+    return folder.resolve()
 
 
-def python_folders(python: Path, model: Iterable[Path] = ()) -> list[Path]:
+def python_folders(python: Path, model: Iterable[Path] = (), beside: Iterable[Path] = ()) -> list[Path]:
     """
-    Return the folders of an interpreter and its packages; runs it, unless it is the server's own or one of a model.
+    Return the folders of an interpreter and its packages; it is not run, because a model may name any program.
 
     Args:
         python: the interpreter.
-        model: folders of the model, whose interpreters are not believed: a link from there names its target's folder.
+        model: folders of the model, which are read anyway.
+        beside: folders with other models, whose interpreters are not believed: their `.pth` files do not count.
     """
     if python == Path(sys.executable):
         # Without -P, the first entry is the folder of a script, or the user's current one.
         path = sys.path if sys.flags.safe_path else sys.path[1:]
         found = [sys.prefix, sys.base_prefix, sys.exec_prefix, *site.getsitepackages(), *path]
-    elif is_brought(python, model):
-        prefix = python.resolve().parent.parent
-        is_python = any(prefix.glob("lib/python3*")) and not is_brought(python.resolve(), model)
-        found = [str(prefix)] if is_python else []
-    else:
-        found = _said_folders(str(python))
-    return [path for path in map(Path, dict.fromkeys(found)) if path.is_absolute() and path.exists()]
+        return [path for path in map(Path, dict.fromkeys(found)) if path.is_absolute() and path.exists()]
+    own, doubted = [*model], [*model, *beside]
+    places = dict.fromkeys(place.parent.parent.resolve() for place in (python.absolute(), python.resolve()))
+    prefixes = [folder for folder in places if any(any(folder.glob(mark)) for mark in _LANDMARKS)]
+    named = [path for prefix in prefixes if not is_brought(prefix, doubted) for path in _added_folders(prefix)]
+    return [*(prefix for prefix in prefixes if not is_brought(prefix, own)), *named]
 
 
-def is_brought(python: Path, model: Iterable[Path]) -> bool:
-    """Return whether an interpreter lies in a model's folder, whatever it is a link to."""
-    return any(python.absolute().is_relative_to(folder) for each in model for folder in (each, each.resolve()))
+def is_brought(path: Path, model: Iterable[Path]) -> bool:
+    """Return whether an interpreter or a prefix lies in a model's folder, whatever it is a link to."""
+    places = {path.absolute(), path.parent.resolve() / path.name}  # `..` and /proc/self/cwd lead into it, too
+    return any(place.is_relative_to(folder) for each in model for folder in (each, each.resolve()) for place in places)
 
 
-@cache
-def _said_folders(python: str) -> list[str]:
-    """Return the folders that an interpreter of this host names; none if it cannot be run."""
-    command = [python, "-I", "-c", "import sys; print('\\n'.join([sys.prefix, sys.base_prefix, *sys.path]))"]
-    with tempfile.TemporaryFile("w+") as output:  # no pipe, which a process that it leaves behind would keep open
-        try:
-            subprocess.run(command, stdout=output, stderr=subprocess.DEVNULL, timeout=_PROBE_S, check=True)  # noqa: S603
-        except (OSError, subprocess.SubprocessError):  # the start of the child reports it
-            return []
-        output.seek(0)
-        return output.read().splitlines()
+def _added_folders(prefix: Path) -> Iterator[Path]:
+    """Yield the folders that `.pth` files of a Python add to its path, such as those of editable installs."""
+    for file in prefix.glob("lib/python3*/site-packages/*.pth"):
+        for line in file.read_text(errors="replace").splitlines():
+            path = Path(line.strip())
+            if path.is_absolute() and is_folder(path):
+                yield path
 
 
 def _with_links(path: Path) -> Iterator[Path]:
@@ -188,5 +207,5 @@ def _with_links(path: Path) -> Iterator[Path]:
     resolved = path.resolve()
     yield resolved
     for folder in (resolved, *resolved.parents[:1]):
-        if folder.parent.name == _HUB_SNAPSHOTS:
+        if folder.parent.name == _HUB_SNAPSHOTS and folder.parents[1].name.startswith(_HUB_MODEL):
             yield folder.parents[1]
