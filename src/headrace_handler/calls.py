@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from headrace_handler.contract import Call, Cancelled, Headers, Item, Load, Part
 from headrace_handler.frames import (
-    INLINE_BYTES,
+    MAX_MESSAGE_CHARACTERS,
     WINDOW_BYTES,
     WINDOW_CHUNKS,
     BadFrame,
@@ -83,7 +83,7 @@ class ItemReply:
     def abort(self, message: str) -> None:
         if not self.has_ended:
             self.has_ended = True
-            self._link.send([(Kind.ABORT, {"id": self._id, "message": message[:INLINE_BYTES]}, b"")])
+            self._link.send([(Kind.ABORT, {"id": self._id, "message": message[:MAX_MESSAGE_CHARACTERS]}, b"")])
 
     @property
     def is_cancelled(self) -> bool:

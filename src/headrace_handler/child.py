@@ -28,7 +28,7 @@ from headrace_handler.calls import RunningCall, load_of, running_call
 from headrace_handler.connection import EXIT_NO_SERVER, Connection
 from headrace_handler.container_folders import explain, provide
 from headrace_handler.contract import AsyncContract, Cancelled, Contract, LoadFailed
-from headrace_handler.frames import Frame, Kind
+from headrace_handler.frames import MAX_MESSAGE_CHARACTERS, Frame, Kind
 from headrace_handler.privileges import give_up_privileges
 from headrace_handler.sandbox import ARGUMENT, PARTS, Sandbox, confine
 
@@ -131,7 +131,9 @@ class Child:
             message = " ".join(filter(None, (failed.message + _advice(error), explain(error, self._notice))))
             _print_traceback(error)
             _flush()  # the model server ends this process as soon as it knows, and quotes what was printed
-            self._connection.send([(Kind.FAILED, {"status": failed.status, "message": message}, b"")])
+            self._connection.send(
+                [(Kind.FAILED, {"status": failed.status, "message": message[:MAX_MESSAGE_CHARACTERS]}, b"")]
+            )
             _exit(EXIT_FAILED)
         return contract
 

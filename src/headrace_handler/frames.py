@@ -10,6 +10,7 @@ import array
 import json
 import os
 import socket
+import stat
 import struct
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -29,6 +30,13 @@ READ_BYTES = 64 * 1024
 _MAX_BUFFERS = 512  # the kernel takes 1024
 _MAX_HEADER_BYTES = 16 << 20
 _MAX_FRAME_BYTES = 1 << 30
+MAX_CHILD_HEADER_BYTES = 1 << 20
+"""Longest header of a frame from a child: parsing a longer one would hold the server's event loop."""
+MAX_MESSAGE_CHARACTERS = 64 * 1024
+"""Longest message of a failure, which may take twelve bytes a character in a header."""
+_MAX_CHILD_FILES = 4
+_MAX_FILE_BYTES = 1 << 30
+_BLOCK_BYTES = 512  # of `st_blocks`, whatever the file system
 _PREFIX = struct.Struct("!IBI")
 _LENGTH_BYTES = 4
 _ANCILLARY_BYTES = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
@@ -86,17 +94,25 @@ def encode(kind: Kind, header: dict[str, Any], payload: Sequence[Buffer] = ()) -
 class FrameParser:
     """An incremental parser of frames, fed with received bytes and descriptors."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_of_child: bool = False) -> None:
+        """Make a parser; frames of a child have tight limits: hostile code may write to its socket."""
+        self._max_header, self._max_frame, self._max_files = (
+            (MAX_CHILD_HEADER_BYTES, MAX_CHILD_HEADER_BYTES + INLINE_BYTES + _PREFIX.size, _MAX_CHILD_FILES)
+            if is_of_child
+            else (_MAX_HEADER_BYTES, _MAX_FRAME_BYTES, MAX_DESCRIPTORS)
+        )
         self._buffer = bytearray()
         self._descriptors: deque[int] = deque()
 
     def feed(self, data: bytes, descriptors: Sequence[int] = ()) -> Iterator[Frame]:
         """Add received bytes, and yield the frames that they complete. Raises `BadFrame`: they are malformed."""
         self._descriptors += descriptors
+        if len(self._descriptors) > self._max_files:
+            raise BadFrame(f"{len(self._descriptors)} memory files without frames")
         buffer, at = self._buffer, 0
         buffer += data
         try:
-            while (end := _frame_end(buffer, at)) is not None:
+            while (end := self._frame_end(at)) is not None:
                 _length, kind, num_head = _PREFIX.unpack_from(buffer, at)
                 payload_at = at + _PREFIX.size + num_head
                 header = _header(buffer[at + _PREFIX.size : payload_at])
@@ -111,23 +127,23 @@ class FrameParser:
         while self._descriptors:
             os.close(self._descriptors.popleft())
 
+    def _frame_end(self, start: int) -> int | None:
+        """Return the end of the frame that starts there; None while it has not arrived as a whole."""
+        if len(self._buffer) - start < _PREFIX.size:
+            return None
+        length, _kind, num_head = _PREFIX.unpack_from(self._buffer, start)
+        is_too_long = length > self._max_frame or num_head > self._max_header
+        if is_too_long or _PREFIX.size + num_head > _LENGTH_BYTES + length:
+            raise BadFrame(f"frame of {length} bytes with a header of {num_head}")
+        end: int = start + _LENGTH_BYTES + length
+        return end if end <= len(self._buffer) else None
+
     def _take(self, num_descriptors: object) -> Sequence[int]:
         if num_descriptors == 0:
             return ()
         if not isinstance(num_descriptors, int) or num_descriptors > len(self._descriptors):
             raise BadFrame(f"frame with {num_descriptors} memory files, but {len(self._descriptors)} have arrived")
         return [self._descriptors.popleft() for _ in range(num_descriptors)]
-
-
-def _frame_end(buffer: bytearray, start: int) -> int | None:
-    """Return the end of the frame that starts there; None while it has not arrived as a whole."""
-    if len(buffer) - start < _PREFIX.size:
-        return None
-    length, _kind, num_head = _PREFIX.unpack_from(buffer, start)
-    if _PREFIX.size + num_head > _LENGTH_BYTES + length or length > _MAX_FRAME_BYTES or num_head > _MAX_HEADER_BYTES:
-        raise BadFrame(f"frame of {length} bytes with a header of {num_head}")
-    end: int = start + _LENGTH_BYTES + length
-    return end if end <= len(buffer) else None
 
 
 def _header(text: bytearray) -> dict[str, Any]:
@@ -193,6 +209,14 @@ def write_memory_file(content: Buffer) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def check_memory_file(descriptor: int, num_bytes: int) -> None:
+    """Raise `BadFrame` if reading a file of a child would wait, or take memory that the child has not taken itself."""
+    facts = os.fstat(descriptor)
+    has_all = 0 <= num_bytes <= min(facts.st_size, facts.st_blocks * _BLOCK_BYTES, _MAX_FILE_BYTES)
+    if not stat.S_ISREG(facts.st_mode) or not has_all:
+        raise BadFrame(f"memory file of {facts.st_size} bytes for {num_bytes}; at most {_MAX_FILE_BYTES}")
 
 
 def read_memory_file(descriptor: int, num_bytes: int) -> bytearray:

@@ -14,7 +14,7 @@ from headrace.serving.handlers.exchange import PendingResponse
 from headrace.serving.handlers.pool import HandlerPool
 from headrace_handler.frames import Buffer
 
-from .support import answer, ask, pool_of, spec_for, submit, until
+from .support import answer, ask, num_descriptors, pool_of, spec_for, submit, until
 
 LOST = b'{\n  "code": 500,\n  "type": "InternalServerException",\n  "message": "Worker died."\n}\n'
 
@@ -50,6 +50,15 @@ async def test_parts_of_a_stream_stay_apart_and_in_order_beyond_the_window(pool:
     parts = [bytes(part) async for part in parts_of(response)]
     assert parts == [b"part %d\n" % number for number in range(50)]
     response.close()
+
+
+@pytest.mark.parametrize("attack", ["status", "length", "header", "flood", "descriptors", "sparse", "pipe", "negative"])
+async def test_frames_that_would_harm_the_server_end_the_child(pool: HandlerPool, attack: str) -> None:
+    before = num_descriptors()
+    status, body = await ask(pool, "attack", attack.encode())
+    assert body == LOST or (status == 200 and b"has ended" in body)
+    assert await ask(pool, "echo", b"next") == (200, b"next")
+    assert num_descriptors() <= before
 
 
 async def parts_of(response: PendingResponse) -> AsyncIterator[Buffer]:

@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 from headrace_handler.contract import Call, Item, Load, LoadFailed
+from headrace_handler.frames import Kind, encode, send_some
 
 
 class Behaviours:
@@ -63,6 +64,25 @@ class Behaviours:
     def answer(self, item: Item, body: bytes, status: int = 200) -> None:
         item.reply.head(status, [("content-type", "text/plain"), ("X-Own", "é"), ("x-batch", "1")])
         item.reply.end(body)
+
+    def do_attack(self, item: Item, body: bytes, call: Call) -> None:
+        """Write to the server's socket what no contract writes."""
+        socket, own = item.reply._link._socket, item.reply._id
+        sparse, (pipe, _) = os.memfd_create("sparse"), os.pipe()
+        os.ftruncate(sparse, 1 << 40)
+        head = encode(Kind.HEAD, {"id": own, "status": 200, "phrase": ""})
+        attacks = {
+            "status": (encode(Kind.RESPONSE, {"id": own, "status": float("inf"), "phrase": ""}), []),
+            "length": ([(1 << 29).to_bytes(4, "big") + bytes(5)], []),
+            "header": ([(5 + (2 << 20)).to_bytes(4, "big") + b"\0" + (2 << 20).to_bytes(4, "big")], []),
+            "flood": ([*head, *(64 * encode(Kind.DATA, {"id": own}, [b"x"]))], []),
+            "descriptors": ([b"\0"], [pipe] * 200),
+            "sparse": (encode(Kind.DATA, {"id": own, "memfds": 1, "length": 1 << 40}), [sparse]),
+            "pipe": (encode(Kind.DATA, {"id": own, "memfds": 1, "length": 1}), [pipe]),
+            "negative": (encode(Kind.DATA, {"id": own, "memfds": 1, "length": -1}), [sparse]),
+        }
+        send_some(socket, *attacks[body.decode()])
+        time.sleep(600)
 
     def do_echo(self, item: Item, body: bytes, call: Call) -> None:
         self.answer(item, body)

@@ -44,7 +44,7 @@ class Channel:
         self._socket.setblocking(False)
         self._on_frame = on_frame
         self._on_end = on_end
-        self._parser = FrameParser()
+        self._parser = FrameParser(is_of_child=True)
         self._waiting: deque[tuple[list[Buffer], list[int]]] = deque()
         """Frames that did not fit into the socket buffer; their descriptors are duplicates that the channel owns."""
         self._has_ended = False
@@ -129,7 +129,7 @@ class Channel:
         except (PeerGone, OSError):
             self._end("it has closed its socket")
             return 0
-        except (BadFrame, KeyError, TypeError, ValueError) as error:
+        except (BadFrame, KeyError, TypeError, ValueError, ArithmeticError) as error:
             self._end(f"it has sent bytes that are no frame: {error}")
             return 0
         return len(data)
@@ -159,7 +159,10 @@ TAIL_LINES = 40
 
 _READ_BYTES = 4 * 1024
 _LINES_A_SECOND = 5000
-"""A child that prints more is slowed down: the log is written by the thread that serves requests."""
+_BYTES_A_SECOND = 1 << 20
+"""A child that prints more is slowed down: the log is written by the thread that serves requests, to a disk."""
+_BURST_S = 0.1
+"""Seconds of such output that pass at once."""
 
 OnLine = Callable[[str], None]
 
@@ -200,6 +203,8 @@ class OutputReader:
         self._lines = LineSplitter()
         self._is_closed = False
         self._loop = asyncio.get_running_loop()
+        self._paid_s = 0.0
+        """The time until which the output so far may take."""
         self._resume: asyncio.TimerHandle | None = None
         self._loop.add_reader(descriptor, self._read)
 
@@ -218,29 +223,31 @@ class OutputReader:
         self._log(self._lines.end())
 
     def _read(self) -> None:
-        num_lines = self._read_once()
-        if num_lines is None:
+        cost_s = self._read_once()
+        if cost_s is None:
             self._loop.remove_reader(self._descriptor)
-        elif num_lines > 10:
+            return
+        now_s = self._loop.time()
+        self._paid_s = max(now_s, self._paid_s) + cost_s
+        if (early_s := self._paid_s - now_s) > _BURST_S:
             self._loop.remove_reader(self._descriptor)
-            self._resume = self._loop.call_later(
-                num_lines / _LINES_A_SECOND, self._loop.add_reader, self._descriptor, self._read
-            )
+            self._resume = self._loop.call_later(early_s, self._loop.add_reader, self._descriptor, self._read)
 
-    def _read_once(self) -> int | None:
-        """Read and log once; return the number of lines, None if there is nothing to read."""
+    def _read_once(self) -> float | None:
+        """Read and log once; return the seconds that such output may take, None if there is nothing to read."""
         try:
             data = os.read(self._descriptor, _READ_BYTES)
         except BlockingIOError:
-            return None if self._is_closed else 0
+            return None if self._is_closed else 0.0
         if not data:
             return None
-        return self._log(self._lines.feed(data))
+        lines = self._lines.feed(data)
+        self._log(lines)
+        return max(len(lines) / _LINES_A_SECOND, len(data) / _BYTES_A_SECOND)
 
-    def _log(self, lines: list[str]) -> int:
+    def _log(self, lines: list[str]) -> None:
         for line in lines:
             self._on_line(line)
-        return len(lines)
 
 
 def new_tail() -> deque[str]:

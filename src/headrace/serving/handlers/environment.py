@@ -134,6 +134,7 @@ def inspect_base(python: str = sys.executable, runner: Sequence[str] = ()) -> Ba
         with (
             subprocess.Popen(  # noqa: S603 -- the interpreter that the model's settings name
                 [*runner, python, "-I", "-c", _PROBE],
+                env=deferred(os.environ),  # a worker's has variables of its model
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -148,8 +149,9 @@ def inspect_base(python: str = sys.executable, runner: Sequence[str] = ()) -> Ba
         facts = msgspec.json.decode(said.rpartition("\n")[2], type=_Facts)
         folders = tuple(folder for folder in facts.folders if Path(folder).is_dir())
     except (OSError, subprocess.SubprocessError, ValueError, msgspec.MsgspecError) as error:
+        reason = " ".join(said.split())[-_MAX_REASON:] or error
         raise EnvironmentFailed(
-            f"The interpreter {python!r} cannot be run: {' '.join(said.split())[-_MAX_REASON:] or error}. Expected a Python of at least "
+            f"The interpreter {python!r} cannot be run: {reason}. Expected a Python of at least "
             "version 3.9 in option.pythonExecutable or PYTHON_EXECUTABLE."
         ) from error
     names = (path.name for folder in folders for path in Path(folder).iterdir())

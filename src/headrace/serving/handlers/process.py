@@ -26,7 +26,7 @@ from headrace.serving.handlers.exchange import ChildCall, MemoryFile, PendingRes
 from headrace.serving.handlers.spec import HandlerSpec
 from headrace_handler.calls import load_header
 from headrace_handler.child import arguments_of
-from headrace_handler.frames import BadFrame, Buffer, Frame, Kind, encode
+from headrace_handler.frames import WINDOW_CHUNKS, BadFrame, Buffer, Frame, Kind, check_memory_file, encode
 from headrace_handler.policy import Policy, deferred, runs_early
 from headrace_handler.sandbox import PARTS
 
@@ -37,6 +37,8 @@ _EXIT_GRACE_S: Final = 0.5
 _LOADING_INTERVAL_S: Final = 10.0
 """Seconds between two log lines while the code is being loaded."""
 
+_MAX_UNTAKEN: Final = 4 * WINDOW_CHUNKS
+"""A child waits for its clients far below this number of parts; hostile code would fill the server's memory."""
 _PROGRAM: Final = Path(headrace_handler.__file__).parent / "__main__.py"
 _DESCRIPTOR: Final = 3
 _OWN_SANDBOX: Final = os.environ.get(PARTS, "off")
@@ -247,7 +249,7 @@ class ChildProcess:
     # Frames.
 
     def _on_frame(self, frame: Frame) -> None:
-        header = frame.header
+        header, files = frame.header, [MemoryFile(each, 0) for each in frame.descriptors]  # closed if unused
         if frame.kind == Kind.READY and not self._loaded.done():
             self._log.info("handler.isolated", pid=self.pid, sandbox=header.get("sandbox") or _OWN_SANDBOX)
             self._loaded.set_result(bool(header["asynchronous"]))
@@ -256,7 +258,7 @@ class ChildProcess:
         elif frame.kind == Kind.DONE:
             self._on_done(header["call"])
         else:
-            self._on_response(frame)
+            self._on_response(frame, files)
 
     def _on_done(self, call_id: int) -> None:
         if call_id not in self.calls:
@@ -267,11 +269,13 @@ class ChildProcess:
         self.num_answered += 1
         call.on_done(call)
 
-    def _on_response(self, frame: Frame) -> None:
+    def _on_response(self, frame: Frame, files: Sequence[MemoryFile]) -> None:
         header = frame.header
         content: Buffer | MemoryFile = frame.payload
-        if frame.descriptors:
-            content = MemoryFile(frame.descriptors[0], int(header["length"]))
+        if files:
+            content = files[0]
+            content.num_bytes = int(header["length"])
+            check_memory_file(content.descriptor, content.num_bytes)
         call = next((call for call in self.calls.values() if header["id"] in call.responses), None)
         response = None if call is None else call.responses[header["id"]]
         # The client has left, or the call is over: what the code still sends is dropped.
@@ -288,6 +292,8 @@ class ChildProcess:
         elif frame.kind == Kind.HEAD:
             response.put_head(StreamHead(status=int(header["status"]), phrase=str(header["phrase"]), headers=headers))
         elif frame.kind == Kind.DATA:
+            if response.num_untaken > _MAX_UNTAKEN:
+                raise BadFrame(f"{response.num_untaken} parts that the client has not taken")
             call.is_streaming = True
             response.put_part(content)
             self._limit(call, self._spec.chunk_timeout_s)
