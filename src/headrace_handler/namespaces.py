@@ -32,7 +32,7 @@ _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 _CLONE = {"x86_64": 56, "aarch64": 220}
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _MOUNT_SETATTR, _AT_RECURSIVE, _MOUNT_ATTR_RDONLY = 442, 0x8000, 1
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
 _NO_ERRNO = 255
 _FORWARDED = frozenset({signal.SIGTERM, signal.SIGINT})
 """Signals that the waiting processes pass on to the inner one, which may be a server that stops gracefully."""
@@ -129,6 +129,10 @@ class Kernel:
 
     def end_with_parent(self) -> None:
         self._call("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+    def protect_memory(self) -> None:
+        """Keep the memory and the environment of this process from other processes of its user."""
+        self._call("prctl", _PR_SET_DUMPABLE, 0, 0, 0, 0)
 
     def _call(self, name: str, *arguments: "Any") -> None:
         if getattr(self._libc, name)(*arguments) != 0:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 
 from headrace_handler.sandbox import LATER
 
-_EARLY = ("LD_", "PYTHON", "GCONV_", "GLIBC_", "OPENSSL_")
+_EARLY = ("LD_", "PYTHON", "GCONV_", "GLIBC_", "OPENSSL_", "LOCPATH")
 """Beginnings of variables by which a program runs other code, or opens other files, before its first line."""
 _HARMLESS = frozenset({"PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"})
 

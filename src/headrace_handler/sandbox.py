@@ -49,8 +49,10 @@ PARTS = "HEADRACE_SANDBOX_PARTS"
 LATER = "HEADRACE_LATER_"
 """Prefix of variables that a program gets in its sandbox only: before, they would run code of the model's choice."""
 _SYSTEM = (
-    *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/sys", "/proc", "/nix/store", "/gnu/store"),
+    *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/nix/store", "/gnu/store"),
     *("/opt/amazon", "/opt/aws", "/opt/conda", "/opt/intel", "/opt/nvidia", "/opt/rocm"),
+    # Not all of /sys: root would read traces and names of processes below /sys/kernel/debug and /sys/kernel/tracing.
+    *(f"/sys/{name}" for name in ("block", "bus", "class", "dev", "devices", "fs/cgroup", "kernel/mm", "module")),
 )
 _CONFIGURATION = tuple(
     f"/etc/{name}"
@@ -71,6 +73,8 @@ _OWN_PID_MAX = (6, 14)
 _OWN_PROCESS_COUNT = (5, 14)
 """The first Linux that counts the processes of a user for each user namespace: before, all that the user has count."""
 _LEAST_PID_MAX = 301
+_OOM_SCORE = 800
+"""Where memory runs out, the kernel ends code of a model before the server and others. Source: `proc(5)`."""
 _ADVICE = (
     "Run Headrace where user namespaces or CAP_SYS_ADMIN, Landlock and seccomp are allowed (`headrace doctor` says "
     "which are), or change the setting `sandbox`, `code_network` or `code_temporary_bytes`."
@@ -116,8 +120,13 @@ def enter(policy: "Policy") -> Sandbox:
     flags = NEW_MOUNTS | NEW_IPC | NEW_PROCESSES | (NEW_NETWORK if policy.network == "loopback" else 0)
     temporary = _TEMPORARY
 
+    with suppress(OSError):
+        if int(read("/proc/self/oom_score_adj")) < _OOM_SCORE:
+            write("/proc/self/oom_score_adj", str(_OOM_SCORE))
+
     def only_wait() -> None:
         give_up_privileges(keeps_bounding_set=True)  # it starts no program
+        Kernel().protect_memory()  # the code sees process 1, which has no filter
         with suppress(OSError):  # process 1 has another /tmp
             os.rmdir(policy.scratch)  # noqa: PTH106
 
@@ -181,6 +190,7 @@ def _prepare_inside(sandbox: Sandbox, flags: int) -> None:
         sandbox.missing += (f"no /proc of its own ({error.strerror}): it sees the names of other processes",)
         return
     _limit_processes(sandbox, os.uname().release)
+    kernel.protect("/proc")  # root could change the kernel's settings without capabilities
 
 
 def _limit_processes(sandbox: Sandbox, release: str) -> None:

@@ -33,6 +33,7 @@ _DENIED = {
     "kcmp": (312, 272),
     "pidfd_getfd": (438, 438),
     "process_madvise": (440, 440),
+    "process_mrelease": (448, 448),
     # mounts and namespaces
     "mount": (165, 40),
     "umount2": (166, 39),
@@ -57,6 +58,8 @@ _DENIED = {
     "userfaultfd": (323, 282),
     "perf_event_open": (298, 241),
     "fanotify_init": (300, 262),
+    "fanotify_mark": (301, 263),
+    "lookup_dcookie": (212, 18),
     "add_key": (248, 217),
     "request_key": (249, 218),
     "keyctl": (250, 219),
@@ -75,6 +78,8 @@ _DENIED = {
     "syslog": (103, 116),
     "settimeofday": (164, 170),
     "clock_settime": (227, 112),
+    "clock_adjtime": (305, 266),
+    "nfsservctl": (180, 42),
     "sethostname": (170, 161),
     "setdomainname": (171, 162),
     "vhangup": (153, 58),
@@ -86,13 +91,16 @@ _DENIED = {
 }
 """Name → numbers on x86-64 and on Arm; None where an architecture has no such call."""
 _CLONE, _CLONE3, _IOCTL, _SOCKET = (56, 220), (435, 435), (16, 29), (41, 198)
+_SOCKETPAIR, _PRLIMIT = (53, 199), (302, 261)
 _NEW_NAMESPACES = 0x7E02_0000
 """The flags of `clone` for new namespaces: mount, cgroup, uts, ipc, user, pid and net."""
 _TERMINAL_INPUT = (0x5412, 0x541C)
 """TIOCSTI and TIOCLINUX type into the terminal of another process."""
-_LOCAL_FAMILIES = (1, 16)
-"""AF_UNIX and AF_NETLINK, with which the C library lists interfaces."""
-_INTERNET_FAMILIES = (2, 10)
+_UNIX = 1
+_LOCAL_PROTOCOLS = {_UNIX: (), 16: (0,)}
+"""Address families and their protocols (all: empty): AF_UNIX, and NETLINK_ROUTE, with which C lists interfaces."""
+_INTERNET_PROTOCOLS = {2: (0, 1, 6, 17, 262), 10: (0, 6, 17, 58, 262)}
+"""AF_INET and AF_INET6 with TCP, UDP, ping and MPTCP; for others, such as SCTP, the kernel would load modules."""
 _Rule = tuple[int, int, int, int]
 
 
@@ -137,7 +145,6 @@ def restrict(*, has_network: bool, all_threads: bool = False) -> bool:
 def program(machine: str, *, has_network: bool, allowed: Collection[str] = ()) -> list[_Rule]:
     """Return the filter as instructions of classic BPF: code, jump if true, jump if false, operand."""
     column = 0 if machine == "x86_64" else 1
-    families = (*_LOCAL_FAMILIES, *(_INTERNET_FAMILIES if has_network else ()))
     rules: list[_Rule] = [
         (_LOAD, 0, 0, _ARCH_AT),
         (_JUMP_EQUAL, 1, 0, _AUDIT_ARCH[machine]),
@@ -156,12 +163,25 @@ def program(machine: str, *, has_network: bool, allowed: Collection[str] = ()) -
     for request in _TERMINAL_INPUT:
         typing += [(_JUMP_EQUAL, 0, 1, request), (_RETURN, 0, 0, _FAIL | errno.EPERM)]
     rules += _for_argument(_IOCTL[column], 1, typing)
-    known: list[_Rule] = []
-    for family in families:
-        known += [(_JUMP_EQUAL, 0, 1, family), (_RETURN, 0, 0, _ALLOW)]
     refused = errno.EAFNOSUPPORT if has_network else errno.EACCES
-    rules += _for_argument(_SOCKET[column], 0, [*known, (_RETURN, 0, 0, _FAIL | refused)])
+    rules += _for_argument(_SOCKET[column], 0, _sockets(has_network=has_network, refused=refused))
+    unix_only = [(_JUMP_EQUAL, 1, 0, _UNIX), (_RETURN, 0, 0, _FAIL | errno.EAFNOSUPPORT)]
+    rules += _for_argument(_SOCKETPAIR[column], 0, unix_only)
+    # 0 is the process itself; the limits of another one, such as that of CPU time, could end it.
+    rules += _for_argument(_PRLIMIT[column], 0, [(_JUMP_EQUAL, 1, 0, 0), (_RETURN, 0, 0, _FAIL | errno.EPERM)])
     return [*rules, (_RETURN, 0, 0, _ALLOW)]
+
+
+def _sockets(*, has_network: bool, refused: int) -> list[_Rule]:
+    """Return rules on the family of a new socket, and then on its protocol."""
+    rules: list[_Rule] = []
+    for family, protocols in {**_LOCAL_PROTOCOLS, **(_INTERNET_PROTOCOLS if has_network else {})}.items():
+        known: list[_Rule] = [(_LOAD, 0, 0, _ARGUMENTS_AT + 16)] if protocols else [(_RETURN, 0, 0, _ALLOW)]
+        for protocol in protocols:
+            known += [(_JUMP_EQUAL, 0, 1, protocol), (_RETURN, 0, 0, _ALLOW)]
+        known += [(_RETURN, 0, 0, _FAIL | errno.EPROTONOSUPPORT)]
+        rules += [(_JUMP_EQUAL, 0, len(known), family), *known]
+    return [*rules, (_RETURN, 0, 0, _FAIL | refused)]
 
 
 def _for_argument(number: int, argument: int, rules: list[_Rule]) -> list[_Rule]:

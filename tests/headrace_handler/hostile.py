@@ -6,8 +6,11 @@ An outcome is `done`, the name of an errno or of an exception, or a number. It n
 
 import ctypes
 import errno
+import fcntl
 import json
+import mmap
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -36,6 +39,11 @@ CALLS = {  # numbers on x86-64 and on Arm; None: not tried there
     "fsopen": (430, 430),
     "mount_setattr": (442, 442),
     "clone3": (435, 435),
+    "personality": (135, 92),
+    "modify_ldt": (154, None),
+    "open_tree": (428, 428),
+    "move_mount": (429, 429),
+    "fanotify_init": (300, 262),
     "getpid of the x32 ABI": (0x4000_0000 + 39, None),
 }
 
@@ -43,7 +51,7 @@ CALLS = {  # numbers on x86-64 and on Arm; None: not tried there
 def attack(facts: dict[str, str]) -> dict[str, str | int]:
     """Try everything and return the outcomes; `facts` has the places of what other processes keep secret."""
     victim, secret = facts["victim"], facts["secret"]
-    outside = Path(secret).parent
+    outside, ioctl = Path(secret).parent, (16, 29)[NUMBERS[os.uname().machine]]
     tries: dict[str, Callable[[], object]] = {
         "environment of another process": lambda: Path(f"/proc/{victim}/environ").read_bytes(),
         "arguments of another process": lambda: Path(f"/proc/{victim}/cmdline").read_bytes(),
@@ -70,6 +78,20 @@ def attack(facts: dict[str, str]) -> dict[str, str | int]:
         "a port on loopback": lambda: connect(socket.AF_INET, ("127.0.0.1", int(facts["port"]))),
         "a raw socket": lambda: socket.socket(17, socket.SOCK_RAW).close(),
         "the hypervisor": lambda: socket.socket(40, socket.SOCK_STREAM).close(),
+        "the kernel's cryptography": lambda: socket.socket(38, socket.SOCK_SEQPACKET).close(),
+        "a list of all sockets": lambda: socket.socket(16, socket.SOCK_RAW, 4).close(),
+        "a protocol that loads a module": lambda: socket.socket(2, socket.SOCK_STREAM, 132).close(),
+        "a pair of sockets of TIPC": lambda: checked(LIBC.socketpair(30, 5, 0, (ctypes.c_int * 2)())),
+        "limits of another process": lambda: resource.prlimit(int(victim), resource.RLIMIT_NOFILE, (0, 0)),
+        "real-time priority": lambda: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1)),
+        "input of a terminal": lambda: fcntl.ioctl(2, 0x5412, b"x"),
+        "input of a terminal by a longer number": lambda: checked(LIBC.syscall(ioctl, 2, 0x1_0000_5412, b"x")),
+        "the terminal": lambda: os.close(os.open("/dev/tty", os.O_RDWR)),
+        "a call of 32 bits": call_of_32_bits,
+        "traces of the kernel": lambda: [*Path("/sys/kernel/debug").iterdir()],
+        "its place when memory runs out": lambda: Path("/proc/self/oom_score_adj").write_text("-500"),
+        "memory of the first process": lambda: Path("/proc/1/mem").open("rb").close(),
+        "root of the first process": lambda: [*Path("/proc/1/root").iterdir()],
         "a mount": lambda: checked(LIBC.mount(b"tmpfs", b"/tmp", b"tmpfs", 0, None)),
         "a user namespace": lambda: in_child(lambda: checked(LIBC.unshare(0x1000_0000))),
         "another root": lambda: in_child(lambda: checked(LIBC.chroot(b"/tmp"))),
@@ -136,6 +158,20 @@ def through_link(secret: str) -> None:
 def make_disk(path: str) -> None:
     os.mknod(path, 0o600 | 0o060000, os.makedev(254, 0))
     Path(path).open("rb").close()
+
+
+def call_of_32_bits() -> None:
+    """Call `getpid` as programs of 32 bits do, for which a filter has other numbers."""
+    if os.uname().machine != "x86_64":
+        raise OSError(errno.ENOSYS, "")
+    pid = os.fork()
+    if pid == 0:
+        code = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+        code.write(b"\xb8\x14\0\0\0\xcd\x80\xc3")  # mov eax, 20; int 0x80; ret
+        ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code)))()
+        os._exit(0)
+    if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0:  # it was killed
+        raise OSError(errno.ENOSYS, "")
 
 
 def run_with_rights() -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from headrace.serving.handlers.channel import new_tail
 from headrace.serving.handlers.code_metrics import CodeMetrics
-from headrace.serving.handlers.process import ChildProcess, child_command
+from headrace.serving.handlers.isolation import child_command
+from headrace.serving.handlers.process import ChildProcess
 from headrace.serving.handlers.spec import HandlerSpec
 from headrace_handler.contract import Load
 from headrace_handler.policy import Policy

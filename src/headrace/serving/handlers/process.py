@@ -5,29 +5,25 @@ import os
 import shutil
 import signal
 import socket
-import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
-import headrace_handler
 from headrace.core.processes import is_session_running, kill_session, reap, spawn_connected
 from headrace.core.telemetry import get_logger
 from headrace.serving.handlers.channel import Channel, OutputReader
 from headrace.serving.handlers.code_metrics import CodeMetrics
 from headrace.serving.handlers.errors import Refusal, WholeResponse, refusal
 from headrace.serving.handlers.exchange import ChildCall, MemoryFile, PendingResponse, StreamHead, call_frame
+from headrace.serving.handlers.isolation import CHILD_DESCRIPTOR, child_command
 from headrace.serving.handlers.spec import HandlerSpec
 from headrace_handler.calls import load_header
-from headrace_handler.child import arguments_of
 from headrace_handler.frames import WINDOW_CHUNKS, BadFrame, Buffer, Frame, Kind, check_memory_file, encode
-from headrace_handler.policy import Policy, deferred, runs_early
 from headrace_handler.sandbox import PARTS
 
 CANCEL_GRACE_S: Final = 2.0
@@ -39,8 +35,6 @@ _LOADING_INTERVAL_S: Final = 10.0
 
 _MAX_UNTAKEN: Final = 4 * WINDOW_CHUNKS
 """A child waits for its clients far below this number of parts; hostile code would fill the server's memory."""
-_PROGRAM: Final = Path(headrace_handler.__file__).parent / "__main__.py"
-_DESCRIPTOR: Final = 3
 _OWN_SANDBOX: Final = os.environ.get(PARTS, "off")
 """The parts of this process's own sandbox, which its children share."""
 
@@ -101,7 +95,7 @@ class ChildProcess:
             self.process = spawn_connected(
                 command,
                 environment,
-                {1: out_write, 2: err_write, _DESCRIPTOR: theirs.fileno()},
+                {1: out_write, 2: err_write, CHILD_DESCRIPTOR: theirs.fileno()},
             )
             undo.callback(kill_session, self.process)
             self._pidfd = os.pidfd_open(self.process.pid)
@@ -358,28 +352,6 @@ _MORE_TIME: Final = {
     "torchserve": "Raise startupTimeout in model-config.yaml if it needs longer.",
     "sagemaker": "Raise SAGEMAKER_STARTUP_TIMEOUT if it needs longer.",
 }
-
-
-def child_command(spec: HandlerSpec, sandbox: Policy | None) -> tuple[list[str], Mapping[str, str]]:
-    """
-    Return the command and the environment of a child in a sandbox.
-
-    The child enters it itself, which costs one start of Python less, if nothing of the model's choice runs before: an
-    interpreter with packages of its own (`.pth` files), or variables such as `PYTHONPATH` and `LD_PRELOAD`.
-    """
-    environment = {name: value for name, value in spec.environment.items() if name != PARTS}  # no model's to claim
-    python = [str(spec.python), "-P", str(_PROGRAM)]
-    arguments = partial(arguments_of, contract=spec.contract, descriptor=_DESCRIPTOR, parent=os.getpid())
-    if sandbox is None or (spec.python == Path(sys.executable) and not runs_early(environment)):
-        own = arguments(container_folders=spec.container_folders, private_folders=spec.private_folders, sandbox=sandbox)
-        return [*python, *own], environment
-    policy = replace(
-        sandbox,
-        folders={str(path): str(folder) for path, folder in spec.container_folders.items()},
-        private=[*map(str, spec.private_folders)],
-    )
-    command = [sys.executable, "-I", "-S", str(_PROGRAM), "--run", policy.encoded(), *python, *arguments()]
-    return command, deferred(environment)
 
 
 def _pipe(undo: ExitStack, given: ExitStack) -> tuple[int, int]:
