@@ -248,8 +248,8 @@ def test_reports_of_the_server_are_read_until_it_is_ready_and_no_other_lines() -
     texts = dict.fromkeys(("name", "family", "dtype", "kv_dtype", "device"), "a")
     names = ("max_model_len", "max_prompt_tokens", "max_num_seqs", "vocab_size", "num_parameters", "created_s")
     info = ModelInfo(**texts, **dict.fromkeys(names, 1), revision=None, has_chat_template=False)
-    ready = msgspec.json.encode(Event(url="u", info=info, stats=EngineStats()))
+    ready = msgspec.json.encode(Event(info=info, stats=EngineStats()))
     lines = [b'{"task":"t","completed":1,"total":2}\n', ready + b"\n", b"{}\n"]
     seen = [*events_of(io.BytesIO(b"".join(lines)))]
-    assert [(event.task, event.url, event.info) for event in seen] == [("t", "", None), ("", "u", info)]
+    assert [(event.task, event.info) for event in seen] == [("t", None), ("", info)]
     assert [*events_of(io.BytesIO(b"no json\n" + ready))] == []

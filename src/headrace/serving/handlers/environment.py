@@ -140,7 +140,7 @@ def inspect_base(python: str = sys.executable, runner: Sequence[str] = ()) -> Ba
                 stderr=subprocess.STDOUT,
                 text=True,
                 errors="replace",
-                process_group=0,
+                start_new_session=True,
             ) as process,
             _killed_after(process, _PROBE_S),
         ):
@@ -305,7 +305,7 @@ class _Making:
                 stderr=subprocess.STDOUT,
                 text=True,
                 errors="replace",
-                process_group=0,
+                start_new_session=True,
             ) as process,
             _killed_after(process, self.deadline.remaining_s()),
         ):

@@ -75,8 +75,8 @@ class _Reporter:
     def progress(self, task: str, completed: int, total: int, unit: str = "bytes") -> None:
         self._write(Event(task=task, completed=completed, total=total, unit=unit))
 
-    def ready(self, url: str, info: ModelInfo, stats: EngineStats) -> None:
-        self._write(Event(url=url, info=info, stats=stats))
+    def ready(self, _url: str, info: ModelInfo, stats: EngineStats) -> None:
+        self._write(Event(info=info, stats=stats))
         self._pipe.close()
 
     def _write(self, event: Event) -> None:

@@ -13,12 +13,13 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 import msgspec
 
+from headrace.core.client_text import escaped
 from headrace.core.engine_stats import EngineStats
 from headrace.core.errors import SettingsError
 from headrace.core.generation import ModelInfo
@@ -29,7 +30,8 @@ from headrace.inference.models.sources import Located
 from headrace.serving.handlers.isolation import Isolation, python_folders
 from headrace.serving.handlers.spec import HandlerSpec
 from headrace.serving.http.otlp import SECRETS as EXPORT_SECRETS
-from headrace.serving.http.tls import bind
+from headrace.serving.http.tls import bind, url_of
+from headrace.serving.server import sandbox_output
 from headrace.serving.server.adapter_routes import allowed_folders
 from headrace.serving.server.batch_routes import folder_of
 from headrace.serving.server.engine_config import choose_engine, trusting_setting
@@ -98,7 +100,6 @@ class Event(msgspec.Struct, kw_only=True, omit_defaults=True):
     completed: int = 0
     total: int = 0
     unit: str = "bytes"
-    url: str = ""
     info: ModelInfo | None = None
     stats: EngineStats | None = None
 
@@ -168,7 +169,9 @@ def run_isolated(
         scratch = tempfile.mkdtemp(prefix="headrace-code-")
         stack.callback(shutil.rmtree, scratch, ignore_errors=True)
         plan = Plan(
-            settings=replace(placed, sandbox="off"),  # there is none inside of this one
+            settings=replace(
+                placed, sandbox="off", log_format=_log_format(settings)
+            ),  # there is none inside of this one
             located=replace(located, path=located.path.absolute()),
             notices=notices,
             parent=this_process(),
@@ -186,14 +189,21 @@ def run_isolated(
                 command,
                 env=deferred(variables),
                 stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
                 pass_fds=[plan.listener, events_inside, descriptor],
-                process_group=0,  # a signal from the terminal reaches it once, through this process
+                start_new_session=True,  # a signal from the terminal reaches it once, through this process
             )
+            assert process.stdout is not None
+            assert process.stderr is not None
+            relaying = sandbox_output.relay([(process.stdout, 1), (process.stderr, 2)])
             os.close(events_inside)
+            url = url_of(listener, is_tls=settings.tls_cert is not None)
             listener.close()
             for event in events_of(reader):
-                _handle(event, progress, on_ready)
+                _handle(event, url, progress, on_ready)
             code = process.wait()
+            sandbox_output.finish(relaying)
     return code if code >= 0 else end_as(code)
 
 
@@ -323,8 +333,16 @@ def events_of(reader: BinaryIO) -> Iterator[Event]:
             return
 
 
-def _handle(event: Event, progress: Progress, on_ready: Callable[[str, ModelInfo, EngineStats], None] | None) -> None:
+def _handle(event: Event, url: str, progress: Progress, on_ready: OnReady | None) -> None:
+    """Show a report, which the checkpoint's code may have written: without control characters for the terminal."""
     if event.info is None:
-        progress(event.task, event.completed, event.total, event.unit)
+        progress(escaped(event.task), event.completed, event.total, escaped(event.unit))
     elif on_ready is not None:
-        on_ready(event.url, event.info, event.stats or EngineStats())
+        texts = {each.name: getattr(event.info, each.name) for each in fields(event.info)}
+        shown = {name: escaped(text) for name, text in texts.items() if isinstance(text, str)}
+        on_ready(url, replace(event.info, **shown), event.stats or EngineStats())
+
+
+def _log_format(settings: ServerSettings) -> str:
+    """Return the format of the log on this process's output, which the server does not have itself."""
+    return "console" if settings.log_format == "auto" and sys.stderr.isatty() else settings.log_format
