@@ -90,6 +90,7 @@ _DENIED = {
     "uselib": (134, None),
 }
 """Name → numbers on x86-64 and on Arm; None where an architecture has no such call."""
+_OF_SANDBOXES = ("unshare", "mount", "umount2", "pivot_root", "mount_setattr")
 _CLONE, _CLONE3, _IOCTL, _SOCKET = (56, 220), (435, 435), (16, 29), (41, 198)
 _SOCKETPAIR, _PRLIMIT = (53, 199), (302, 261)
 _NEW_NAMESPACES = 0x7E02_0000
@@ -114,11 +115,12 @@ def is_available() -> bool:
     return os.uname().machine in _SECCOMP and os.path.exists("/proc/sys/kernel/seccomp/actions_avail")  # noqa: PTH110
 
 
-def restrict(*, has_network: bool, all_threads: bool = False) -> bool:
+def restrict(*, has_network: bool, all_threads: bool = False, may_isolate: bool = False) -> bool:
     """
     Filter the system calls of this thread, or of all threads, and of what they start; no rights can be gained then.
 
-    With `all_threads` an io_uring that the process has already, such as that of its event loop, goes on.
+    With `all_threads` an io_uring that the process has already, such as that of its event loop, goes on. With
+    `may_isolate` the process can start others that make namespaces and mounts for a sandbox of their own.
 
     Returns:
         Whether the filter is in force: False on other architectures and kernels without seccomp.
@@ -129,7 +131,8 @@ def restrict(*, has_network: bool, all_threads: bool = False) -> bool:
     if not is_available():
         return False
     machine = os.uname().machine
-    rules = program(machine, has_network=has_network, allowed=("io_uring_enter",) if all_threads else ())
+    allowed = (*(("io_uring_enter",) if all_threads else ()), *(_OF_SANDBOXES if may_isolate else ()))
+    rules = program(machine, has_network=has_network, allowed=allowed)
     content = b"".join(struct.pack("=HBBI", *rule) for rule in rules)
     instructions = ctypes.create_string_buffer(content, len(content))
     header = struct.pack("@HP", len(rules), ctypes.addressof(instructions))
@@ -158,7 +161,8 @@ def program(machine: str, *, has_network: bool, allowed: Collection[str] = ()) -
             rules += [(_JUMP_EQUAL, 0, 1, number), (_RETURN, 0, 0, _FAIL | errno.EPERM)]
     # The C library falls back to `clone`, whose flags a filter can read.
     rules += [(_JUMP_EQUAL, 0, 1, _CLONE3[column]), (_RETURN, 0, 0, _FAIL | errno.ENOSYS)]
-    rules += _for_argument(_CLONE[column], 0, [(_JUMP_ANY_BIT, 0, 1, _NEW_NAMESPACES), (_RETURN, 0, 0, _FAIL | 1)])
+    if "unshare" not in allowed:
+        rules += _for_argument(_CLONE[column], 0, [(_JUMP_ANY_BIT, 0, 1, _NEW_NAMESPACES), (_RETURN, 0, 0, _FAIL | 1)])
     typing: list[_Rule] = []
     for request in _TERMINAL_INPUT:
         typing += [(_JUMP_EQUAL, 0, 1, request), (_RETURN, 0, 0, _FAIL | errno.EPERM)]

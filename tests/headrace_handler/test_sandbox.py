@@ -41,6 +41,14 @@ for pid in children:
 print(len(children), made.describe())
 """
 
+IN_A_FILTERED_SERVER = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from headrace_handler import syscall_filter
+assert syscall_filter.restrict(has_network=True, all_threads=True, may_isolate=True)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Site:
@@ -97,6 +105,14 @@ def test_the_same_code_without_a_sandbox_shows_that_the_attacks_are_real(site: S
     }
     assert expected <= {name for name, said in seen.items() if said == "done"}
     assert (seen["bytes in /tmp"], seen["processes at once"]) == (8 * MIB, 30)
+
+
+def test_a_server_under_the_filter_starts_its_formatters_in_a_whole_sandbox(site: Site) -> None:
+    filtered = [*site.user, site.python, "-I", "-c", IN_A_FILTERED_SERVER, str(site.program.parent)]
+    policy = site.policy(is_required=True, network="loopback")
+    seen = replace(site, user=filtered).attack(policy, most_bytes=MIB, most_processes=1)
+    assert not reached({name: said for name, said in seen.items() if isinstance(said, str)})
+    left_over(site.facts["marker"])
 
 
 def test_code_has_no_network_if_it_gets_none(site: Site) -> None:

@@ -166,6 +166,23 @@ def test_code_of_a_checkpoint_reaches_nothing_and_its_server_serves(facts: dict[
     assert not left_over(facts["marker"])
 
 
+def test_a_prompt_without_a_server_runs_code_of_a_checkpoint_in_the_sandbox(
+    facts: dict[str, str], tmp_path: Path
+) -> None:
+    write_hostile(tmp_path / "model", facts)
+    command = [sys.executable, "-P", "-m", "headrace", "generate", str(tmp_path / "model"), "ab", "--completion"]
+    command += ["--trust-remote-code", "--dtype", "fp32", "--threads", "1", "-n", "2", "--json"]
+    variables = {"HEADRACE_HOME": str(tmp_path / "home"), "HEADRACE_SANDBOX": "require", "HF_TOKEN": "t"}
+    variables |= {"HEADRACE_CODE_NETWORK": "loopback"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **variables})
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["output_tokens"] <= 2
+    outcomes, environment = done.stderr.partition(MARK)[2].splitlines()[:2]
+    assert "HF_TOKEN" not in json.loads(environment)
+    assert not reached({name: said for name, said in json.loads(outcomes).items() if isinstance(said, str)})
+    assert not left_over(facts["marker"])
+
+
 def settings_for(folder: Path, **fields: Any) -> ServerSettings:
     return ServerSettings(model=str(folder), trust_remote_code=True, **fields)
 

@@ -146,12 +146,11 @@ def serve_here(run: ServerRun) -> int:
     log_start(settings, (notice for notice in run.notices if not notice.backends))
 
     def on_choice(choice: BackendChoice) -> None:
-        # No other program is started from here on, which could need more: files of strangers are read next.
+        # No program is started from here on that could need more: files of strangers are read next.
         is_filtered = "system-call filter" in os.environ.get(PARTS, "") or (
-            choice.name == "native"
-            and run.formatters is None
+            _is_filterable(choice)
             and settings.sandbox != "off"
-            and syscall_filter.restrict(has_network=True, all_threads=True)
+            and syscall_filter.restrict(has_network=True, all_threads=True, may_isolate=run.formatters is not None)
         )
         get_logger().info(
             "backend.chosen",
@@ -168,6 +167,11 @@ def serve_here(run: ServerRun) -> int:
     with tracing(settings.otlp_traces_endpoint, os.environ, service=TRACED_SERVICE) as tracer:
         service = Service(settings, fetch_adapter=run.fetch_adapter, formatters=run.formatters, tracer=tracer)
         return serve(_EngineServer(service, run.load, run.progress, run.on_ready, on_choice), run.listener)
+
+
+def _is_filterable(choice: BackendChoice) -> bool:
+    """Return whether a backend works under the filter; libraries of GPUs share memory by calls that it forbids."""
+    return choice.name == "native" or (choice.name in ("torch", "transformers") and choice.device == "cpu")
 
 
 def settled_notices(notices: Iterable[Notice], choice: BackendChoice) -> list[Notice]:

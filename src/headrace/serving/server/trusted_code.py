@@ -104,6 +104,15 @@ class Event(msgspec.Struct, kw_only=True, omit_defaults=True):
     stats: EngineStats | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class IsolatedServer:
+    """A server in a sandbox, and the pipe with its reports."""
+
+    process: "subprocess.Popen[bytes]"
+    events: BinaryIO
+    url: str
+
+
 def write_plan(plan: Plan) -> int:
     """Return the descriptor of a file in memory with a plan."""
     descriptor = os.memfd_create("headrace-plan")
@@ -157,6 +166,39 @@ def run_isolated(
     Raises:
         SettingsError: a setting needs what the sandbox does not have, or the address cannot be used.
     """
+    with (
+        _forwarding() as start,
+        started_server(
+            settings,
+            located,
+            notices=notices,
+            formatters=formatters,
+            fetches_adapters=fetches_adapters,
+            start=start,
+        ) as server,
+    ):
+        for event in events_of(server.events):
+            handle_event(event, server.url, progress, on_ready)
+        code = server.process.wait()
+    return code if code >= 0 else end_as(code)
+
+
+@contextmanager
+def started_server(
+    settings: ServerSettings,
+    located: Located,
+    *,
+    notices: Sequence[Notice] = (),
+    formatters: HandlerSpec | None = None,
+    fetches_adapters: bool = False,
+    start: Callable[..., "subprocess.Popen[bytes]"] = subprocess.Popen,
+    outputs: tuple[int, int] = (1, 2),
+) -> Iterator[IsolatedServer]:
+    """
+    Start a server in a sandbox, as `run_isolated` describes; the caller waits for its end.
+
+    `outputs`: the descriptors that get what it writes to stdout and stderr.
+    """
     _check(settings)
     variables = _environment(os.environ)
     with ExitStack() as stack:
@@ -168,10 +210,9 @@ def run_isolated(
             _refuse_outside(placed, located.path)
         scratch = tempfile.mkdtemp(prefix="headrace-code-")
         stack.callback(shutil.rmtree, scratch, ignore_errors=True)
+        inside = replace(placed, sandbox="off", log_format=_log_format(settings))  # there is no sandbox inside of it
         plan = Plan(
-            settings=replace(
-                placed, sandbox="off", log_format=_log_format(settings)
-            ),  # there is none inside of this one
+            settings=inside,
             located=replace(located, path=located.path.absolute()),
             notices=notices,
             parent=this_process(),
@@ -183,28 +224,21 @@ def run_isolated(
         )
         descriptor = write_plan(plan)
         stack.callback(os.close, descriptor)
-        command = [*_runner(placed, located, formatters, scratch), sys.executable, *_INSIDE, str(descriptor)]
-        with _forwarding() as start:
-            process = start(
-                command,
-                env=deferred(variables),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                pass_fds=[plan.listener, events_inside, descriptor],
-                start_new_session=True,  # a signal from the terminal reaches it once, through this process
-            )
-            assert process.stdout is not None
-            assert process.stderr is not None
-            relaying = sandbox_output.relay([(process.stdout, 1), (process.stderr, 2)])
-            os.close(events_inside)
-            url = url_of(listener, is_tls=settings.tls_cert is not None)
-            listener.close()
-            for event in events_of(reader):
-                _handle(event, url, progress, on_ready)
-            code = process.wait()
-            sandbox_output.finish(relaying)
-    return code if code >= 0 else end_as(code)
+        process = start(
+            [*_runner(placed, located, formatters, scratch), sys.executable, *_INSIDE, str(descriptor)],
+            env=deferred(variables),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pass_fds=[plan.listener, events_inside, descriptor],
+            start_new_session=True,  # a signal from the terminal reaches it once, through this process
+        )
+        pipes = [stack.enter_context(pipe) for pipe in (process.stdout, process.stderr) if pipe is not None]
+        stack.callback(sandbox_output.finish, sandbox_output.relay(zip(pipes, outputs, strict=True)))
+        os.close(events_inside)
+        url = url_of(listener, is_tls=settings.tls_cert is not None)
+        listener.close()
+        yield IsolatedServer(process, reader, url)
 
 
 def _check(settings: ServerSettings) -> None:
@@ -333,7 +367,7 @@ def events_of(reader: BinaryIO) -> Iterator[Event]:
             return
 
 
-def _handle(event: Event, url: str, progress: Progress, on_ready: OnReady | None) -> None:
+def handle_event(event: Event, url: str, progress: Progress, on_ready: OnReady | None) -> None:
     """Show a report, which the checkpoint's code may have written: without control characters for the terminal."""
     if event.info is None:
         progress(escaped(event.task), event.completed, event.total, escaped(event.unit))

@@ -6,15 +6,17 @@ Both use the same request and chunk types. Tests inject another engine through `
 
 import asyncio
 import os
+import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import partial
+from secrets import token_urlsafe
 from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
-from headrace.core.errors import SettingsError
+from headrace.core.errors import EngineFailed, SettingsError
 from headrace.core.generation import Chunk, GenerationRequest, ModelInfo
 from headrace.core.progress import Progress
 from headrace.serving.settings.server_settings import ServerSettings
@@ -26,6 +28,10 @@ from headrace.tools.cli.setting_options import ENGINE_SETTINGS, engine_settings
 
 if TYPE_CHECKING:
     from headrace.inference.backends.choice import BackendChoice
+    from headrace.inference.models.sources import Located
+
+_GRACE_S = 10.0
+"""Seconds for a server in a sandbox to end: its code may ignore signals."""
 
 
 class Source(Protocol):
@@ -46,8 +52,15 @@ class Source(Protocol):
 
 
 def make_engine(settings: ServerSettings, progress: Progress) -> Source:
-    """Load the model into an engine of this process."""
+    """Load the model into an engine of this process; of a server in a sandbox if code of the checkpoint may run."""
     from headrace.serving.server.engine_config import load_engine
+    from headrace.serving.server.trusted_code import find_trusted, needs_isolation
+
+    if needs_isolation(settings):
+        trusted = find_trusted(settings, progress)
+        if trusted is not None:
+            return SandboxedSource(settings, trusted.located, progress)
+        settings = replace(settings, trust_remote_code=False)
 
     def say_choice(choice: "BackendChoice") -> None:
         if choice.name != "native":
@@ -55,6 +68,39 @@ def make_engine(settings: ServerSettings, progress: Progress) -> Source:
             say(f"Backend {choice.name} on {choice.device}: {choice.reason}.")
 
     return load_engine(settings, progress, on_choice=say_choice)
+
+
+class SandboxedSource(RemoteSource):
+    """A server of this process alone, in the sandbox of its checkpoint's code."""
+
+    def __init__(self, settings: ServerSettings, located: "Located", progress: Progress) -> None:
+        """Start the server, and wait until it is ready. Raises `EngineFailed`: it has ended."""
+        from headrace.serving.server.trusted_code import events_of, handle_event, started_server
+
+        key = token_urlsafe()
+        private = replace(settings, host="127.0.0.1", port=0, api_key=key, log_level="error", batch_bytes=0)
+        with ExitStack() as stack:
+            server = stack.enter_context(started_server(private, located, outputs=(2, 2)))
+            stack.callback(_end, server.process)
+            loaded: list[ModelInfo] = []
+            for event in events_of(server.events):
+                handle_event(event, server.url, progress, lambda _url, info, _stats: loaded.append(info))
+            if not loaded:
+                raise EngineFailed("The server in the sandbox has not started; its error is above.")
+            super().__init__(server.url, api_key=key)
+            self._closing = stack.pop_all()
+
+    async def close(self, *, deadline_s: float) -> None:
+        await super().close(deadline_s=deadline_s)
+        await asyncio.to_thread(self._closing.close)
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    process.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_GRACE_S)
+    process.kill()
+    process.wait()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
