@@ -162,3 +162,23 @@ def test_a_cache_folder_that_cannot_be_created_is_one_clear_error(tmp_path) -> N
     (tmp_path / "file").touch()
     with pytest.raises(FetchFailed, match="cannot be stored"):
         ContentCache(tmp_path / "file" / "cache").entry(KEY, fill_with("1"), soon())
+
+
+def test_a_link_in_place_of_the_recorded_size_is_not_followed(cache, tmp_path) -> None:
+    """Code of a model fills some folders, while the cache belongs to the server."""
+    outside = tmp_path / "outside"
+    outside.write_text("1 1")
+
+    def fill(folder: Path) -> None:
+        (folder / "file").write_text("x")
+        (folder / ".size").symlink_to(outside)
+
+    folder = cache.entry(KEY, fill, soon())
+    assert outside.read_text() == "1 1"
+    assert (folder / ".size").read_text() == "1 1"
+    calls: list[str] = []
+    cache.close()
+    (folder / ".size").unlink()
+    (folder / ".size").symlink_to(outside)
+    cache.entry(KEY, fill_with("again", calls), soon())
+    assert calls == ["again"]

@@ -372,8 +372,8 @@ def handle_event(event: Event, url: str, progress: Progress, on_ready: OnReady |
     if event.info is None:
         progress(escaped(event.task), event.completed, event.total, escaped(event.unit))
     elif on_ready is not None:
-        texts = {each.name: getattr(event.info, each.name) for each in fields(event.info)}
-        shown = {name: escaped(text) for name, text in texts.items() if isinstance(text, str)}
+        texts: dict[str, Any] = {each.name: getattr(event.info, each.name) for each in fields(event.info)}
+        shown: dict[str, Any] = {name: escaped(text) for name, text in texts.items() if isinstance(text, str)}
         on_ready(url, replace(event.info, **shown), event.stats or EngineStats())
 
 
