@@ -4,14 +4,18 @@ import base64
 import io
 import json
 import struct
+import tarfile
 import zipfile
 from functools import partial
+
+from safetensors.numpy import save
 
 from headrace.inference.models.families.registry import from_config
 from headrace.inference.models.fields import Fields
 from headrace.inference.models.places import gguf_name
 from tests.cves.attack import Attack
 from tests.fuzz.targets.archives import scene
+from tests.inference.models.adapter_files import CONFIG, random_tensors
 from tests.inference.models.model_files import (
     TINY_LLAMA,
     byte_level_tokenizer,
@@ -24,6 +28,7 @@ from tests.serving.artifacts.archive_maker import archive, file, folder, header,
 
 _NUM_TENSORS_AT, _NUM_VALUES_AT = 8, 16
 _TEXT, _ARRAY, _UINT64 = 8, 9, 10
+_MANIFEST = ("MAR-INF/MANIFEST.json", b"{}")
 _SIZE = struct.Struct("<Q")
 SYSTEM = b"cposix\nsystem\n(Vtrue\ntR."
 """A pickle that calls `os.system`."""
@@ -70,6 +75,37 @@ def _zip(*members: tuple[str, bytes]) -> bytes:
     return out.getvalue()
 
 
+def _zip_link() -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as packed:
+        packed.writestr(*_MANIFEST)
+        made = zipfile.ZipInfo("l")
+        made.external_attr = 0o120777 << 16
+        packed.writestr(made, "/etc")
+    return out.getvalue()
+
+
+def _overlapping() -> bytes:
+    """A zip file whose list names one member many times."""
+    content = _zip(_MANIFEST, ("a", bytes(1000)))
+    start, end = content.rindex(b"PK\1\2"), content.rindex(b"PK\5\6")
+    first, entry = content.index(b"PK\1\2"), content[start:end]
+    size = start - first + 500 * len(entry)
+    return content[:start] + entry * 500 + struct.pack("<4sHHHHIIH", b"PK\5\6", 0, 0, 501, 501, size, first, 0)
+
+
+def _wrong_locator() -> bytes:
+    """A zip file with a second end, of 64 bits, that is not where it says."""
+    content = _zip(_MANIFEST, ("a", b""))
+    end = content.rindex(b"PK\5\6")
+    return content[:end] + struct.pack("<4sIQI", b"PK\6\7", 0, 2**63, 1) + content[end:]
+
+
+def _adapter_weights() -> bytes:
+    _, spec = from_config(Fields(TINY_LLAMA, ""))
+    return save(random_tensors(spec))
+
+
 def _long_links() -> bytes:
     """Links whose resolved path is longer than `realpath` reads, so that a check by it sees another place."""
     part, place, members = "d" * 200, "", []
@@ -113,12 +149,47 @@ _ITEM = b"\x80\x02]q\x00X\x01\x00\x00\x00aK\x01s."
 """A pickle that sets a key of a list."""
 _YAML_CALL = b"a: !!python/object/new:os.system [true]"
 
+_BIG = "{{1}}" * 50_000
+_XMLATTR = "{{ {'a onload': 1} | xmlattr }}"
+_URLIZE = "{{ ('a@' + '.' * 20000) | urlize }}"
+_FORMAT_MAP = "{% if '{a.__class__}'.format_map({'a': 1}) %}{{ raise_exception('reached') }}{% endif %}"
+
+
+def _replaced(rule: str, times: int) -> bytes:
+    """A vocabulary with one rule many times."""
+    rules = [{"type": "Replace", "pattern": {"String": "e"}, "content": rule}] * times
+    return _tokenizer(normalizer={"type": "Sequence", "normalizers": rules})
+
+
+def _long_template() -> bytes:
+    special = {"x": {"id": "x", "ids": [1] * 1000, "tokens": ["x"] * 1000}}
+    pieces = [{"SpecialToken": {"id": "x", "type_id": 0}}] * 100_000
+    return _tokenizer(post_processor={"type": "TemplateProcessing", "single": pieces, "special_tokens": special})
+
+
+def _safetensors(name: str) -> bytes:
+    head = json.dumps({name: {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}}).encode()
+    return _SIZE.pack(len(head)) + head
+
+
+def _modules(*parts: object) -> bytes:
+    return b"\n".join(json.dumps(part).encode() for part in parts)
+
+
 _GGUF = (
     ("CVE-2024-39720", "Ollama", "file that ends after its magic", lambda: b"GGUF", "ends in the middle"),
     ("CVE-2024-21836", "llama.cpp", "number of tensors", partial(_count, _NUM_TENSORS_AT), "is truncated"),
     ("CVE-2024-23605", "llama.cpp", "number of values", partial(_count, _NUM_VALUES_AT), "is truncated"),
     (
-        *("CVE-2024-23496", "llama.cpp", "length of a text"),
+        *("CVE-2025-66960", "Ollama", "length of a text in version 1 of the format"),
+        *(lambda: b"GGUF" + struct.pack("<IIII", 1, 0, 1, 2**32 - 1), "is GGUF version 1"),
+    ),
+    (
+        *("CVE-2024-41130", "llama.cpp", "array that is not there"),
+        *(lambda: _value(_ARRAY, b""), "ends in the middle"),
+    ),
+    (
+        *("CVE-2024-23496, CVE-2025-66959", "llama.cpp, Ollama", "length of a text"),
         *(lambda: _value(_TEXT, _SIZE.pack(2**64 - 1)), "is truncated"),
     ),
     (
@@ -133,6 +204,14 @@ _GGUF = (
     (
         *("CVE-2025-53630, CVE-2026-27940, CVE-2026-33298", "llama.cpp", "tensor whose size wraps around"),
         *(lambda: _tensor(dims=(2**32, 2**32)), "is truncated"),
+    ),
+    (
+        *("CVE-2026-53923", "vLLM", "tensor of more elements than 31 bits count"),
+        *(lambda: _tensor(dims=(256, 2**24)), "is truncated"),
+    ),
+    (
+        *("CVE-2025-49847", "llama.cpp", "token of 20 MB"),
+        *(lambda: _gguf(tokenizer__ggml__tokens=["a" * 20_000_000, "b"]), "token_type must have one number"),
     ),
     ("CVE-2026-7482", "Ollama", "tensor behind the end of the file", lambda: _tensor(offset=2**40), "is truncated"),
     ("CVE-2024-12055", "Ollama", "offset that wraps around", lambda: _tensor(offset=2**64 - 32), "is truncated"),
@@ -149,9 +228,34 @@ _TEMPLATES = (
     ("CVE-2024-56326", "Jinja", "`format` as an argument of `map`", _FORMAT_BY_MAP.encode, "failed"),
     ("CVE-2025-27516", "Jinja", "`format` by the filter `attr`", _FORMAT_BY_ATTR.encode),
     ("CVE-2025-61620", "vLLM", "loop of ten million rounds", _LOOP.encode, "Range too big"),
+    ("CVE-2016-10745, CVE-2019-10906", "Jinja", "`format_map` of a template", _FORMAT_MAP.encode),
+    (
+        "CVE-2024-22195, CVE-2024-34064",
+        "Jinja",
+        "name of an attribute with a space",
+        _XMLATTR.encode,
+        "Invalid character",
+    ),
+    ("CVE-2020-28493", "Jinja", "address of dots", _URLIZE.encode),
+    ("found by this search, 2026", "Jinja", "template that takes 11 s to compile", _BIG.encode, "250000 characters"),
 )
 _ARCHIVES = (
-    ("CVE-2007-4559", "Python", "path out of an archive", lambda: archive([file("../evil")]), "outside of the model"),
+    (
+        *("CVE-2007-4559, CVE-2025-15031, CVE-2025-15036", "Python, MLflow", "path out of an archive"),
+        *(lambda: archive([file("../evil")]), "outside of the model"),
+    ),
+    (
+        *("CVE-2024-37902, CVE-2025-0851", "DJL", "absolute path in an archive"),
+        *(lambda: archive([file("/etc/cron.d/evil")]), "outside of the model"),
+    ),
+    (
+        *("CVE-2024-6232", "Python", "digits of a header that backtrack"),
+        *(lambda: header("x", b"0" * 1_000_000 + b" a=b\n", kind=tarfile.XHDTYPE), "more than 100 digits"),
+    ),
+    (
+        *("found by this search, 2026", "Python", "map of holes of 2.7 GB"),
+        *(lambda: header("x", b"22 GNU.sparse.major=1\n", kind=tarfile.XHDTYPE), "a sparse file"),
+    ),
     (
         *("CVE-2026-7774", "Python", "link whose name is that of a folder"),
         *(lambda: archive([link("sub/", ".."), file("sub/evil")]), "cannot be stored"),
@@ -175,9 +279,16 @@ ATTACKS = (
     *(Attack(ids, product, name, "chat-template", *rest) for ids, product, name, *rest in _TEMPLATES),
     *(Attack(ids, product, name, "tar", *rest) for ids, product, name, *rest in _ARCHIVES),
     Attack(
-        *("CVE-2024-45436", "Ollama", "path out of a zip file", "mar"),
-        *(lambda: _zip(("MAR-INF/MANIFEST.json", b"{}"), ("../evil.py", b"")), "outside of the model"),
+        *("CVE-2024-45436, CVE-2023-48299, CVE-2026-59820", "Ollama, TorchServe, LiteLLM"),
+        *("path out of a zip file", "mar"),
+        *(lambda: _zip(_MANIFEST, ("../evil.py", b"")), "outside of the model"),
     ),
+    Attack(
+        *("CVE-2026-40610", "BentoML", "link in a zip file", "mar", _zip_link, "contains the link 'l'"),
+    ),
+    Attack("CVE-2024-0450", "Python", "members of a zip file at one place", "mar", _overlapping, "cannot be stored"),
+    Attack("CVE-2024-8088", "Python", "name of slashes", "mar", lambda: _zip(_MANIFEST, ("//", b"")), "outside of the"),
+    Attack("CVE-2025-8291", "Python", "end of a zip file elsewhere", "mar", _wrong_locator, "not a complete archive"),
     Attack(
         *("CVE-2025-24357, CVE-2025-32434, CVE-2024-3568, CVE-2026-1839", "vLLM, PyTorch, Transformers"),
         "weights that call functions",
@@ -189,6 +300,19 @@ ATTACKS = (
         lambda: _config(auto_map={"AutoConfig": "evil--x.Config"}),
     ),
     Attack(
+        *("CVE-2026-5241, CVE-2026-46517", "Transformers, LMDeploy", "trust in code by the config", "config-json"),
+        lambda: _config(
+            trust_remote_code=True, text_config={"trust_remote_code": True, "auto_map": {"AutoModel": "x--y.Z"}}
+        ),
+    ),
+    Attack(
+        *("CVE-2026-41523", "vLLM", "activation that is any function", "sentence-transformers"),
+        *(
+            lambda: _modules([{"path": "", "type": "os.system"}], {}, {"activation_fn": "os.system"}),
+            "are not supported",
+        ),
+    ),
+    Attack(
         *("CVE-2026-4372", "Transformers", "kernel of a repository by a private field", "config-json"),
         lambda: _config(_attn_implementation_internal="evil/kernel", _experts_implementation_internal="evil/kernel"),
     ),
@@ -197,12 +321,47 @@ ATTACKS = (
         *(lambda: _SIZE.pack(2**63) + b"{}", "its header has"),
     ),
     Attack(
+        *("CVE-2025-5197", "Transformers", "name of a tensor that backtracks", "safetensors"),
+        lambda: _safetensors("/" + "___" * 50_000),
+    ),
+    Attack(
+        *("CVE-2025-6921", "Transformers", "regex of a config that backtracks", "adapter-files"),
+        lambda: json.dumps(CONFIG | {"target_modules": r"(\w+\.?)+!"}).encode() + b"\n" + _adapter_weights(),
+    ),
+    Attack(
+        *("CVE-2026-9856", "Transformers", "name of a template that is a path", "tokenizer-config"),
+        lambda: json.dumps({"chat_template": [{"name": "../../evil", "template": "x"}]}).encode(),
+    ),
+    Attack(
+        "CVE-2025-4565",
+        "protobuf",
+        "groups inside each other",
+        "sentencepiece",
+        lambda: b"\x0b" * 100_000,
+        "wire type 3",
+    ),
+    Attack(
         *("CVE-2024-12720, CVE-2025-6638", "Transformers", "pattern that backtracks", "tokenizer-json"),
         lambda: _pattern(r"(\w+\s?)+[!]+$"),
     ),
     Attack(
         *("found by our fuzzer, 2026", "tokenizers", "map of characters of 6 GB", "tokenizer-json"),
         *(_char_map, "has a map of characters"),
+    ),
+    Attack(
+        *("found by this search, 2026", "tokenizers", "rules that multiply a text", "tokenizer-json"),
+        *(lambda: _replaced("e" * 100, 5), "times as long"),
+    ),
+    Attack(
+        *("found by this search, 2026", "tokenizers", "a hundred million tokens for each text", "tokenizer-json"),
+        *(_long_template, "adds 100000000 tokens"),
+    ),
+    Attack(
+        *("CVE-2022-1471", "TorchServe", "object of a class", "torchserve-manifest"),
+        *(
+            lambda: b'{"model": {"modelName": "m", "handler": "handler.py"}}\n!!javax.script.ScriptEngineManager []',
+            "constructor",
+        ),
     ),
     Attack("CVE-2020-14343", "PyYAML", "call of a function", "model-config-yaml", lambda: _YAML_CALL, "constructor"),
     Attack("CVE-2019-11253", "Kubernetes", "aliases that grow by powers", "model-config-yaml", aliases, "more than"),

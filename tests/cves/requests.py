@@ -12,6 +12,15 @@ def _chat(**fields: object) -> bytes:
     return json.dumps({"model": "m", "messages": [{"role": "user", "content": "a"}]} | fields).encode()
 
 
+def _raw(**fields: str) -> bytes:
+    """A chat with fields in JSON."""
+    return _chat()[:-1] + "".join(f', "{name}": {value}' for name, value in fields.items()).encode() + b"}"
+
+
+def _said(text: str) -> bytes:
+    return _chat(messages=[{"role": "user", "content": text}])
+
+
 def _part(kind: str, url: str) -> bytes:
     return _chat(messages=[{"role": "user", "content": [{"type": kind, kind: {"url": url}}]}])
 
@@ -60,8 +69,32 @@ _CHATS = (
         *(lambda: _part("video_url", "https://evil.example/x.mp4"), "text only"),
     ),
     (
-        *("CVE-2025-6242, CVE-2026-24779, CVE-2026-25960", "vLLM", "address of an internal network"),
+        *("CVE-2025-6242, CVE-2026-24779, CVE-2026-25960, CVE-2026-33626", "vLLM, LMDeploy"),
+        "address of an internal network",
         *(lambda: _part("image_url", "http://allowed.example\\@169.254.169.254/"), "text only"),
+    ),
+)
+_PARAMETERS = (
+    ("CVE-2026-54235", "vLLM", "infinite temperature", lambda: _raw(temperature="1e999"), "number out of range"),
+    ("CVE-2020-10735", "Python", "number of 100,000 digits", lambda: _raw(max_tokens="9" * 100_000), "out of range"),
+    (
+        "CVE-2024-27454",
+        "orjson",
+        "lists inside each other",
+        lambda: _raw(x="[" * 99_999 + "]" * 99_999),
+        "expected at most",
+    ),
+    (
+        "CVE-2026-44222",
+        "vLLM",
+        "place of an image without one",
+        lambda: _said("<|vision_start|><|image_pad|><|vision_end|>"),
+    ),
+    ("CVE-2025-46560", "vLLM", "20,000 places of images", lambda: _said("<|image_1|>" * 20_000)),
+    ("CVE-2024-6587", "LiteLLM", "address of another server", lambda: _chat(api_base="http://169.254.169.254/")),
+    (
+        *("CVE-2026-7304", "SGLang", "function of a client as a pickle"),
+        *(lambda: _chat(custom_logit_processor="gASV", logits_processors=["os.system"]), "are not supported"),
     ),
 )
 _TEXTS = (
@@ -76,6 +109,19 @@ _TEXTS = (
 
 ATTACKS = (
     *(Attack(ids, product, name, "openai-chat", *rest) for ids, product, name, *rest in _CHATS),
+    *(Attack(ids, product, name, "openai-chat", *rest) for ids, product, name, *rest in _PARAMETERS),
+    Attack(
+        *("CVE-2024-8768", "vLLM", "empty prompt", "openai-completions"),
+        *(lambda: _schema(model="m", prompt=""), "empty string"),
+    ),
+    Attack(
+        *("CVE-2024-8939", "vLLM", "2,147,483,648 answers to choose from", "openai-completions"),
+        *(lambda: _schema(model="m", prompt="a", best_of=2**31), "Invalid 'best_of'"),
+    ),
+    Attack(
+        *("CVE-2026-0599", "TGI", "image in a text", "tgi"),
+        lambda: _schema(inputs="![](http://169.254.169.254/latest/meta-data)"),
+    ),
     *(Attack(ids, product, name, "answer-text", make) for ids, product, name, make in _TEXTS),
     Attack(
         *("CVE-2025-62164", "vLLM", "embeddings as a pickle", "openai-completions"),
@@ -88,6 +134,11 @@ ATTACKS = (
     Attack(
         *("CVE-2025-48943", "vLLM", "regex that does not compile", "grammar-regex"),
         *(lambda: b"([", "unclosed character class"),
+    ),
+    Attack("CVE-2026-55574", "vLLM", "regex with endless states", "grammar-regex", lambda: b"(a|b)*a(a|b){200}(a+)+b"),
+    Attack(
+        *("CVE-2025-58446", "XGrammar", "5,000 alternatives", "grammar-json-schema"),
+        lambda: _schema(enum=[f"{'x' * 50}{number}" for number in range(5000)]),
     ),
     Attack(
         *("CVE-2025-48944", "vLLM", "pattern that does not compile", "grammar-json-schema"),
@@ -106,7 +157,8 @@ ATTACKS = (
         lambda: json.dumps({"input_prefix": "a", "input_suffix": "", "n_discard": -9}).encode(),
     ),
     Attack(
-        "CVE-2026-24486", "python-multipart", "file name that is a path", "upload-form", lambda: _upload("../../evil")
+        *("CVE-2026-24486, CVE-2026-7302", "python-multipart, SGLang", "file name that is a path", "upload-form"),
+        lambda: _upload("../../evil"),
     ),
     Attack(
         *("CVE-2019-6446, CVE-2024-34072", "NumPy, SageMaker SDK", "array of objects", "npy"),
@@ -131,5 +183,9 @@ ATTACKS = (
     Attack(
         *("CVE-2024-35198", "TorchServe", "path around the allowed addresses", "torchserve-models"),
         *(lambda: b'{"url": "file:///allowed/../x.mar"}', "Relative path is not allowed"),
+    ),
+    Attack(
+        *("CVE-2026-12243", "NLTK", "path with encoded dots", "torchserve-models"),
+        *(lambda: b'{"url": "file:///allowed/%2e%2E/x.mar"}', "Relative path is not allowed"),
     ),
 )

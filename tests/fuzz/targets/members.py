@@ -12,7 +12,7 @@ from headrace.core.tracing import read_trace
 from headrace.platform.cluster.model_host.protocol import REASON_HEADER, parse_timing, reason_of
 from headrace.platform.control.loops.adapter_loader import message_of
 from headrace.platform.gateway import request as runtime_request
-from headrace.platform.host.channel import PATH, Channel
+from headrace.platform.host.channel import _ASKED, _ONE_MESSAGE, PATH, Channel
 from headrace.platform.host.peers import Siblings
 from headrace.platform.state.coordination import Member
 from headrace.serving.server.sagemaker import read_attributes
@@ -25,6 +25,7 @@ from tests.fuzz.targets.connections import _loop
 
 _OWN = Member(id="a", url="http://a.example:7450", host="a", data_dir="/", version="1")
 _NOW_S = 1_700_000_000.0
+_NONCE = "0" * 24
 
 
 def _channel() -> Channel:
@@ -34,10 +35,11 @@ def _channel() -> Channel:
 
 
 def _question(data):
-    """A signed question is answered or is unknown; without its signature nothing is read."""
+    """A sealed and signed question is answered or is unknown; without its signature nothing is read."""
     channel = _channel()
-    head, _, body = data.partition(b"\n\n")
-    signed = channel._signed(_OWN.machine, hashlib.sha256(body).hexdigest()) | {"host": _OWN.machine}
+    head, _, text = data.partition(b"\n\n")
+    body = channel._cipher(_ASKED, _NONCE).encrypt(_ONE_MESSAGE, text, None)
+    signed = channel._signed(_OWN.machine, _NONCE, hashlib.sha256(body).hexdigest()) | {"host": _OWN.machine}
     lines = (line.partition(":") for line in head.decode("latin-1").split("\n") if line)
     changes = {name.strip().lower(): value.strip() for name, _, value in lines}
     status = _loop().run_until_complete(_answered(channel, {**signed, **changes}, body))

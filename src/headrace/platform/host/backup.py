@@ -203,11 +203,7 @@ def unpack(source: Path, folder: Path, progress: Progress) -> Manifest:
     except OSError as error:
         raise SettingsError(f"{source} cannot be read: {error.strerror}. Name the file of a backup.") from error
     try:
-        with (
-            file,
-            gzip.GzipFile(fileobj=file) as plain,
-            tarfile.open(fileobj=plain, mode="r:", tarinfo=Member) as archive,
-        ):
+        with file, gzip.GzipFile(fileobj=file) as plain, tarfile.open(None, "r:", plain, tarinfo=Member) as archive:
             total_bytes = source.stat().st_size
             found = _unpack_members(archive, folder, lambda: progress("reading the backup", file.tell(), total_bytes))
             while plain.read(_CHUNK_BYTES):  # up to the checksum, which follows the padding
