@@ -14,6 +14,14 @@ from headrace_handler.sandbox import LATER
 _EARLY = ("LD_", "PYTHON", "GCONV_", "GLIBC_", "OPENSSL_", "LOCPATH")
 """Beginnings of variables by which a program runs other code, or opens other files, before its first line."""
 _HARMLESS = frozenset({"PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"})
+_OF_SERVERS = frozenset(
+    (
+        *("HOME", "PATH", "TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "SSLKEYLOGFILE", "SSL_CERT_FILE"),
+        *("TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR", "TRITON_HOME", "NUMBA_CACHE_DIR"),
+        *("CUDA_CACHE_PATH", "CUDA_INJECTION64_PATH", "NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN"),
+    )
+)
+"""Variables by which a model server runs other programs, loads compiled code or writes files, in no sandbox."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +52,17 @@ class Policy:
     def encoded(self) -> str:
         """Return the policy as JSON."""
         return json.dumps(asdict(self))
+
+
+def decides_for_server(name: str) -> bool:
+    """Return whether a variable is for a model's code alone: a server with it would run code that it names."""
+    return name in _OF_SERVERS or (name.startswith(_EARLY) and name not in _HARMLESS)
+
+
+def restored(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment with the own names of variables that are for a model's code alone."""
+    later = {name.removeprefix(LATER): value for name, value in environment.items() if name.startswith(LATER)}
+    return {name: value for name, value in environment.items() if not name.startswith(LATER)} | later
 
 
 def runs_early(environment: Mapping[str, str]) -> bool:

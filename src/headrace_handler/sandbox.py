@@ -46,7 +46,7 @@ ARGUMENT = "--sandbox="
 """The argument of a child that has its policy."""
 PARTS = "HEADRACE_SANDBOX_PARTS"
 """The variable by which a program in a sandbox learns the parts that are in force."""
-LATER = "HEADRACE_LATER_"
+LATER = "LATER_OF_HEADRACE_"
 """Prefix of variables that a program gets in its sandbox only: before, they would run code of the model's choice."""
 _SYSTEM = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/nix/store", "/gnu/store"),

@@ -41,6 +41,8 @@ from headrace.serving.artifacts.sources import ArtifactSource, ObjectGrant
 from headrace.serving.settings.code_settings import ISOLATION_VARIABLES
 from headrace.serving.settings.sources import names_model
 from headrace.serving.settings.values import env_name
+from headrace_handler.policy import decides_for_server, restored
+from headrace_handler.sandbox import LATER
 
 EXIT_FAILED: Final = 1
 EXIT_USER_ERROR: Final = 2
@@ -233,7 +235,11 @@ class _Worker:
         for placeholder, value in facts.items():
             command = [part.replace(placeholder, value) for part in command]
         # Headrace's own server in a custom image would otherwise listen on all addresses, as in a container.
-        environment = {**os.environ, "HEADRACE_HOST": host, "SAGEMAKER_BIND_TO_PORT": str(self._assignment.port)}
+        environment = {
+            **restored(os.environ),
+            "HEADRACE_HOST": host,
+            "SAGEMAKER_BIND_TO_PORT": str(self._assignment.port),
+        }
         if token:
             environment["HEADRACE_API_KEY"] = token
         if model is not None:
@@ -289,8 +295,9 @@ def _set_environment(spec: WorkerSpec) -> None:
                 "`headrace up` with the setting."
             )
         is_choice = name == VISIBLE_VARIABLE and name in os.environ
+        own = f"{LATER}{name}" if decides_for_server(name) else name
         try:
-            os.environ[name] = chosen_of_given(os.environ[name], value) if is_choice else value
+            os.environ[own] = chosen_of_given(os.environ[name], value) if is_choice else value
         except (ValueError, OSError) as error:
             raise SettingsError(f"The environment variable {name!r} cannot be set: {error}.") from error
     if spec.threads is not None:

@@ -35,6 +35,7 @@ from headrace.serving.settings.container_values import NO_NEURON
 from headrace.serving.settings.loading import CODE_ENV_NAMES
 from headrace.serving.settings.values import ENV_PREFIX
 from headrace_handler.container_folders import CHANNELS, CODE, MODEL
+from headrace_handler.policy import restored
 from headrace_handler.stray_files import listed
 
 _LIBRARIES: Final = Path("/lib")
@@ -205,7 +206,7 @@ def child_environment(server: Mapping[str, str]) -> dict[str, str]:
     own = {*_SERVER_KEYS, *EXPORT_SECRETS}
     kept = {
         name: value
-        for name, value in server.items()
+        for name, value in restored(server).items()
         if name not in own and (not name.startswith(ENV_PREFIX) or name in CODE_ENV_NAMES)
     }
     return kept | {"PYTHONUNBUFFERED": "1"}

@@ -38,7 +38,7 @@ from headrace.serving.server.engine_config import choose_engine, trusting_settin
 from headrace.serving.settings.container_names import Notice
 from headrace.serving.settings.server_settings import ServerSettings
 from headrace_handler.namespaces import end_as
-from headrace_handler.policy import deferred
+from headrace_handler.policy import deferred, restored
 
 RUNS_CODE: Final = frozenset({"transformers", "vllm"})
 """The backends that run Python of a checkpoint."""
@@ -200,7 +200,8 @@ def started_server(
     `outputs`: the descriptors that get what it writes to stdout and stderr.
     """
     _check(settings)
-    variables = _environment(os.environ)
+    given = restored(os.environ)
+    variables = _environment(given)
     with ExitStack() as stack:
         listener = stack.enter_context(bind(settings.host, settings.port))
         events, events_inside = os.pipe()
@@ -220,7 +221,7 @@ def started_server(
             events=events_inside,
             formatters=formatters and replace(formatters, sandbox=None, container_folders={}, cache_locks=()),
             fetches_adapters=fetches_adapters,
-            withheld=sorted(os.environ.keys() - variables.keys()),
+            withheld=sorted(given.keys() - variables.keys()),
         )
         descriptor = write_plan(plan)
         stack.callback(os.close, descriptor)

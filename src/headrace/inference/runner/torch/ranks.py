@@ -195,7 +195,7 @@ def meeting_point() -> str:
 
 def _start(task: RankTask) -> tuple["subprocess.Popen[bytes]", Connection]:
     ours, theirs = socket.socketpair()
-    command = [sys.executable, "-m", "headrace.inference.runner.torch.rank_process", str(theirs.fileno())]
+    command = [sys.executable, "-P", "-m", "headrace.inference.runner.torch.rank_process", str(theirs.fileno())]
     with theirs:
         process = subprocess.Popen(  # noqa: S603 - our own module
             command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
