@@ -111,7 +111,7 @@ async def test_an_own_image_gets_port_model_and_environment_but_no_secrets(launc
     spec = WorkerSpec(
         name="w",
         artifacts=(ArtifactSource(uri=str(tmp_path / "model.tar.gz")),),
-        environment={"MINE": "yes"},
+        environment={"MINE": "yes", "SSLKEYLOGFILE": "/keys"},
         command=OWN_COMMAND,
         threads=1,
     )
@@ -122,6 +122,7 @@ async def test_an_own_image_gets_port_model_and_environment_but_no_secrets(launc
     assert handle.url.endswith(f":{port}")
     assert Path(weights).read_bytes() == b"w"
     env = said["env"]
+    assert env["SSLKEYLOGFILE"] == "/keys", "which the worker itself does not use"
     assert (env["MINE"], env["SAGEMAKER_BIND_TO_PORT"], env["OMP_NUM_THREADS"]) == ("yes", port, "1")
     assert env["SM_MODEL_DIR"] == str(Path(weights).parent)
     assert "AWS_SECRET_ACCESS_KEY" not in env

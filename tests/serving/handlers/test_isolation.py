@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import SettingsError
+from headrace.serving.handlers.assembly import install_packages, plan_handler
+from headrace.serving.handlers.found import find_model
 from headrace.serving.handlers.isolation import Isolation, hub_cache, is_brought, python_folders
 from headrace.serving.handlers.spec import HandlerSpec
 from headrace_handler import sandbox
@@ -132,6 +134,28 @@ def test_settings_and_links_of_a_model_that_lead_out_of_its_folder_are_refused(t
         assert str(outside) in reads(replace(ON, folders=(str(outside),)).isolate(spec, model))
     channel = replace(make_spec(model), container_folders={CHANNELS / "x": outside})
     assert str(outside) in reads(ON.isolate(channel, model)), "the platform's"
+
+
+def test_files_that_decide_about_the_code_are_no_links_to_others(tmp_path: Path) -> None:
+    """Their content reaches the code: a link would name the server's environment, or a file with keys."""
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "model.py").write_text("def handle(inputs): pass")
+    (model / "properties").write_text("option.rolling_batch=disable")
+    (model / "serving.properties").symlink_to("properties")
+    assert find_model(model, model_name="m", env={}).properties
+    (tmp_path / "secrets").write_text("KEY=secret")
+    (tmp_path / "MANIFEST.json").write_text("{}")
+    for name, target in (("serving.properties", "/proc/self/environ"), ("MAR-INF", tmp_path)):
+        (model / name).unlink(missing_ok=True)
+        (model / name).symlink_to(target)
+        with pytest.raises(SettingsError, match=r"leads to .*; expected a file in the model's folder"):
+            find_model(model, model_name="m", env={})
+        (model / name).unlink()
+    (model / "requirements.txt").symlink_to(tmp_path / "secrets")
+    found = replace(find_model(model, model_name="m", env={}), isolation=ON)
+    with pytest.raises(SettingsError, match=f"is in {tmp_path}/secrets"):
+        install_packages(plan_handler(found), tmp_path / "cache")
 
 
 def test_an_interpreter_of_this_host_names_its_folders(tmp_path: Path) -> None:

@@ -162,6 +162,8 @@ def install_packages(plan: HandlerPlan, cache_folder: Path) -> HandlerSpec:
     requirements = read_requirements(plan.requirements) if plan.requirements is not None else None
     if requirements is None:
         return plan.isolation.isolate(plan.spec, plan.root)
+    if plan.isolation.is_on:  # the installer reads the folder of the file
+        plan.isolation.refuse_outside([requirements.file], [plan.root])
     cache = ContentCache(cache_folder)
     maker = EnvironmentMaker(
         cache=cache,

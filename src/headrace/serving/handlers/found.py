@@ -17,6 +17,7 @@ from headrace.serving.settings.model_folder import (
     PROPERTIES_FILE,
     in_folder,
     is_folder,
+    refuse_link,
 )
 from headrace.serving.settings.properties_file import read_properties
 from headrace_handler.stray_files import is_hidden, listed
@@ -84,6 +85,8 @@ class Found:
 def find_model(folder: Path, *, model_name: str, env: Mapping[str, str], family: str = "", num_gpus: int = 0) -> Found:
     """Read the facts from a model's folder. Raises `SettingsError`: a file cannot be read."""
     root = _root(folder.absolute())  # the code's processes have another current directory
+    for name in (MANIFEST_FILE, PROPERTIES_FILE):
+        refuse_link(root / name, folder)
     files = frozenset(_files(root))
     manifest = _read_json(root / MANIFEST_FILE)
     config_file = (manifest.get("model") or {}).get("configFile") if isinstance(manifest.get("model"), dict) else None
@@ -135,7 +138,7 @@ def _files(root: Path) -> Iterator[str]:
 
 
 def _read(path: Path) -> str:
-    if not path.is_file():
+    if not path.is_file() or path.resolve().is_relative_to("/proc"):  # where reading some files waits without end
         return ""
     try:
         with path.open("rb") as file:

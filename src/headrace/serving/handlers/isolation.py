@@ -74,7 +74,7 @@ class Isolation:
         model = [root, *channels]
         entry = Path(spec.load.entry)
         named = [spec.load.model_dir, *spec.container_folders.values(), *([entry] if entry.is_absolute() else [])]
-        self._refuse_outside(named, model)
+        self.refuse_outside(named, model)
         reads = [*model, *named, *filter(None, [environment])]
         hub = hub_cache(spec, root) if self.network == "all" else None
         python = python_folders(spec.python, reads, beside=root.resolve().parents[:2])
@@ -82,8 +82,13 @@ class Isolation:
         variables = {} if hub is None else {"HF_HUB_CACHE": str(hub)}
         return replace(spec, sandbox=policy, environment={**spec.environment, **variables})
 
-    def _refuse_outside(self, named: Iterable[Path], model: Iterable[Path]) -> None:
-        """Refuse what a model's settings and links name outside of its folders: the code would read it."""
+    def refuse_outside(self, named: Iterable[Path], model: Iterable[Path]) -> None:
+        """
+        Refuse what a model's settings and links name outside of its folders: the code would read it.
+
+        Raises:
+            SettingsError: there is such a path.
+        """
         allowed = [found for given in (*model, *map(Path, self.folders)) for found in _with_links(given)]
         for path in named:
             if not any(path.resolve().is_relative_to(folder) for folder in allowed):

@@ -114,7 +114,7 @@ def _referenced(first: Path) -> Iterator[Path]:
 
 def _is_file(path: Path) -> bool:
     try:
-        return path.is_file()
+        return path.is_file() and not path.resolve().is_relative_to("/proc")  # some files there have no end
     except OSError:  # a name too long for a file: not a path
         return False
 

@@ -56,6 +56,8 @@ class ModelFolder:
 def read_model_folder(folder: Path) -> ModelFolder:
     """Read the configuration in a folder. Raises `SettingsError`: a file cannot be read."""
     root = _root(folder)
+    for name in (PROPERTIES_FILE, MODEL_CONFIG_FILE):
+        refuse_link(root / name, folder)
     properties = {
         name: in_folder(value.strip(), root=root, folder=folder) if name.strip().lower() in _PATHS else value
         for name, value in read_properties(root / PROPERTIES_FILE).items()
@@ -67,6 +69,21 @@ def read_model_folder(folder: Path) -> ModelFolder:
         model_config=_with_one_model(config, root=root, folder=folder),
         notices=tuple(_code_notices(root)),
     )
+
+
+def refuse_link(path: Path, folder: Path) -> None:
+    """
+    Refuse a file of a model whose path leads out of its folder by a link, but for those of the Hub's cache.
+
+    Its content reaches the model's code, which could name the server's environment or a file with keys.
+
+    Raises:
+        SettingsError: it is one.
+    """
+    at, target = folder.resolve(), path.resolve()
+    hub = at.parents[1] if at.parent.name == "snapshots" and at.parents[1].name.startswith("models--") else at
+    if not target.is_relative_to(hub):
+        raise SettingsError(f"{path} leads to {target}; expected a file in the model's folder. Copy it there.")
 
 
 def in_folder(name: str, *, root: Path, folder: Path) -> str:
