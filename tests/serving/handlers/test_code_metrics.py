@@ -45,7 +45,8 @@ def test_wrong_lines_are_passed_over_and_series_are_bounded() -> None:
     metrics = CodeMetrics()
     for wrong in ("nan", "x", "-1", "inf"):
         metrics.observe(LINE.replace(":2|", f":{wrong}|"))
-    assert rendered(metrics) == ""
+    for spoilt in ("ModelName:a,ModelName:b", "le:0.1", "quantile:1"):
+        assert read_line(LINE.replace("ModelName:m,Level:Model", spoilt)) is None
     for index in range(MAX_SERIES + 5):
         metrics.observe(LINE.replace("ModelName:m", f"ModelName:m{index}"))
     metrics.observe(LINE.replace("Level:Model", "Other:Model"))

@@ -26,7 +26,9 @@ _LINE: Final = re.compile(
     r"\[METRICS\](?P<name>\w+)\.(?P<unit>[^:|]*):(?P<value>[^|]+)\|#(?P<dimensions>[^|]*)(?P<rest>\|#.*)$"
 )
 _TYPE: Final = re.compile(r"\|#type:(COUNTER|GAUGE|HISTOGRAM)")
-_NAME: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_NAME: Final = re.compile(r"(?!__)[A-Za-z_]\w*", re.ASCII)
+_RESERVED_LABELS: Final = frozenset({"le", "quantile"})
+"""Labels of histograms and summaries: one more would spoil the whole page for Prometheus, as one given twice does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +43,7 @@ class MetricLine:
 
 def read_line(line: str) -> MetricLine | None:
     """Return the metric on a line; None if the line has no metric."""
-    found = _LINE.search(line)
+    found = _LINE.match(line, max(line.find("[METRICS]"), 0))  # one try: a long line of beginnings would take long
     if found is None:
         return None
     try:
@@ -52,6 +54,9 @@ def read_line(line: str) -> MetricLine | None:
     pairs = (pair.partition(":")[::2] for pair in found["dimensions"].split(",") if pair)
     labels = tuple((name, value) for name, value in pairs if _NAME.fullmatch(name))
     metric_type: MetricType = kind[1] if kind is not None else "GAUGE"  # type: ignore[assignment]
+    names = {name for name, _ in labels}
+    if len(names) < len(labels) or names & _RESERVED_LABELS:
+        return None
     if not _NAME.fullmatch(found["name"]) or not math.isfinite(value) or (metric_type == "COUNTER" and value < 0):
         return None
     return MetricLine(name=found["name"], type=metric_type, value=value, labels=labels)
