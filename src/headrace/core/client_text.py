@@ -4,6 +4,7 @@ import os
 from urllib.parse import quote
 
 _MAX_QUOTED_CHARACTERS = 200
+_HARMFUL = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(32), 127, *range(128, 160)) if code not in {9, 10}}
 
 
 def escaped(text: str) -> str:
@@ -11,6 +12,11 @@ def escaped(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(character if character.isprintable() else quote(character, errors="replace") for character in text)
+
+
+def printable(text: str) -> str:
+    """Remove control characters: a model must not move the cursor or write the terminal's clipboard."""
+    return text.translate(_HARMFUL)
 
 
 def shortened(text: str) -> str:

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.answer_format.parser import ContentText, ReasoningText
+from headrace.core.client_text import printable
 from headrace.core.generation import Chunk, Finish, FinishReason, ModelInfo
 from headrace.serving.handlers.spec import ContractName, HandlerSpec
-from headrace.tools.cli.answers import PartWriter, Stopwatch, printable
+from headrace.tools.cli.answers import PartWriter, Stopwatch
 from headrace.tools.cli.ready import BEGINNING, QUESTION, code_ready_text, prompt_for, ready_text
 from headrace_handler.contract import Load
 

@@ -25,6 +25,7 @@ from typing import TypeVar
 import uvloop
 
 from headrace.core.allocator import limit_arenas, return_memory
+from headrace.core.client_text import printable
 from headrace.core.errors import HeadraceError, UserError
 from headrace.core.processes import protect_memory
 from headrace.core.telemetry import get_logger
@@ -101,7 +102,7 @@ def serve(served: ModelServer, listener: socket.socket | None = None) -> int:
             runner = stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
             return runner.run(_Lifecycle(served, listener, side_listeners, tls).run())
     except HeadraceError as error:
-        print(f"Error: {error.message}", file=sys.stderr, flush=True)
+        print(f"Error: {printable(error.message)}", file=sys.stderr, flush=True)
         return 2 if isinstance(error, UserError) else 1
 
 

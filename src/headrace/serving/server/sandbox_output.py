@@ -12,14 +12,11 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import IO, Final
 
+from headrace.core.client_text import printable
+
 _READ_BYTES: Final = 64 * 1024
 _REST_S: Final = 1.0
 """Seconds for the last output: without namespaces, processes that the code leaves behind keep the pipe open."""
-_CONTROL: Final = dict.fromkeys((*range(32), *range(127, 160)), "�") | {
-    9: "\t",
-    10: "\n",
-}
-"""Characters that move a terminal's cursor, write its clipboard or make it answer."""
 
 
 def relay(sources: Iterable[tuple[IO[bytes], int]]) -> list[threading.Thread]:
@@ -39,7 +36,7 @@ def finish(threads: Iterable[threading.Thread]) -> None:
 def _relay(source: IO[bytes], target: int) -> None:
     decoder = getincrementaldecoder("utf-8")("replace") if os.isatty(target) else None
     while data := os.read(source.fileno(), _READ_BYTES):
-        rest = data if decoder is None else decoder.decode(data).translate(_CONTROL).encode()
+        rest = data if decoder is None else printable(decoder.decode(data)).encode()
         with suppress(OSError):  # a full disk must not stop the server
             while rest:
                 rest = rest[os.write(target, rest) :]

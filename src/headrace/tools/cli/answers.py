@@ -12,6 +12,7 @@ import click
 
 from headrace.core.answer_format.formats import AnswerFormat
 from headrace.core.answer_format.parser import AnswerParser, CallOpening, ContentText, Part, ReasoningText, make_parser
+from headrace.core.client_text import printable
 from headrace.core.errors import ContextTooLong, EngineFailed
 from headrace.core.generation import ChatPrompt, Chunk, Finish, FinishReason, GenerationRequest, SamplingParams, Token
 from headrace.tools.cli.progress import watching
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 CONTINUES_TEXT = "is a base model, without a chat template: it continues the text."
 """The message about a base model, after its name."""
-_HARMFUL = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(32), 127, *range(128, 160)) if code not in {9, 10}}
 
 
 @dataclass(slots=True)
@@ -192,11 +192,6 @@ def _token(token: Token) -> dict[str, Any]:
     if token.top:
         value["top"] = [{"id": other.id, "text": other.text, "logprob": other.logprob} for other in token.top]
     return value
-
-
-def printable(text: str) -> str:
-    """Remove control characters: a model must not move the cursor or write the terminal's clipboard."""
-    return text.translate(_HARMFUL)
 
 
 def write_text(text: str) -> None:

@@ -16,6 +16,7 @@ from typing import IO, Any
 import click
 from click.shell_completion import CompletionItem
 
+from headrace.core.client_text import printable
 from headrace.core.errors import HeadraceError, UserError
 from headrace.tools.cli.command import HelpfulCommand
 from headrace.tools.cli.tables import wrapped
@@ -50,7 +51,9 @@ class Failed(click.ClickException):
     def show(self, file: IO[Any] | None = None) -> None:
         """Print the message, on a terminal wrapped between words."""
         stream = file or sys.stderr
-        click.echo("\n".join(wrapped(line, stream=stream) for line in f"Error: {self.message}".split("\n")), stream)
+        click.echo(
+            "\n".join(wrapped(line, stream=stream) for line in f"Error: {printable(self.message)}".split("\n")), stream
+        )
 
 
 class UserFailed(Failed):

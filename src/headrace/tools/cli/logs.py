@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
+from headrace.core.client_text import printable
 from headrace.core.telemetry import ConsoleRenderer, escape_control_characters
-from headrace.tools.cli.answers import printable
 from headrace.tools.cli.command import HelpfulCommand
 from headrace.tools.cli.group import AT_LEAST_0, UserFailed
 from headrace.tools.cli.platform_client import Platform, error_of, opened_platform, platform_option

@@ -118,7 +118,7 @@ def ask_on_terminal(code: UserCode, is_changed: bool) -> bool:
     """Return the answer of the user; False without a terminal. `is_changed`: an earlier version was allowed."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
-    from headrace.tools.cli.answers import printable
+    from headrace.core.client_text import printable
 
     lines = [f"{code.place} brings code{', which has changed since you allowed it' if is_changed else ''}:"]
     lines += [f"  {summary}" for summary in code.summaries or code.reasons]
