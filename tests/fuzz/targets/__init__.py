@@ -14,6 +14,7 @@ from tests.fuzz.targets import (
     documents,
     grammars,
     members,
+    names,
     operator_files,
     plans,
     templates,
@@ -43,6 +44,7 @@ TARGETS: dict[str, Target] = {
         documents,
         operator_files,
         members,
+        names,
     )
     for target in module.TARGETS
 }

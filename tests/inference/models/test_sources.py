@@ -270,6 +270,7 @@ def test_hub_ids_and_files_are_recognised():
     assert parse_hub_ref("name") is None
     assert parse_hub_ref("a/b/c") is None
     assert parse_hub_ref("../b") is None
+    assert parse_hub_ref("org/name/../../../file.gguf") is None
 
 
 @pytest.fixture

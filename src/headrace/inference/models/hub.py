@@ -52,7 +52,7 @@ class HubRef:
 
 def parse_hub_ref(ref: str) -> HubRef | None:
     """Parse `org/name` or `org/name/file.gguf`; return None for anything else."""
-    if match := _GGUF_ID.fullmatch(ref):
+    if (match := _GGUF_ID.fullmatch(ref)) and not {"", ".", ".."} & {*match[2].split("/")}:
         return HubRef(match[1], match[2])
     return HubRef(ref) if _ID.fullmatch(ref) else None
 

@@ -17,7 +17,7 @@ _COPY_SOURCE = "x-amz-copy-source"
 
 def check_request(own_bucket: str | None, path: str, headers: Mapping[str, str]) -> None:
     """Raise `AwsError` if a request to S3 names the platform's own bucket, or copies from it."""
-    if own_bucket is not None and own_bucket in (_bucket_of(path), _bucket_of(unquote(headers.get(_COPY_SOURCE, "")))):
+    if own_bucket in _buckets_of(path) | _buckets_of(headers.get(_COPY_SOURCE, "")):
         raise AwsError("AccessDenied", f"The bucket {own_bucket} is the platform's own. Use another one.", status=403)
 
 
@@ -28,6 +28,8 @@ def without_bucket(listing: bytes, own_bucket: str) -> bytes:
     return re.sub(entry, b"", listing, flags=re.DOTALL)
 
 
-def _bucket_of(path: str) -> str:
-    """Return the first part of a path, as a server finds it that resolves `.` and `..`."""
-    return posixpath.normpath(f"/{path}").lstrip("/").partition("/")[0]
+def _buckets_of(path: str) -> set[str | None]:
+    """Return the first part of a path, as servers find it that decode it or not, and resolve `.` and `..` or not."""
+    forms = {path, unquote(path)}
+    forms |= {posixpath.normpath(f"/{form}") for form in forms}
+    return {form.lstrip("/").partition("/")[0] for form in forms}

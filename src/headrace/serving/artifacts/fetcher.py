@@ -259,7 +259,9 @@ def redacted(uri: str) -> str:
     parts = urlsplit(uri)
     if parts.scheme not in ("http", "https"):
         return uri
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+    host = parts.netloc.rpartition("@")[2]
+    path = parts.path if host else parts.path.rpartition("@")[2]  # after too many slashes, the host is in the path
+    return urlunsplit((parts.scheme, host, path, "", ""))
 
 
 def _file_name(path: str) -> str:

@@ -27,6 +27,7 @@ MAX_CONTAINERS = 15
 """Source: botocore 1.44 sagemaker/2017-07-24 CreateModel."""
 _CONTAINER = re.compile(rf'(?:^|,){CONTAINER_LABEL}="([^"]*)"')
 
+_MAX_VALUE = 1e15
 _LINE = re.compile(r"(?P<name>[A-Za-z_:][A-Za-z0-9_:]*)(?:\{(?P<labels>.*)\})? (?P<value>\S+)(?: -?\d+)?", re.ASCII)
 _BOUND = re.compile(r'(?:^|,)le="([^"]*)"')
 _SINGLE = frozenset({_OUTPUT, _WAITING, _KV, _CPU, _MEMORY, _LOADED})
@@ -173,7 +174,9 @@ def _measured(before: Page, now: Page, histogram: str) -> Point | None:
 
 
 def _number(text: str) -> float | None:
+    """Parse a value or a bound; None for what no measurement is, whose sums and products may be infinite."""
     try:
-        return float(text) if math.isfinite(float(text)) else None
+        value = float(text)
     except ValueError:
         return None
+    return value if abs(value) <= _MAX_VALUE else None  # nor is NaN

@@ -301,7 +301,7 @@ def _first_given(environment: Mapping[str, str], names: Iterable[str]) -> str:
 
 def _count(text: str) -> int:
     """Parse a number of GPUs or stages; return 0 for any other text, which the worker's settings validate."""
-    return int(text) if text.isascii() and text.isdigit() else 0
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
 
 
 def _completed(environment: Mapping[str, str], defaults: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
