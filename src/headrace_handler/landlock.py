@@ -22,7 +22,8 @@ _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
 _MAKING_DEVICES = 1 << 6 | 1 << 11
 _KNOWN = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
 """ABI → rights over files, from that ABI on."""
-_SCOPES_ABI = 6
+_NETWORK_ABI, _SCOPES_ABI = 4, 6
+_CONNECT_TCP = 1 << 1
 _SCOPE_ABSTRACT_SOCKETS, _SCOPE_SIGNALS = 1, 2
 
 
@@ -31,11 +32,13 @@ def abi() -> int:
     return max(0, int(_libc().syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION_FLAG))))
 
 
-def restrict(reads: Iterable[str], writes: Iterable[str], devices: Iterable[str]) -> int:
+def restrict(reads: Iterable[str], writes: Iterable[str], devices: Iterable[str], *, may_connect: bool = True) -> int:
     """
     Let this thread, and what it starts, open only files below these paths; paths that do not exist are left out.
 
-    It may no longer trace or signal other processes, or reach their abstract sockets. Needs `PR_SET_NO_NEW_PRIVS`.
+    It may no longer trace or signal other processes, or reach their abstract sockets. Without `may_connect`, no TCP
+    socket that it has can be connected: one that listens belongs to the network outside, and could be taken for that.
+    Needs `PR_SET_NO_NEW_PRIVS`.
 
     Returns:
         The ABI in force; 0 if this kernel has no Landlock.
@@ -45,7 +48,9 @@ def restrict(reads: Iterable[str], writes: Iterable[str], devices: Iterable[str]
         return 0
     handled = max(rights for since, rights in _KNOWN.items() if since <= version)
     scopes = _SCOPE_ABSTRACT_SOCKETS | _SCOPE_SIGNALS if version >= _SCOPES_ABI else 0
-    ruleset = _call(_CREATE_RULESET, *_packed(struct.pack("=QQQ", handled, 0, scopes)[: 24 if scopes else 8]), 0)
+    network = 0 if may_connect or version < _NETWORK_ABI else _CONNECT_TCP
+    size = 24 if scopes else 16 if network else 8
+    ruleset = _call(_CREATE_RULESET, *_packed(struct.pack("=QQQ", handled, network, scopes)[:size]), 0)
     try:
         granted = (
             (reads, _READING),

@@ -36,6 +36,8 @@ class Policy:
     """An empty folder that stands for `/tmp` where there are no mount namespaces."""
     network: str = "all"
     """`all`, `loopback` (its own, on which nothing else listens) or `none`."""
+    connects: bool = True
+    """It may connect TCP sockets, also one that it has been given and that listens on the network outside."""
     folders: Mapping[str, str] = field(default_factory=dict)
     """Folders that a program finds at these paths of a container; those of a child are arguments."""
     private: Sequence[str] = ()

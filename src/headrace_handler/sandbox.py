@@ -155,10 +155,12 @@ def confine(sandbox: Sandbox, private: "Sequence[Path]" = ()) -> None:
     covered = (_TEMPORARY, *map(str, private)) if sandbox.namespaces else (_without_mounts(policy),)
     # A root of its own has nothing else in it, and each rule takes time.
     reads = ("/",) if sandbox.namespaces else (*_SYSTEM, *_CONFIGURATION, _CONTAINER, *policy.read)
-    sandbox.landlock = landlock.restrict(reads, (*policy.write, *covered, _SHARED_MEMORY), _devices())
+    writes, has_network = (*policy.write, *covered, _SHARED_MEMORY), policy.network != "none"
+    may_connect = has_network and policy.connects
+    sandbox.landlock = landlock.restrict(reads, writes, _devices(), may_connect=may_connect)
     if not sandbox.landlock:
         sandbox.missing += ("no Landlock: it may read and change what its user may",)
-    sandbox.has_filter = syscall_filter.restrict(has_network=policy.network != "none")
+    sandbox.has_filter = syscall_filter.restrict(has_network=has_network, may_connect=may_connect)
     if not sandbox.has_filter:
         sandbox.missing += ("no filter of system calls",)
         if policy.network == "none":

@@ -93,6 +93,10 @@ _DENIED = {
 _OF_SANDBOXES = ("unshare", "mount", "umount2", "pivot_root", "mount_setattr")
 _CLONE, _CLONE3, _IOCTL, _SOCKET = (56, 220), (435, 435), (16, 29), (41, 198)
 _SOCKETPAIR, _PRLIMIT = (53, 199), (302, 261)
+_SENDS = (((44, 206), 3), ((46, 211), 2), ((307, 269), 3))
+"""Numbers of `sendto`, `sendmsg` and `sendmmsg`, and the argument with the flags."""
+_FAST_OPEN = 0x2000_0000
+"""A flag to connect while sending, which Landlock may not see."""
 _NEW_NAMESPACES = 0x7E02_0000
 """The flags of `clone` for new namespaces: mount, cgroup, uts, ipc, user, pid and net."""
 _TERMINAL_INPUT = (0x5412, 0x541C)
@@ -115,7 +119,9 @@ def is_available() -> bool:
     return os.uname().machine in _SECCOMP and os.path.exists("/proc/sys/kernel/seccomp/actions_avail")  # noqa: PTH110
 
 
-def restrict(*, has_network: bool, all_threads: bool = False, may_isolate: bool = False) -> bool:
+def restrict(
+    *, has_network: bool, may_connect: bool = True, all_threads: bool = False, may_isolate: bool = False
+) -> bool:
     """
     Filter the system calls of this thread, or of all threads, and of what they start; no rights can be gained then.
 
@@ -132,7 +138,7 @@ def restrict(*, has_network: bool, all_threads: bool = False, may_isolate: bool 
         return False
     machine = os.uname().machine
     allowed = (*(("io_uring_enter",) if all_threads else ()), *(_OF_SANDBOXES if may_isolate else ()))
-    rules = program(machine, has_network=has_network, allowed=allowed)
+    rules = program(machine, has_network=has_network, may_connect=may_connect, allowed=allowed)
     content = b"".join(struct.pack("=HBBI", *rule) for rule in rules)
     instructions = ctypes.create_string_buffer(content, len(content))
     header = struct.pack("@HP", len(rules), ctypes.addressof(instructions))
@@ -145,7 +151,7 @@ def restrict(*, has_network: bool, all_threads: bool = False, may_isolate: bool 
     return True
 
 
-def program(machine: str, *, has_network: bool, allowed: Collection[str] = ()) -> list[_Rule]:
+def program(machine: str, *, has_network: bool, may_connect: bool = True, allowed: Collection[str] = ()) -> list[_Rule]:
     """Return the filter as instructions of classic BPF: code, jump if true, jump if false, operand."""
     column = 0 if machine == "x86_64" else 1
     rules: list[_Rule] = [
@@ -171,6 +177,9 @@ def program(machine: str, *, has_network: bool, allowed: Collection[str] = ()) -
     rules += _for_argument(_SOCKET[column], 0, _sockets(has_network=has_network, refused=refused))
     unix_only = [(_JUMP_EQUAL, 1, 0, _UNIX), (_RETURN, 0, 0, _FAIL | errno.EAFNOSUPPORT)]
     rules += _for_argument(_SOCKETPAIR[column], 0, unix_only)
+    for numbers, argument in () if may_connect else _SENDS:
+        no_fast_open = [(_JUMP_ANY_BIT, 0, 1, _FAST_OPEN), (_RETURN, 0, 0, _FAIL | errno.EOPNOTSUPP)]
+        rules += _for_argument(numbers[column], argument, no_fast_open)
     # 0 is the process itself; the limits of another one, such as that of CPU time, could end it.
     rules += _for_argument(_PRLIMIT[column], 0, [(_JUMP_EQUAL, 1, 0, 0), (_RETURN, 0, 0, _FAIL | errno.EPERM)])
     return [*rules, (_RETURN, 0, 0, _ALLOW)]

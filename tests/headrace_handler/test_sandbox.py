@@ -1,6 +1,7 @@
 """Hostile code reaches nothing outside of its sandbox, whether the server runs as root or as another user."""
 
 import json
+import socket
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -41,6 +42,17 @@ for pid in children:
 print(len(children), made.describe())
 """
 
+TAKE_LISTENER = """
+import ctypes, errno, socket, sys
+listener, place, fast = socket.socket(fileno=int(sys.argv[1])), ("127.0.0.1", int(sys.argv[2])), 0x20000000
+ctypes.CDLL(None).connect(listener.fileno(), bytes(16), 16)  # AF_UNSPEC: it no longer listens
+for attempt in (lambda: listener.sendto(b"x", fast, place), lambda: listener.connect(place)):
+    try:
+        attempt()
+        print("done")
+    except OSError as error:
+        print(errno.errorcode[error.errno])
+"""
 IN_A_FILTERED_SERVER = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
@@ -119,6 +131,22 @@ def test_code_has_no_network_if_it_gets_none(site: Site) -> None:
     seen = site.attack(site.policy(network="none"), most_bytes=MIB, most_processes=1)
     assert (seen["a port on loopback"], seen["an abstract socket"]) == ("EACCES", "EPERM")
     assert site.attack(site.policy(network="all"), most_bytes=MIB, most_processes=1)["a port on loopback"] == "done"
+
+
+@pytest.mark.parametrize(
+    ("network", "is_reached"),
+    [({"network": "none"}, False), ({"network": "loopback", "connects": False}, False), ({"network": "all"}, True)],
+)
+def test_a_listener_from_outside_is_no_way_into_the_network(
+    site: Site, network: dict[str, object], is_reached: bool
+) -> None:
+    """A server in the sandbox gets one; a socket stays in the network where it was made."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        runner = [site.python, "-I", "-S", str(site.program / "__main__.py"), "--run"]
+        code = [site.python, "-I", "-c", TAKE_LISTENER, str(listener.fileno()), site.facts["port"]]
+        command = [*site.user, *runner, site.policy(**network).encoded(), *code]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, pass_fds=[listener.fileno()])
+    assert ("done" in done.stdout) == is_reached, done.stdout
 
 
 def test_where_namespaces_are_not_allowed_the_rest_still_holds(site: Site) -> None:

@@ -23,10 +23,11 @@ from headrace.core.engine_stats import EngineStats
 from headrace.core.errors import InvalidRequest, SettingsError
 from headrace.core.generation import ModelInfo
 from headrace.core.progress import no_progress
+from headrace.inference.backends.choice import BackendChoice
 from headrace.inference.models.sources import Located
 from headrace.serving.server import isolated, trusted_code
 from headrace.serving.server.engine_config import load_engine
-from headrace.serving.server.trusted_code import Event, events_of, find_trusted, needs_isolation, run_isolated
+from headrace.serving.server.trusted_code import Event, Trusted, events_of, find_trusted, needs_isolation, run_isolated
 from headrace.serving.settings.server_settings import ServerSettings
 from tests.headrace_handler.hostile_site import HOSTILE, left_over, need_victims, place_for, reached, victim_in
 from tests.inference.models.model_files import byte_level_tokenizer
@@ -195,6 +196,10 @@ def model(tmp_path: Path) -> Path:
     return folder
 
 
+def trusted_in(model: Path) -> Trusted:
+    return Trusted(Located("m", model), BackendChoice(name="transformers", device="cpu", reason=""))
+
+
 def test_only_backends_that_run_code_of_checkpoints_need_a_sandbox(model: Path) -> None:
     found = find_trusted(settings_for(model), no_progress)
     assert found is not None
@@ -224,7 +229,7 @@ def test_settings_of_a_worker_that_would_widen_the_sandbox_are_refused(
 ) -> None:
     settings = settings_for(model, port=0, **fields)
     with pytest.raises(SettingsError, match=expected):
-        run_isolated(settings, Located("m", model), notices=(), progress=no_progress, fetches_adapters=True)
+        run_isolated(settings, trusted_in(model), notices=(), progress=no_progress, fetches_adapters=True)
 
 
 def test_a_model_is_not_loaded_into_a_process_without_the_sandbox_that_is_required(model: Path) -> None:

@@ -119,15 +119,22 @@ class Isolation:
         return _run(self.policy([*own, *python_folders(python, own, beside), *reads], writes, network=network))
 
     def command(
-        self, reads: Iterable[Path], writes: Iterable[Path], folders: Mapping[Path, Path], *, scratch: str
+        self,
+        reads: Iterable[Path],
+        writes: Iterable[Path],
+        folders: Mapping[Path, Path],
+        *,
+        scratch: str,
+        connects: bool,
     ) -> tuple[str, ...]:
         """
         Return the command that runs a program of ours with a model's code in it, which reads and writes these.
 
-        `folders` are those that it finds at the paths of a container.
+        `folders` are those that it finds at the paths of a container. `connects`: it may connect TCP sockets.
         """
         named = {str(path): str(folder) for path, folder in folders.items()}
-        return _run(replace(self.policy(reads, writes), scratch=scratch, folders=named))
+        policy = self.policy(reads, writes)
+        return _run(replace(policy, scratch=scratch, folders=named, connects=connects))
 
     def policy(self, reads: Iterable[Path], writes: Iterable[Path] = (), *, network: str | None = None) -> Policy:
         """Return the policy of processes that read and write these folders."""

@@ -131,7 +131,7 @@ def run_server(
         on_notices(settled_notices(run.notices, backend.choice))
     return run_isolated(
         settings,
-        backend.located,
+        backend,
         notices=run.notices,
         progress=progress,
         on_ready=on_ready,

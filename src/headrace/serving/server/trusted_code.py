@@ -149,7 +149,7 @@ def find_trusted(settings: ServerSettings, progress: Progress) -> Trusted | None
 
 def run_isolated(
     settings: ServerSettings,
-    located: Located,
+    model: Trusted,
     *,
     notices: Sequence[Notice],
     progress: Progress,
@@ -170,7 +170,7 @@ def run_isolated(
         _forwarding() as start,
         started_server(
             settings,
-            located,
+            model,
             notices=notices,
             formatters=formatters,
             fetches_adapters=fetches_adapters,
@@ -186,7 +186,7 @@ def run_isolated(
 @contextmanager
 def started_server(
     settings: ServerSettings,
-    located: Located,
+    model: Trusted,
     *,
     notices: Sequence[Notice] = (),
     formatters: HandlerSpec | None = None,
@@ -208,13 +208,13 @@ def started_server(
         reader = stack.enter_context(open(events, "rb"))  # noqa: PTH123 -- a descriptor
         placed = _with_absolute_paths(settings, is_managed=fetches_adapters)
         if fetches_adapters:
-            _refuse_outside(placed, located.path)
+            _refuse_outside(placed, model.located.path)
         scratch = tempfile.mkdtemp(prefix="headrace-code-")
         stack.callback(shutil.rmtree, scratch, ignore_errors=True)
         inside = replace(placed, sandbox="off", log_format=_log_format(settings))  # there is no sandbox inside of it
         plan = Plan(
             settings=inside,
-            located=replace(located, path=located.path.absolute()),
+            located=replace(model.located, path=model.located.path.absolute()),
             notices=notices,
             parent=this_process(),
             listener=listener.fileno(),
@@ -226,7 +226,7 @@ def started_server(
         descriptor = write_plan(plan)
         stack.callback(os.close, descriptor)
         process = start(
-            [*_runner(placed, located, formatters, scratch), sys.executable, *_INSIDE, str(descriptor)],
+            [*_runner(placed, model, formatters, scratch), sys.executable, *_INSIDE, str(descriptor)],
             env=deferred(variables),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -314,16 +314,18 @@ def _refuse_outside(settings: ServerSettings, model: Path) -> None:
             )
 
 
-def _runner(settings: ServerSettings, located: Located, spec: HandlerSpec | None, scratch: str) -> tuple[str, ...]:
+def _runner(settings: ServerSettings, model: Trusted, spec: HandlerSpec | None, scratch: str) -> tuple[str, ...]:
     """Return the command that runs a program in the sandbox of this server."""
-    reads = [located.path, *_named_paths(settings), *python_folders(Path(sys.executable))]
+    reads = [model.located.path, *_named_paths(settings), *python_folders(Path(sys.executable))]
     writes = [settings.batch_folder] if settings.batch_folder is not None else []
     sandbox = None if spec is None else spec.sandbox
     if sandbox is not None:
         reads += map(Path, sandbox.read)
         writes += map(Path, sandbox.write)
     folders = {} if spec is None else spec.container_folders
-    return Isolation.of(settings).command(reads, writes, folders, scratch=scratch)
+    # The listener belongs to the network outside, and could be connected there; vLLM's processes need connections.
+    connects = settings.code_network == "all" or model.choice.name == "vllm"
+    return Isolation.of(settings).command(reads, writes, folders, scratch=scratch, connects=connects)
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from headrace.tools.cli.setting_options import ENGINE_SETTINGS, engine_settings
 
 if TYPE_CHECKING:
     from headrace.inference.backends.choice import BackendChoice
-    from headrace.inference.models.sources import Located
+    from headrace.serving.server.trusted_code import Trusted
 
 _GRACE_S = 10.0
 """Seconds for a server in a sandbox to end: its code may ignore signals."""
@@ -59,7 +59,7 @@ def make_engine(settings: ServerSettings, progress: Progress) -> Source:
     if needs_isolation(settings):
         trusted = find_trusted(settings, progress)
         if trusted is not None:
-            return SandboxedSource(settings, trusted.located, progress)
+            return SandboxedSource(settings, trusted, progress)
         settings = replace(settings, trust_remote_code=False)
 
     def say_choice(choice: "BackendChoice") -> None:
@@ -73,14 +73,14 @@ def make_engine(settings: ServerSettings, progress: Progress) -> Source:
 class SandboxedSource(RemoteSource):
     """A server of this process alone, in the sandbox of its checkpoint's code."""
 
-    def __init__(self, settings: ServerSettings, located: "Located", progress: Progress) -> None:
+    def __init__(self, settings: ServerSettings, model: "Trusted", progress: Progress) -> None:
         """Start the server, and wait until it is ready. Raises `EngineFailed`: it has ended."""
         from headrace.serving.server.trusted_code import events_of, handle_event, started_server
 
         key = token_urlsafe()
         private = replace(settings, host="127.0.0.1", port=0, api_key=key, log_level="error", batch_bytes=0)
         with ExitStack() as stack:
-            server = stack.enter_context(started_server(private, located, outputs=(2, 2)))
+            server = stack.enter_context(started_server(private, model, outputs=(2, 2)))
             stack.callback(_end, server.process)
             loaded: list[ModelInfo] = []
             for event in events_of(server.events):
