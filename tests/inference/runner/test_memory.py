@@ -1,5 +1,6 @@
 """The plan is what is allocated, and memory is counted as the kernel and the container see it."""
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -41,6 +42,11 @@ def runner_plan(
 
 def plan(spec, **changes):
     return runner_plan(spec, **changes).memory
+
+
+def test_a_network_without_kernels_is_refused_by_name():
+    with pytest.raises(SettingsError, match="cannot run this model: head_dim is 8; expected a multiple of 16"):
+        plan(replace(small_spec(), head_dim=8))
 
 
 def test_the_plan_is_what_is_allocated(tmp_path):

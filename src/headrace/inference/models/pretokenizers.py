@@ -145,6 +145,16 @@ _GROUPS: Final[Mapping[str, PreTokenizer]] = {
 PRE_TOKENIZERS: Final = MappingProxyType({name: rules for names, rules in _GROUPS.items() for name in names.split()})
 
 
+_REPLACED: Final = (" {2,}", r"\s+", r"\A +| +\z")
+"""Runs of blanks, which normalizers replace."""
+_KNOWN_REGEXES: Final = frozenset([*_REPLACED, *(regex for rules in _GROUPS.values() for regex in rules.patterns)])
+
+
+def is_known_regex(regex: str) -> bool:
+    """Return whether models in use have a regex; another one may take hours to split a short text."""
+    return regex in _KNOWN_REGEXES
+
+
 def byte_level_parts(
     rules: PreTokenizer,
 ) -> "tuple[normalizers.Normalizer | None, pre_tokenizers.PreTokenizer]":

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.core.errors import EngineFailed, HeadraceError, InvalidRequest, UnsupportedModel
 from headrace.core.generation import TextSpan
 from headrace.inference.models.panics import is_panic
+from headrace.inference.models.pretokenizers import is_known_regex
 
 if TYPE_CHECKING:
     import llguidance
@@ -90,6 +91,8 @@ class Tokenizer:
         self._added = {index: token.content for index, token in added.items()}
         self._strips = any(token.lstrip or token.rstrip for token in added.values())
         self._bytes: dict[int, bytes] = {}
+        self.may_backtrack = _has_unknown_regex(backend)
+        """A short text may take long: tokenise it off the event loop."""
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """
@@ -241,7 +244,7 @@ class Tokenizer:
         """Encode a text. NOTE: `encode` holds the GIL, for seconds on a huge text; the batch calls release it."""
         with _translated_errors():
             try:
-                if len(text) <= LONG_TEXT_CHARACTERS:
+                if len(text) <= LONG_TEXT_CHARACTERS and not self.may_backtrack:
                     return self._backend.encode(text, add_special_tokens=add_special_tokens)
                 batch = self._backend.encode_batch if has_offsets else self._backend.encode_batch_fast
                 return batch([text], add_special_tokens=add_special_tokens)[0]
@@ -325,6 +328,13 @@ def _steps(state: dict[str, object], key: str) -> list[dict[str, object]]:
     """Return the steps of a `Sequence`, or the component itself as the only step."""
     steps = state.get(key) if state.get("type") == "Sequence" else [state]
     return [step for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
+
+
+def _has_unknown_regex(backend: "tokenizers.Tokenizer") -> bool:
+    steps = _steps(_state(backend.normalizer), "normalizers") + _steps(_state(backend.pre_tokenizer), "pretokenizers")
+    regexes = [pattern.get("Regex") for step in steps if isinstance(pattern := step.get("pattern"), dict)]
+    is_nested = any(step.get("type") == "Sequence" for step in steps)
+    return is_nested or not all(map(is_known_regex, filter(None, regexes)))
 
 
 def _byte_form(backend: "tokenizers.Tokenizer", source: str) -> ByteForm:

@@ -69,7 +69,10 @@ def plan_runner(  # noqa: PLR0913 - each parameter is a setting
         max_draft_tokens=min(max_draft_tokens, _MAX_DRAFT_TOKENS) if spec.has_state else 0,
     )
     num_threads = threads or default_threads()
-    slot_bytes = _native.state_slot_bytes(config, limits.max_draft_tokens)
+    try:
+        slot_bytes = _native.state_slot_bytes(config, limits.max_draft_tokens)
+    except ValueError as exc:  # the first call that checks a network
+        raise SettingsError(f"The native runtime cannot run this model: {exc}.") from exc
     memory = plan_memory(config, limits, budget, num_threads=num_threads, state_slot_bytes=slot_bytes)
     limits = replace(limits, num_blocks=memory.num_blocks)
     if slot_bytes:

@@ -4,6 +4,9 @@ import asyncio
 import threading
 
 import pytest
+import tokenizers
+from tokenizers import Regex
+from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 
 from headrace.inference.engine.service.prompt_tokens import (
     INLINE_CHARS,
@@ -13,8 +16,10 @@ from headrace.inference.engine.service.prompt_tokens import (
     encode_input,
     encode_prompt,
 )
+from headrace.inference.models.pretokenizers import PRE_TOKENIZERS
 from headrace.inference.models.render_limits import FULL_LIMITS, INLINE_LIMITS, RenderingTooLong, RenderLimits
-from tests.inference.engine.support import byte_tokenizer
+from headrace.inference.models.tokenizer import Tokenizer
+from tests.inference.engine.support import VOCAB_SIZE, byte_tokenizer
 from tests.waiting import WAIT_S
 
 TOKENS = InputTokens([1])
@@ -27,7 +32,7 @@ async def test_a_short_prompt_is_encoded_at_once() -> None:
         threads.append((threading.current_thread(), limits))
         return TOKENS
 
-    assert await encode_prompt(encode, INLINE_CHARS) == TOKENS
+    assert await encode_prompt(encode, byte_tokenizer(), INLINE_CHARS) == TOKENS
     assert threads == [(threading.main_thread(), INLINE_LIMITS)]
 
 
@@ -43,7 +48,7 @@ async def test_the_event_loop_turns_while_a_slow_template_renders() -> None:
         assert has_turned.wait(WAIT_S)
         return TOKENS
 
-    assert await encode_prompt(encode, 10) == TOKENS
+    assert await encode_prompt(encode, byte_tokenizer(), 10) == TOKENS
     assert used == [INLINE_LIMITS, FULL_LIMITS]
 
 
@@ -54,8 +59,29 @@ async def test_a_long_prompt_is_encoded_on_another_thread_only() -> None:
         threads.append((threading.current_thread() is threading.main_thread(), limits))
         return TOKENS
 
-    assert await encode_prompt(encode, INLINE_CHARS + 1) == TOKENS
+    assert await encode_prompt(encode, byte_tokenizer(), INLINE_CHARS + 1) == TOKENS
     assert threads == [(False, FULL_LIMITS)]
+
+
+@pytest.mark.parametrize(
+    ("regex", "is_inline"),
+    [(PRE_TOKENIZERS["qwen2"].patterns[0], True), (r"(?:a|a|a|a){11}[c-d]", False)],  # 8 s for 60 characters
+)
+async def test_a_vocabulary_whose_regex_may_take_long_is_used_on_another_thread_only(regex, is_inline) -> None:
+    backend = tokenizers.Tokenizer.from_str(byte_tokenizer()._backend.to_str())
+    backend.pre_tokenizer = Sequence(
+        [Split(Regex(regex), "isolated"), ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
+    tokenizer = Tokenizer(backend, vocab_size=VOCAB_SIZE)
+    threads = []
+
+    def encode(_limits: RenderLimits) -> InputTokens:
+        threads.append(threading.current_thread() is threading.main_thread())
+        return TOKENS
+
+    assert await encode_prompt(encode, tokenizer, 1) == TOKENS
+    assert threads == [is_inline]
+    assert tokenizer.encode("ab") == byte_tokenizer().encode("ab")
 
 
 @pytest.mark.parametrize(

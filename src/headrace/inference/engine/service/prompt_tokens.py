@@ -131,7 +131,7 @@ class PromptEncoder:
             tokens = InputTokens(prompt)
         else:
             encode = partial(self._encode, prompt, can_be_cut=most is not None)
-            tokens = await encode_prompt(encode, _num_characters(prompt))
+            tokens = await encode_prompt(encode, self._tokenizer, _num_characters(prompt))
         if most is None:
             return tokens
         if most < 1:
@@ -149,7 +149,9 @@ class PromptEncoder:
             tokens = InputTokens(cut(prompt, most, params.truncate))
         else:
             num_characters = _num_characters(prompt) + len(params.document or "")
-            tokens = await encode_prompt(partial(self._encode_pooled, prompt, params, most), num_characters)
+            tokens = await encode_prompt(
+                partial(self._encode_pooled, prompt, params, most), self._tokenizer, num_characters
+            )
         if not tokens.ids:
             raise InvalidRequest("The input is empty; expected at least one token.", param="input")
         if len(tokens.ids) > most:
@@ -236,9 +238,11 @@ class PromptEncoder:
             )
 
 
-async def encode_prompt(encode: Callable[[RenderLimits], InputTokens], num_characters: int) -> InputTokens:
-    """Render and tokenise a short prompt at once, unless its template takes long; a long one on a worker thread."""
-    if num_characters <= INLINE_CHARS:
+async def encode_prompt(
+    encode: Callable[[RenderLimits], InputTokens], tokenizer: Tokenizer, num_characters: int
+) -> InputTokens:
+    """Render and tokenise a short prompt at once, unless it may take long; a long one on a worker thread."""
+    if num_characters <= INLINE_CHARS and not tokenizer.may_backtrack:
         with suppress(RenderingTooLong):
             return encode(INLINE_LIMITS)
     return await asyncio.to_thread(encode, FULL_LIMITS)
