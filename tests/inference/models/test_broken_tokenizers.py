@@ -111,6 +111,8 @@ class PanicException(BaseException):
 class _Backend:
     """A tokenizer whose every call fails."""
 
+    normalizer = pre_tokenizer = None
+
     def __init__(self, error):
         self._error = error
         self.decoder = byte_level_tokenizer().decoder
