@@ -141,9 +141,11 @@ def test_answers_of_other_users_and_refusals_do_not_count(tmp_path: Path) -> Non
         assert not is_allowed(code)
 
 
-def test_a_loop_of_links_ends(tmp_path: Path) -> None:
+def test_a_loop_of_links_and_files_without_end_are_passed(tmp_path: Path) -> None:
     folder = write(tmp_path / "model", CODE["djl"])
     (folder / "again").symlink_to(folder)
+    os.mkfifo(folder / "pipe.py")
+    (folder / "kernel.py").symlink_to("/proc/kmsg")
     assert code_digest(folder) == code_digest(folder)
 
 

@@ -205,7 +205,8 @@ def hub_cache(spec: HandlerSpec, root: Path) -> Path | None:
     from huggingface_hub import constants
 
     folder = Path(constants.HF_HUB_CACHE, _HUB_OF_CODE, sha256(f"{name}\0{root.resolve()}".encode()).hexdigest()[:20])
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # else code could give its files to other users
+    folder.mkdir(mode=0o700, exist_ok=True)
     if folder.is_symlink():  # a model on the platform may set HF_HUB_CACHE, and name a folder of its own
         raise SettingsError(f"{folder} is a link; expected a folder, which the model's code may fill. Remove it.")
     return folder.resolve()

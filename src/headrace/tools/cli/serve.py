@@ -181,7 +181,9 @@ def code_digest(place: Path) -> str:
 def _file_digest(path: Path) -> bytes:
     try:
         facts = path.stat()
-        if facts.st_size > _MAX_READ_BYTES:
+        # Reading a pipe, or some files of /proc, waits without end.
+        is_content = stat.S_ISREG(facts.st_mode) and not path.resolve().is_relative_to("/proc")
+        if facts.st_size > _MAX_READ_BYTES or not is_content:
             return f"{facts.st_size} {facts.st_mtime_ns}\0".encode()
         return hashlib.sha256(path.read_bytes()).digest()
     except OSError as error:
