@@ -5,6 +5,7 @@ This process finds the model and listens; then it starts the server (`isolated`)
 plan in memory, passes signals on, and waits. It never reads the checkpoint's code.
 """
 
+import json
 import os
 import shutil
 import signal
@@ -116,14 +117,15 @@ class IsolatedServer:
 def write_plan(plan: Plan) -> int:
     """Return the descriptor of a file in memory with a plan."""
     descriptor = os.memfd_create("headrace-plan")
-    os.write(descriptor, msgspec.json.encode(plan, enc_hook=str))
+    values = msgspec.to_builtins(plan, enc_hook=str)
+    os.write(descriptor, json.dumps(values).encode())  # msgspec's own takes no paths that are not UTF-8
     return descriptor
 
 
 def read_plan(descriptor: int) -> Plan:
     with open(descriptor, "rb") as file:
         file.seek(0)
-        return msgspec.json.decode(file.read(), type=Plan, dec_hook=_as_kind)
+        return msgspec.convert(json.loads(file.read()), type=Plan, dec_hook=_as_kind)
 
 
 def _as_kind(kind: type, value: Any) -> Any:
