@@ -53,6 +53,7 @@ _SYSTEM = (
     *("/opt/amazon", "/opt/aws", "/opt/conda", "/opt/intel", "/opt/nvidia", "/opt/rocm"),
     # Not all of /sys: root would read traces and names of processes below /sys/kernel/debug and /sys/kernel/tracing.
     *(f"/sys/{name}" for name in ("block", "bus", "class", "dev", "devices", "fs/cgroup", "kernel/mm", "module")),
+    "/sys/firmware/devicetree",
 )
 _CONFIGURATION = tuple(
     f"/etc/{name}"

@@ -11,7 +11,7 @@ import pytest
 from headrace.core.errors import SettingsError
 from headrace.serving.handlers.assembly import install_packages, plan_handler
 from headrace.serving.handlers.found import find_model
-from headrace.serving.handlers.isolation import Isolation, hub_cache, is_brought, python_folders
+from headrace.serving.handlers.isolation import HubCache, Isolation, hub_cache, is_brought, python_folders
 from headrace.serving.handlers.spec import HandlerSpec
 from headrace_handler import sandbox
 from headrace_handler.container_folders import CHANNELS, MODEL
@@ -81,9 +81,23 @@ def test_the_model_that_code_downloads_has_a_folder_that_no_other_model_writes(t
         ON.isolate(make_spec(tmp_path / "m", HF_MODEL_ID="org/name"), tmp_path / "m")
 
 
+def test_code_without_the_hub_reads_the_model_in_the_users_cache_and_changes_nothing(
+    tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    (tmp_path / "hub" / "models--org--name").mkdir(parents=True)
+    spec = ON.isolate(make_spec(tmp_path, HF_MODEL_ID="org/name", HF_HUB_OFFLINE="1"), tmp_path)
+    assert spec.sandbox is not None
+    assert (spec.environment["HF_HUB_CACHE"], spec.sandbox.write) == (str(tmp_path / "hub"), [])
+    assert str(tmp_path / "hub" / "models--org--name") in spec.sandbox.read
+    (tmp_path / "hub" / "models--org--other").symlink_to("/root")
+    with pytest.raises(SettingsError, match="is a link; expected a folder"):
+        ON.isolate(make_spec(tmp_path, HF_MODEL_ID="org/other", HF_HUB_OFFLINE="1"), tmp_path)
+
+
 @pytest.mark.parametrize("name", ["../../etc", "/etc", "a/b/c", "..", "a/..", "", "a b", "."])
 def test_no_other_name_is_a_model_of_the_hub(tmp_path: Path, name: str) -> None:
-    assert hub_cache(make_spec(tmp_path, HF_MODEL_ID=name), tmp_path) is None
+    assert hub_cache(make_spec(tmp_path, HF_MODEL_ID=name), tmp_path) == HubCache()
 
 
 def test_an_interpreter_that_a_model_brings_is_not_believed(tmp_path: Path) -> None:

@@ -31,6 +31,8 @@ _HUB_SNAPSHOTS: Final = "snapshots"
 _HUB_MODEL: Final = "models--"
 _HUB_OF_CODE: Final = "headrace-code"
 """The folder in the Hub's cache for what sandboxed code downloads: no other process reads what is below it."""
+_TRUE: Final = ("1", "ON", "YES", "TRUE")
+"""Source: huggingface_hub, `constants.ENV_VARS_TRUE_VALUES`."""
 _LANDMARKS: Final = ("pyvenv.cfg", "lib/python3*/os.py")
 """Files by which a folder is the prefix of a Python. Source: CPython `getpath.py`."""
 
@@ -76,10 +78,10 @@ class Isolation:
         named = [spec.load.model_dir, *spec.container_folders.values(), *([entry] if entry.is_absolute() else [])]
         self.refuse_outside(named, model)
         reads = [*model, *named, *filter(None, [environment])]
-        hub = hub_cache(spec, root) if self.network == "all" else None
+        hub = hub_cache(spec, root, can_download=self.network == "all")
         python = python_folders(spec.python, reads, beside=root.resolve().parents[:2])
-        policy = self.policy([*reads, *python], () if hub is None else [hub])
-        variables = {} if hub is None else {"HF_HUB_CACHE": str(hub)}
+        policy = self.policy([*reads, *python, *hub.reads], hub.writes)
+        variables = {} if hub.cache is None else {"HF_HUB_CACHE": str(hub.cache)}
         return replace(spec, sandbox=policy, environment={**spec.environment, **variables})
 
     def refuse_outside(self, named: Iterable[Path], model: Iterable[Path]) -> None:
@@ -192,24 +194,48 @@ def child_command(spec: HandlerSpec, sandbox: Policy | None) -> tuple[list[str],
 NO_ISOLATION: Final = Isolation()
 
 
-def hub_cache(spec: HandlerSpec, root: Path) -> Path | None:
-    """
-    Make the folder into which code downloads the model that its settings name; None if they name none.
+@dataclass(frozen=True, slots=True)
+class HubCache:
+    """The cache of the Hub that code finds, and what it may do there."""
 
-    Each model has one of its own: what hostile code leaves there, no process outside reads and no other model.
+    cache: Path | None = None
+    reads: tuple[Path, ...] = ()
+    writes: tuple[Path, ...] = ()
+
+
+def hub_cache(spec: HandlerSpec, root: Path, *, can_download: bool = True) -> HubCache:
+    """
+    Return the cache for the model of the Hub that the code's settings name; an empty one if they name none.
+
+    Code that downloads gets a folder of its own for each model: what hostile code leaves there, no process outside
+    reads and no other model. With `HF_HUB_OFFLINE` it reads that model in the cache of this user.
     """
     named = (spec.environment.get("HF_MODEL_ID", ""), spec.load.options.get("model_id", ""))
     name = next((name for name in map(str.strip, named) if _HUB_ID.fullmatch(name) and not Path(name).exists()), None)
-    if name is None:
-        return None
+    is_offline = spec.environment.get("HF_HUB_OFFLINE", "").strip().upper() in _TRUE
+    if name is None or not (is_offline or can_download):
+        return HubCache()
     from huggingface_hub import constants
 
-    folder = Path(constants.HF_HUB_CACHE, _HUB_OF_CODE, sha256(f"{name}\0{root.resolve()}".encode()).hexdigest()[:20])
+    cache = Path(constants.HF_HUB_CACHE)
+    if is_offline:
+        folder = cache / f"{_HUB_MODEL}{name.replace('/', '--')}"
+        _refuse_hub_link(folder)
+        return HubCache(cache.resolve(), reads=(folder,))
+    folder = (
+        cache / _HUB_OF_CODE / sha256(f"{name}\0{root.resolve()}".encode(errors="surrogateescape")).hexdigest()[:20]
+    )
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # else code could give its files to other users
     folder.mkdir(mode=0o700, exist_ok=True)
+    _refuse_hub_link(folder)
+    return HubCache(folder.resolve(), writes=(folder.resolve(),))
+
+
+def _refuse_hub_link(folder: Path) -> None:
     if folder.is_symlink():  # a model on the platform may set HF_HUB_CACHE, and name a folder of its own
-        raise SettingsError(f"{folder} is a link; expected a folder, which the model's code may fill. Remove it.")
-    return folder.resolve()
+        raise SettingsError(
+            f"{folder} is a link; expected a folder of the Hub's cache for the model's code. Remove it."
+        )
 
 
 def python_folders(python: Path, model: Iterable[Path] = (), beside: Iterable[Path] = ()) -> list[Path]:
