@@ -2,14 +2,17 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from headrace.platform.autoscaling.api.requests import read_key
 from headrace.platform.autoscaling.loops.waker import CAUSE, Waker
+from headrace.platform.autoscaling.planning.targets import SCALABLE_TARGET
 from headrace.platform.autoscaling.records.capacity import read_capacity, write_capacity
 from headrace.platform.control.model.endpoint import ENDPOINT
 from headrace.platform.state.routes import WakeTarget
+from headrace.platform.state.store import Store
 from tests.platform.control.support import AWS_SCOPE
 
 from .support import IDENTITY, World
@@ -96,6 +99,23 @@ def test_waking_a_running_deleted_or_unknown_target_does_nothing(world: World) -
     world.reconcile()
     wake(world, TARGET)
     assert desired(world) == 1
+
+
+def test_a_client_that_scales_a_sleeping_target_meanwhile_wins(world: World) -> None:
+    """A waker that was stopped between its read and its write does not undo what was acknowledged since."""
+
+    class Slow(Store):
+        def get(self, kind: Any, name: str) -> Any:
+            if kind is SCALABLE_TARGET:
+                write_capacity(world.store, AWS_SCOPE, read_key(IDENTITY), 3)
+                world.reconcile()
+            return world.store.get(kind, name)
+
+    slow = Slow(world.store._engine, shown="slow", listeners=world.store.listeners)
+    waker = Waker(slow, aws_scope=AWS_SCOPE, clock=lambda: world.now_s)
+    waker.wake(TARGET)
+    waker.close()
+    assert desired(world) == 3
 
 
 def test_a_closed_waker_ignores_calls(world: World) -> None:

@@ -239,7 +239,7 @@ class TargetPass:
         """Request another capacity, with an activity that records it."""
         activity = self.log.begin(number, cause=cause, previous=previous, scaling=scaling)
         try:
-            write_capacity(self.store, self.aws_scope, self.key, number)
+            write_capacity(self.store, self.aws_scope, self.key, number, before=previous)
         except Conflict:
             self.store.remove(activity)
             raise

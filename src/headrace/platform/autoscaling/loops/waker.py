@@ -97,7 +97,7 @@ class Waker:
             get_logger().info("waker.not_now", target=key.resource_id, reason="MaxCapacity is 0")
             return
         number = 1 if bounds is None else max(1, bounds.min_capacity)
-        write_capacity(self._store, self._aws_scope, key, number)
+        write_capacity(self._store, self._aws_scope, key, number, before=0)  # a client may have scaled it meanwhile
         get_logger().info("waker.woken", target=key.resource_id, capacity=number)
         if target is None:
             return

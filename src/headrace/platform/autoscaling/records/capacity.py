@@ -34,7 +34,7 @@ from headrace.platform.control.model.workload import (
     serving_revision,
     settled_revision,
 )
-from headrace.platform.state.records import Record, Unreadable
+from headrace.platform.state.records import Conflict, Record, Unreadable
 from headrace.platform.state.store import Store
 from headrace.serving.wire.aws.scope import AwsScope
 
@@ -76,18 +76,23 @@ def read_capacity(store: Store, key: TargetKey) -> Capacity | None:
     )
 
 
-def write_capacity(store: Store, aws_scope: AwsScope, key: TargetKey, number: int) -> None:
+def write_capacity(
+    store: Store, aws_scope: AwsScope, key: TargetKey, number: int, *, before: int | None = None
+) -> None:
     """
-    Request another capacity.
+    Request another capacity; with `before`, only if that is the capacity requested last.
 
     Raises:
         AwsError: it cannot be changed now, or would exceed a limit.
-        Conflict: the record was written concurrently.
+        Conflict: the record was written concurrently, or has another capacity than `before`.
         LookupError: the target is gone.
     """
     record = find_scaled(store, key)
     if record is None:
         raise LookupError(key.name)
+    workload = _workload(record, key.variant)
+    if before is not None and workload is not None and workload.count != before:
+        raise Conflict(f"The capacity of {key.resource_id} is {workload.count}; expected {before}.")
     if is_component(record):
         arn = arn_of(aws_scope, INFERENCE_COMPONENT, record.name)
         store.update(record, spec=with_copies(record, number, arn=arn))
