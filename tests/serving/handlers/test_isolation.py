@@ -180,6 +180,10 @@ def test_an_interpreter_of_this_host_names_its_folders(tmp_path: Path) -> None:
     (site_packages / "shared.pth").write_text(str(tmp_path / "shared"))
     found = python_folders(layered / "bin" / "python", [tmp_path / "model"])
     assert {layered, tmp_path / "shared", Path(sys.base_prefix)} <= set(found)
+    link = tmp_path / "model" / "python"
+    link.parent.mkdir()
+    link.symlink_to(layered / "bin" / "python")
+    assert tmp_path / "shared" not in python_folders(link, [tmp_path / "model"])
     assert python_folders(tmp_path / "none") == []
 
 

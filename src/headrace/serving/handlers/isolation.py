@@ -255,7 +255,8 @@ def python_folders(python: Path, model: Iterable[Path] = (), beside: Iterable[Pa
     own, doubted = [*model], [*model, *beside]
     places = dict.fromkeys(place.parent.parent.resolve() for place in (python.absolute(), python.resolve()))
     prefixes = [folder for folder in places if any(any(folder.glob(mark)) for mark in _LANDMARKS)]
-    named = [path for prefix in prefixes if not is_brought(prefix, doubted) for path in _added_folders(prefix)]
+    believed = [] if is_brought(python, doubted) else [each for each in prefixes if not is_brought(each, doubted)]
+    named = [path for prefix in believed for path in _added_folders(prefix)]
     return [*(prefix for prefix in prefixes if not is_brought(prefix, own)), *named]
 
 
