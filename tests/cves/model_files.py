@@ -357,6 +357,13 @@ ATTACKS = (
         *(_long_template, "adds 100000000 tokens"),
     ),
     Attack(
+        *("found by this search, 2026", "tokenizers", "words whose time is cubic", "tokenizer-json"),
+        *(
+            lambda: _tokenizer(model={"type": "WordPiece", "vocab": {}, "max_input_chars_per_word": 2**60}),
+            "at most 500",
+        ),
+    ),
+    Attack(
         *("CVE-2022-1471", "TorchServe", "object of a class", "torchserve-manifest"),
         *(
             lambda: b'{"model": {"modelName": "m", "handler": "handler.py"}}\n!!javax.script.ScriptEngineManager []',

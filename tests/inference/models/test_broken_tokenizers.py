@@ -80,6 +80,19 @@ def test_rules_that_make_much_of_a_text_are_refused(parts):
         check_tokenizer_json(content, "tokenizer.json")
 
 
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"type": "WordPiece", "vocab": {"a": 0}, "max_input_chars_per_word": 1 << 60},
+        {"type": "Unigram", "vocab": [["a", -1.0], ["a" * 257, -2]]},
+    ],
+    ids=["WordPiece", "Unigram"],
+)
+def test_models_that_take_long_for_each_character_are_refused(model):
+    with pytest.raises(BrokenModel, match="; expected at most"):
+        check_tokenizer_json(json.dumps({"model": model}).encode(), "tokenizer.json")
+
+
 def test_rules_as_vocabularies_have_them_are_accepted():
     # XLM-RoBERTa: rules of SentencePiece, runs of blanks to one, and a mark of the blank.
     char_map = base64.b64encode(bytes(4) + b"e" * 33).decode()

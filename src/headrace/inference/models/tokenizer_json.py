@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from headrace.core.errors import BrokenModel
-from headrace.inference.models.sentencepiece import checked_char_map
+from headrace.inference.models.sentencepiece import check_unigram_pieces, checked_char_map
 
 _MAX_GROWTH: Final = 100
 """Bytes that the rules may make of each one. T5's may make 64."""
@@ -23,11 +23,16 @@ _GROWTH: Final = {"BertNormalizer": 3, "ByteLevel": 3, "Metaspace": 2, "Precompi
 _ONE_CHARACTER: Final = re.compile(r"\[(?:\\.|[^\]\\])+\]|\\[pP]\{\w+\}|\\[^\W_bBAzZGKyY]|\\\W", re.DOTALL)
 """A class of characters, or a character after a backslash; assertions are none."""
 _MAYBE_NOTHING: Final = re.compile(r"[*?|^$()\\]|\{[0,]")
+_MAX_WORD: Final = 500
+"""Characters of a word in WordPiece, which takes cubic time: 6.6 s for 4,000. BERT has 100."""
 _MAX_ADDED_TOKENS: Final = 1000
 """Tokens that a template may add to each text."""
 
 
 class _Model(msgspec.Struct):
+    type: str | None = None
+    vocab: msgspec.Raw = msgspec.Raw(b"{}")
+    max_input_chars_per_word: int | None = None
     continuing_subword_prefix: str | None = None
     merges: msgspec.Raw = msgspec.Raw(b"[]")
 
@@ -55,6 +60,7 @@ def check_tokenizer_json(content: bytes, source: str) -> None:
         for char_map in _char_maps(file.normalizer):
             checked_char_map(base64.b64decode(char_map), source)
         _check_growth(file, source)
+        _check_model(file.model, source)
         model = file.model
         prefix = model.continuing_subword_prefix
         if not prefix:
@@ -69,6 +75,17 @@ def check_tokenizer_json(content: bytes, source: str) -> None:
             f"`continuing_subword_prefix` {prefix!r:.80}. Download it again.",
             path=source,
         )
+
+
+def _check_model(model: _Model, source: str) -> None:
+    """Refuse models that take much longer for each character of a word."""
+    if (model.max_input_chars_per_word or 0) > _MAX_WORD:
+        raise BrokenModel(
+            f"{source} has max_input_chars_per_word {model.max_input_chars_per_word}; expected at most {_MAX_WORD}.",
+            path=source,
+        )
+    if model.type == "Unigram":
+        check_unigram_pieces(piece for piece, _ in msgspec.json.decode(model.vocab, type=list[tuple[str, float]]))
 
 
 def _check_growth(file: _File, source: str) -> None:
