@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import SettingsError
-from headrace.tools.cli.serve import check_consent, code_digest
+from headrace.tools.cli.serve import ask_on_terminal, check_consent, code_digest
 from headrace.tools.cli.user_code import UserCode, find_user_code
 from tests.headrace_handler.torchserve_models import write_model
 
@@ -147,6 +147,19 @@ def test_a_loop_of_links_and_files_without_end_are_passed(tmp_path: Path) -> Non
     os.mkfifo(folder / "pipe.py")
     (folder / "kernel.py").symlink_to("/proc/kmsg")
     assert code_digest(folder) == code_digest(folder)
+
+
+@pytest.mark.parametrize(
+    ("sandbox", "said"),
+    [("off", "with all rights"), ("auto", "in a sandbox of the parts"), ("require", "in a sandbox. ")],
+)
+def test_the_question_says_in_which_sandbox_the_code_would_run(tmp_path, monkeypatch, capsys, sandbox, said) -> None:
+    code = found(write(tmp_path / "m", CODE["djl"]), tmp_path, HEADRACE_SANDBOX=sandbox)
+    for stream in (sys.stdin, sys.stderr):
+        monkeypatch.setattr(stream, "isatty", lambda: True)
+    monkeypatch.setattr("click.confirm", lambda *_, **_options: True)
+    assert ask_on_terminal(code, False)
+    assert f"It runs as your user, {said}" in capsys.readouterr().err
 
 
 def test_without_a_terminal_nothing_is_run_or_installed(tmp_path: Path) -> None:

@@ -122,7 +122,12 @@ def ask_on_terminal(code: UserCode, is_changed: bool) -> bool:
 
     lines = [f"{code.place} brings code{', which has changed since you allowed it' if is_changed else ''}:"]
     lines += [f"  {summary}" for summary in code.summaries or code.reasons]
-    lines.append("It runs as your user, with all rights that you have. Run it only if you trust its author.")
+    rights = {
+        "off": "with all rights that you have, in no sandbox",
+        "auto": "in a sandbox of the parts that this machine allows (`headrace doctor` names them)",
+        "require": "in a sandbox",
+    }
+    lines.append(f"It runs as your user, {rights[code.settings.sandbox]}. Run it only if you trust its author.")
     click.echo(printable("\n".join(lines)), err=True)
     return click.confirm("Run it?", default=False, err=True)
 
