@@ -7,6 +7,7 @@ same time, and so do requests.
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, ClassVar, Final, Protocol
@@ -24,6 +25,7 @@ from tests.simulation.world import Broken
 STEADY: Final = ("steady-0", "steady-1")
 SCALED: Final = "scaled"
 ZERO: Final = "zero"
+SERVERLESS: Final = "serverless"
 STACK_PREFIX: Final = "stack-"
 """Begins the names of stacks, and of their resources."""
 TARGET: Final = {
@@ -81,8 +83,12 @@ class Clients(Requester):
     """Further clients, each for kinds of operations that this class does not have."""
     locks: defaultdict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
     """Endpoint or component → held while it is changed."""
+    scaled_from: dict[str, int] = field(default_factory=dict)
+    """Endpoint that was scaled last → its number of instances before that."""
     differences: list[str] = field(default_factory=list)
     """What the parts have described last."""
+    _counts: dict[str, int] = field(default_factory=dict)
+    """Endpoint → its number of instances when it could be changed last."""
     _turn: int = 0
     _numbers: "count[int]" = field(default_factory=lambda: count(1))
 
@@ -123,7 +129,11 @@ class Clients(Requester):
     # Operations of scenarios
 
     async def _request(self, operation: Operation) -> None:
-        await self.send(self.targets[operation.target % len(self.targets)])
+        target = self.targets[operation.target % len(self.targets)]
+        if operation.amount % 6 == 0:
+            await self.abandon(target, operation.amount % 40 / 10)
+        else:
+            await self.send(target)
 
     async def _create(self, operation: Operation) -> None:
         name = f"own-{operation.target % 3}"
@@ -144,6 +154,7 @@ class Clients(Requester):
                 return
             count = 1 + operation.amount % 2
             config = await self.define(count)
+            self.scaled_from.pop(name, None)
             history = self.world.history
             history.previous[name] = history.asked[name].config
             deployment = _deployment(operation.amount // 2)
@@ -153,19 +164,27 @@ class Clients(Requester):
 
     async def _scale(self, operation: Operation) -> None:
         name = self._chosen(operation, (STEADY[1], STEADY[0], "own-0", "own-2"))
+        if operation.amount % 2 == 0:  # while a worker that has died is being replaced
+            self.world.crash_worker_of(name)
+            await asyncio.sleep(operation.amount % 40 / 10)
         await self.set_count(name, 1 + operation.amount % 3)
 
     async def _zero(self, operation: Operation) -> None:
-        """Scale to zero; a request then wakes the endpoint."""
-        self.counts[ZERO] |= {0, 1}
+        """Scale to zero; a request then wakes the endpoint, sometimes while it is scaled to more instances."""
+        self.counts[ZERO] = {0, 1}
         await self.set_count(ZERO, 0)
         await asyncio.sleep(operation.amount % 12)
+        if operation.amount % 3 == 0:
+            self.counts[ZERO] = {0, 1, 2}
+            await self.set_count(ZERO, 2)
+            self.counts[ZERO] = {2}
         await self.send(ZERO)
 
     async def set_count(self, name: str, count: int) -> None:
         async with self.locks[name]:
             if await self._is_changeable(name):
                 wanted = [{"VariantName": VARIANT, "DesiredInstanceCount": count}]
+                self.scaled_from[name] = self._counts[name]
                 asked = EndpointState(config=self.world.history.asked[name].config, count=count)
                 await self._change(
                     name, asked, "UpdateEndpointWeightsAndCapacities", {"DesiredWeightsAndCapacities": wanted}
@@ -174,14 +193,20 @@ class Clients(Requester):
     async def _delete(self, operation: Operation) -> None:
         name = f"own-{operation.target % 3}"
         async with self.locks[name]:
-            if name in self.world.history.asked:
-                await self.call("DeleteEndpoint", done="Could not find", EndpointName=name)
-                del self.world.history.asked[name]
-                self.world.history.deleted.add(name)
-                await self.until_gone("DescribeEndpoint", EndpointName=name)
+            if name not in self.world.history.asked:
+                await self._create_endpoint(name, 1)
+                await self.until_changeable(name)
+            await self.call("DeleteEndpoint", done="Could not find", EndpointName=name)
+            del self.world.history.asked[name]
+            self.world.history.deleted.add(name)
+            await self.until_gone("DescribeEndpoint", EndpointName=name)
 
     async def _bound(self, operation: Operation) -> None:
+        """Set bounds, often twice: the second ones come while the endpoint is being scaled."""
         await self._set_bounds(1 + operation.amount % 3)
+        if operation.target % 2:
+            await asyncio.sleep(operation.target % 40 / 10)
+            await self._set_bounds(1 + operation.amount // 3 % 3)
 
     async def _set_bounds(self, count: int) -> None:
         """Let Application Auto Scaling set a number of instances: the minimum and the maximum are the same."""
@@ -230,6 +255,9 @@ class Clients(Requester):
         while self.world.loop.now_s < deadline_s:
             found = await self.call("DescribeEndpoint", EndpointName=name)
             if found["EndpointStatus"] in {"InService", "Failed", "UpdateRollbackFailed"}:
+                self._counts[name] = sum(
+                    variant.get("CurrentInstanceCount", 0) for variant in found.get("ProductionVariants", ())
+                )
                 asked = self.world.history.asked.get(name)
                 is_as_asked = asked is None or found["EndpointConfigName"] == asked.config
                 return bool(found["EndpointStatus"] == "InService" and is_as_asked)
@@ -276,9 +304,20 @@ class Clients(Requester):
             await asyncio.sleep(PAUSE_S)
         raise TimeoutError(f"{operation} {parameters} was never acknowledged.")
 
+    def wrongly_scaled(self) -> Iterator[str]:
+        """Yield the endpoints that have kept a number of instances although the scaling to it was rolled back."""
+        history = self.world.history
+        for name, before in self.scaled_from.items():
+            asked, described = history.asked.get(name), history.described.get(name)
+            if asked is None or described is None or described.status != "InService" or not described.reason:
+                continue
+            if described.config == asked.config and described.count == asked.count != before:
+                yield f"{name} has {described.count} instances; expected {before}: {described.reason[:80]}"
+
     def own_workers(self) -> list[str]:
-        """Return the running workers, without those of components and stacks."""
-        return [name for name in self.world.machine.living_names() if not name.startswith(("copies", STACK_PREFIX))]
+        """Return the running workers, without those whose number has rules of its own."""
+        others = ("copies", SERVERLESS, STACK_PREFIX)
+        return [name for name in self.world.machine.living_names() if not name.startswith(others)]
 
 
 _MODEL: Final = {

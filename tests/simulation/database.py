@@ -30,6 +30,8 @@ MISSED_S: Final = 1.0
 SHARE_LONG: Final = 0.1
 LONG_S: Final = 3.0
 """Longest time between two transactions of a function: its thread waits for the processor."""
+ACT_S: Final = 1.0
+"""A process that was stopped notices within this time that its lease is over."""
 _BLOB_WRITES: Final = ("INSERT INTO headrace_blobs", "DELETE FROM headrace_blobs")
 _LOST: Final = "server closed the connection unexpectedly"
 
@@ -128,6 +130,11 @@ class Database:
         self.loop.call_later(delay_s, tell, context=context)
         if chance > 0.95:
             self.loop.call_later(self.rng.uniform(0.0, MISSED_S), tell, context=self.loop.context_of(process))
+
+    def is_over(self, term: int | None, process: Process) -> bool:
+        """Return whether the term of a process is over, for longer than the process needs to notice."""
+        since_s = max(self.term_began_s, process.continued_s)
+        return term is not None and term < self.term and self.loop.now_s - since_s > ACT_S
 
     def _check_term(self, process: Process) -> None:
         """Note a write of a leader whose term is over, and a term with two leaders."""

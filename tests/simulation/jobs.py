@@ -23,6 +23,8 @@ class TransformJobs:
     findings: list[str] = field(default_factory=list)
     _inputs: dict[str, list[list[str]]] = field(default_factory=dict)
     """Job → the ids in the lines of each of its objects."""
+    _bad: set[str] = field(default_factory=set)
+    """Jobs with a record that no worker can answer."""
     _stopped: set[str] = field(default_factory=set)
     _ends: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Job → how it has ended, and why."""
@@ -31,16 +33,25 @@ class TransformJobs:
         pass  # the model of the endpoints is enough
 
     async def run(self, operation: Operation) -> None:
-        """Create a job with one or two objects; one of six is stopped."""
+        """
+        Create a job with one or two objects, to which another one comes late.
+
+        One of six is stopped, and one of eight has a record that no worker can answer.
+        """
         name = f"job-{len(self._inputs)}"
         inputs = self._inputs[name] = [
             [f"{name}-{index}-{number}" for number in range(2 + operation.target % 7)]
             for index in range(1 + operation.amount % 2)
         ]
+        contents, is_bad = self.clients.world.objects.contents, operation.amount % 8 == 1
+        if is_bad:
+            self._bad.add(name)
         for index, ids in enumerate(inputs):
-            content = "".join(json.dumps({"id": id_}) + "\n" for id_ in ids)
-            self.clients.world.objects.contents[f"{_BUCKET}/in/{name}/{index}"] = content.encode()
+            content = "".join(json.dumps({"id": id_, "is_bad": is_bad}) + "\n" for id_ in ids)
+            contents[f"{_BUCKET}/in/{name}/{index}"] = content.encode()
         await self.clients.call("CreateTransformJob", done="already", **_members(name))
+        late = f"{_BUCKET}/in/{name}/+", b'{"id": "late"}\n'  # its name comes before the others
+        self.clients.world.loop.call_later(operation.target % 11, contents.__setitem__, *late)
         if operation.amount % 6 == 0:
             await asyncio.sleep(operation.target % 8)
             self._stopped.add(name)
@@ -62,6 +73,10 @@ class TransformJobs:
         status, reason = self._ends[name]
         if status == "Stopped" and name not in self._stopped:
             yield f"Job {name} was stopped by no client."
+        if name in self._bad:
+            if status == "Completed":
+                yield f"Job {name} is {status}; no worker can answer its records."
+            return
         if status == "Failed" and not (reason and self.clients.world.scenario.faults):
             yield f"Job {name} has failed without a fault: {reason}"
         for index, ids in enumerate(self._inputs[name]):

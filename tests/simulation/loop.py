@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 EPOCH_S: Final = 1_700_000_000.0
 """Wall-clock time at which each simulation begins, seconds since 1970."""
+_SPAN_S: Final = 5.0
+_MAX_STEPS: Final = 50_000
+"""Steps within that time that mean an endless loop."""
 SHARE_INTERRUPTIBLE: Final = 0.2
 """Share of the functions for threads that may be interrupted: each costs two switches of threads."""
 
@@ -74,6 +77,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def __init__(self, seed: str) -> None:
         self.now_s = 0.0
         self.num_steps = 0
+        self._mark = 0.0, 0
+        """A time, and the number of steps until then."""
         self.rng = random.Random(f"{seed}/schedule")
         self.network: Network | None = None
         self.processes: list[Process] = [OUTSIDE]
@@ -147,8 +152,17 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         handle = process.ready.popleft()
         if not handle.cancelled():
             self.num_steps += 1
+            self._check_rest(process)
             handle._run()
         return True
+
+    def _check_rest(self, process: Process) -> None:
+        """Raise `RuntimeError` if the loops do not rest: time may then never pass."""
+        since_s, num_steps = self._mark
+        if self.now_s > since_s + _SPAN_S:
+            self._mark = self.now_s, self.num_steps
+        elif self.num_steps - num_steps > _MAX_STEPS and not self.is_closing:
+            raise RuntimeError(f"{process.name} does not rest: {_MAX_STEPS} steps within {_SPAN_S:g} s.")
 
     def _advance(self, until_s: float) -> bool:
         timers = self._timers
@@ -228,7 +242,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         """Run a function after a drawn delay, in one piece or with interruptions."""
         if self.is_closing:
             raise Killed
-        future, context = self.create_future(), copy_context()
+        future, context = self.create_future(), Context()  # threads of an executor do not have that of the caller
+        context.run(PROCESS.set, PROCESS.get())
         assert self.network is not None
         delay_s = self.network.database_delay_s(PROCESS.get())
         can_pause = self.rng.random() < SHARE_INTERRUPTIBLE

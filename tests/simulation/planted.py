@@ -1,6 +1,7 @@
 """Bugs to plant, so that it is known what the simulation finds: each replaces a few functions of Headrace."""
 
 import asyncio
+import dataclasses
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping
@@ -11,17 +12,21 @@ from typing import Any, Final
 import msgspec
 
 from headrace.platform.autoscaling.loops import autoscaler
+from headrace.platform.autoscaling.planning.decision import Scaling
 from headrace.platform.cluster.launcher import WorkerPhase
 from headrace.platform.control.loops.worker_manager import WorkerManager
 from headrace.platform.control.model.workload import Stage
-from headrace.platform.control.planning import pool, worker_actions
+from headrace.platform.control.planning import plan, pool, worker_actions
 from headrace.platform.control.planning.config import PassContext
 from headrace.platform.control.planning.rollout import _Pass
 from headrace.platform.gateway import app
 from headrace.platform.gateway.app import Gateway
 from headrace.platform.gateway.async_invocations import AsyncInvocations
+from headrace.platform.gateway.async_queue import AsyncQueue
+from headrace.platform.gateway.forwarding import Forwarded
 from headrace.platform.gateway.replica_state import WaitQueue
 from headrace.platform.gateway.table import RouteTable
+from headrace.platform.host.membership import Shared
 from headrace.platform.jobs.spool import Spool
 from headrace.platform.state import coordination
 from headrace.platform.state.records import Conflict, Fenced
@@ -182,6 +187,35 @@ def _nothing(_: Any) -> Any:
     return lambda *_args, **_more: None
 
 
+async def _lead_on(_: Shared) -> None:
+    pass
+
+
+def _terminate_at_once(roll_out: Any) -> Any:
+    def rolling(self: _Pass, target: Any) -> Any:
+        is_over = self.deployment.progress.stage is Stage.TERMINATING
+        return self._settled(target) if is_over else roll_out(self, target)
+
+    return rolling
+
+
+def _leak_admission(close: Any) -> Any:
+    def closing(self: Forwarded) -> None:
+        self.admission = None
+        close(self)
+
+    return closing
+
+
+def _remove_early(removal: Any) -> Any:
+    def removing(deleting_s: float, workers: Any, context: PassContext) -> Any:
+        planned = removal(deleting_s, workers, context)
+        others = [action for action in planned.actions if not isinstance(action, worker_actions.RemoveRecord)]
+        return dataclasses.replace(planned, actions=(*others, worker_actions.RemoveRecord()))
+
+    return removing
+
+
 BUGS: Final[Mapping[str, Bug]] = {
     "no-fence": Bug(
         "the writes of a leader are not fenced by its term", ((Store, "fenced", lambda _: lambda self, _term: self),)
@@ -229,6 +263,28 @@ BUGS: Final[Mapping[str, Bug]] = {
     "lost-line": Bug("a job that is resumed leaves out a line", ((Spool, "_replay", _forget_logged),)),
     "below-minimum": Bug(
         "scaling in ends one below the minimum", ((autoscaler, "capacity_within_bounds", _below_minimum),)
+    ),
+    "leads-on": Bug("a member leads on when its lease is lost", ((Shared, "_stop_leading", lambda _: _lead_on),)),
+    "no-backoff": Bug(
+        "the worker after a crash starts at once, however many there were",
+        ((worker_actions, "restart_at_s", lambda _: lambda _workers, _fleet, context: context.now_s),),
+    ),
+    "ended-at-once": Bug(
+        "the old workers of an update do not wait for their termination", ((_Pass, "_roll_out", _terminate_at_once),)
+    ),
+    "no-cooldown": Bug(
+        "a policy scales again in its cooldown",
+        ((Scaling, "is_cooling", lambda _: lambda self, _now_s: self.ended_s is None),),
+    ),
+    "leaked-admission": Bug(
+        "requests to a serverless endpoint count when they are over", ((Forwarded, "close", _leak_admission),)
+    ),
+    "early-removal": Bug(
+        "the record of an endpoint is removed before its workers have ended", ((plan, "plan_removal", _remove_early),)
+    ),
+    "never-expires": Bug(
+        "asynchronous invocations do not expire",
+        ((AsyncQueue, "due", lambda due: lambda self, routes, _now_s: due(self, routes, 0.0)),),
     ),
 }
 

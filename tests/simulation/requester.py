@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -34,6 +35,23 @@ class Requester:
             await asyncio.sleep(_PAUSE_S)
         self.world.history.requests.append(Request(number=number, attempts=tuple(attempts)))
 
+    async def abandon(self, target: str, after_s: float) -> None:
+        """Send a request, and leave before its answer, or while it is held."""
+        self.num_requests += 1
+        leaves = asyncio.Event()
+        self.world.loop.call_later(after_s, leaves.set)
+        await self.invoke(self.num_requests, f"{self.num_requests}-abandoned", target, leaves)
+
+    async def probe(self, targets: Sequence[str]) -> list[str]:
+        """Send a request to each target through each member; nothing that is over may keep it from an answer."""
+        wrong = list[str]()
+        for turn, member in enumerate(self.world.slots):
+            for target in targets:
+                outcome, detail = await self.invoke(turn, f"{turn}-probe-{target}", target)
+                if outcome != RIGHT:
+                    wrong.append(f"{target} serves; {member.process.name} answers {outcome} {detail}")
+        return wrong
+
     async def _attempt(self, number: int, index: int, target: str) -> Attempt:
         id_, began_s = f"{number}-{index}", self.world.loop.now_s
         outcome, detail = await self.invoke(number + index, id_, target)
@@ -43,8 +61,8 @@ class Requester:
             detail=detail,
         )  # fmt: skip
 
-    async def invoke(self, turn: int, id_: str, target: str) -> tuple[str, str]:
-        """Send a request once; return its outcome, and what was wrong with it."""
+    async def invoke(self, turn: int, id_: str, target: str, leaves: asyncio.Event | None = None) -> tuple[str, str]:
+        """Send a request once, until the client `leaves`; return its outcome, and what was wrong with it."""
         is_component = target.startswith("copies")
         headers = [(b"content-type", b"application/json")]
         if is_component:
@@ -52,7 +70,8 @@ class Requester:
         body = json.dumps({"id": id_}).encode()
 
         async def work(member: SimulatedMember) -> tuple[str, bytes]:
-            return await post(member, f"/endpoints/{HOST if is_component else target}/invocations", headers, body)
+            path = f"/endpoints/{HOST if is_component else target}/invocations"
+            return await post(member, path, headers, body, leaves)
 
         try:
             async with asyncio.timeout(ATTEMPT_S + 1.0):
@@ -61,6 +80,8 @@ class Requester:
             return BROKEN, str(broken)
         except TimeoutError:
             return BROKEN, "no answer in time"
+        if leaves is not None and leaves.is_set():
+            return BROKEN, "the client has left"
         found = json.loads(answer)
         if error:
             return error, str(found)
@@ -69,9 +90,17 @@ class Requester:
 
 
 async def post(
-    member: SimulatedMember, path: str, headers: list[tuple[bytes, bytes]], body: bytes
+    member: SimulatedMember,
+    path: str,
+    headers: list[tuple[bytes, bytes]],
+    body: bytes,
+    leaves: asyncio.Event | None = None,
 ) -> tuple[str, bytes]:
-    """Call the gateway's application as its server does; return the code of its error, and the body of its answer."""
+    """
+    Call the gateway's application as its server does; return the code of its error, and the body of its answer.
+
+    The client is gone when `leaves` is set; without it, the client stays.
+    """
     scope = {
         "type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"",
         "headers": headers, "extensions": {},
@@ -82,7 +111,8 @@ async def post(
     async def receive() -> Any:
         if messages:
             return messages.pop()
-        return await asyncio.get_running_loop().create_future()
+        await (leaves or asyncio.Event()).wait()
+        return {"type": "http.disconnect"}
 
     async def send(message: Any) -> None:
         errors.extend(value.decode() for name, value in message.get("headers", ()) if name == b"x-amzn-errortype")

@@ -68,6 +68,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 FAULTS_S: Final[Mapping[str, tuple[float, float]]] = {
     "worker-kill": (0.0, 0.0),
     "worker-die": (0.0, 0.0),
+    "worker-loop": (0.0, 0.0),
     "worker-stop": (0.5, 40.0),
     "platform-kill": (0.5, 15.0),
     "platform-die": (0.5, 10.0),
@@ -78,6 +79,7 @@ FAULTS_S: Final[Mapping[str, tuple[float, float]]] = {
     "database-fail": (0.5, 8.0),
     "network-slow": (1.0, 10.0),
     "storage-fail": (1.0, 15.0),
+    "launch-fail": (1.0, 15.0),
     "clock-jump": (0.0, 0.0),
 }
 """Kind of a fault → its shortest and longest duration, seconds; for a stop of the leader, leases."""
@@ -95,27 +97,30 @@ WEIGHTS: Final = {
     "stack": 2,
     "tag": 2,
     "move": 2,
+    "policy": 2,
+    "serverless": 1,
 }
 """Kind of an operation → how often it is drawn, among those of a scenario."""
+_SHARE_FOCUSED: Final = 0.3
+_FOCUSED: Final = ("async", "async", "job", "job", "stack", "bound", "policy")
 _MAX_JUMP_S: Final = 600.0
 _LAST_S: Final = 30.0
 """Seconds in which faults and operations begin."""
 
 
-def draw(seed: int, *, num_faults: int | None = None, duration_s: float = _LAST_S) -> Scenario:
-    """Return the scenario of a seed."""
+def draw(seed: int) -> Scenario:
+    """Return the scenario of a seed; some have operations of one kind only, and many losses."""
     chooser = random.Random(f"{seed}/scenario")
+    if chooser.random() < _SHARE_FOCUSED:
+        return draw_only(seed, chooser.choice(_FOCUSED))
     knobs = AS_SHIPPED if chooser.random() < 0.1 else SLOWER
     members = chooser.choice((1, 2, 2, 3))
-    count = chooser.randint(0, 6) if num_faults is None else num_faults
     kinds = list(FAULTS_S)
-    faults = [_fault(chooser, chooser.choice(kinds), duration_s) for _ in range(count)]
+    faults = [_fault(chooser, chooser.choice(kinds)) for _ in range(chooser.randint(0, 6))]
     others = chooser.sample(sorted(WEIGHTS.keys() - {"request"}), k=chooser.randint(1, 4))
     numbers = ["request", *others]
     weights = [WEIGHTS[kind] for kind in numbers]
-    operations = [
-        _operation(chooser, kind, duration_s) for kind in chooser.choices(numbers, weights, k=chooser.randint(5, 16))
-    ]
+    operations = [_operation(chooser, kind) for kind in chooser.choices(numbers, weights, k=chooser.randint(4, 14))]
     return Scenario(
         seed=seed,
         members=members,
@@ -127,37 +132,37 @@ def draw(seed: int, *, num_faults: int | None = None, duration_s: float = _LAST_
 
 _LOSSES: Final = (
     *("platform-die", "platform-die", "platform-kill", "worker-die"),
-    *("leader-stop", "database-fail", "storage-fail"),
+    *("leader-stop", "database-fail", "storage-fail", "launch-fail"),
 )
 
 
 def draw_only(seed: int, kind: str) -> Scenario:
     """Return a scenario with operations of one kind only, and many losses of members, answers and commits."""
     chooser = random.Random(f"{seed}/focus")
-    faults = [_fault(chooser, chooser.choice(_LOSSES), _LAST_S) for _ in range(chooser.randint(3, 8))]
-    operations = [_operation(chooser, kind, _LAST_S) for _ in range(chooser.randint(4, 9))]
+    faults = [_fault(chooser, chooser.choice(_LOSSES)) for _ in range(chooser.randint(2, 6))]
+    operations = [_operation(chooser, kind) for _ in range(chooser.randint(3, 7))]
     return Scenario(
         seed=seed,
         members=chooser.choice((1, 2, 3)),
-        knobs=SLOWER if chooser.random() < 0.7 else AS_SHIPPED,
+        knobs=AS_SHIPPED if chooser.random() < 0.1 else SLOWER,
         faults=tuple(sorted(faults, key=lambda fault: fault.at_s)),
         operations=tuple(sorted(operations, key=lambda operation: operation.at_s)),
     )
 
 
-def _operation(chooser: random.Random, kind: str, duration_s: float) -> Operation:
+def _operation(chooser: random.Random, kind: str) -> Operation:
     return Operation(
-        at_s=round(chooser.uniform(0, duration_s), 3),
+        at_s=round(chooser.uniform(0, _LAST_S), 3),
         kind=kind,
         target=chooser.randrange(1000),
         amount=chooser.randrange(1000),
     )
 
 
-def _fault(chooser: random.Random, kind: str, duration_s: float) -> Fault:
+def _fault(chooser: random.Random, kind: str) -> Fault:
     amount = chooser.uniform(-_MAX_JUMP_S, _MAX_JUMP_S) if kind == "clock-jump" else float(chooser.randint(1, 40))
     return Fault(
-        at_s=round(chooser.uniform(0, duration_s), 3),
+        at_s=round(chooser.uniform(0, _LAST_S), 3),
         kind=kind,
         duration_s=round(chooser.uniform(*FAULTS_S[kind]), 3),
         target=chooser.randrange(1000),

@@ -2,19 +2,23 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from benchmarks.chaos.history import Activity, EndpointState, is_reached, violations
 
+from headrace.platform.state.routes import WakeTarget
 from tests.simulation.asynchronous import Asynchronous
-from tests.simulation.clients import STACK_PREFIX, TARGET, Clients, Refused
+from tests.simulation.clients import SERVERLESS, STACK_PREFIX, TARGET, Clients, Refused
 from tests.simulation.components import Components
 from tests.simulation.jobs import TransformJobs
+from tests.simulation.member import SimulatedMember
+from tests.simulation.policies import Policies
 from tests.simulation.requester import HOST
 from tests.simulation.scenario import Scenario
+from tests.simulation.serverless import Serverless
 from tests.simulation.stacks import Stacks
 from tests.simulation.substitutes import substituted
 from tests.simulation.tags import Tags
@@ -25,7 +29,7 @@ _SETTLED_S = 600.0
 """Longest time until everything is as asked after the last fault: workers' backoff, and a deployment's deadline."""
 _LOOK_S = 5.0
 _END_S = 100_000.0
-_PARTS: Final[tuple[Any, ...]] = (Components, Asynchronous, TransformJobs, Stacks, Tags)
+_PARTS: Final[tuple[Any, ...]] = (Components, Asynchronous, TransformJobs, Stacks, Tags, Policies, Serverless)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,10 +92,12 @@ async def _run(world: World, clients: Clients) -> None:
         world.start_member(index)
     async with asyncio.timeout(_PREPARED_S):
         await clients.prepare()
+    watching = asyncio.create_task(world.watch_leaders())
     async with asyncio.TaskGroup() as group:
         group.create_task(world.run_faults())
         group.create_task(clients.run(world.scenario.operations))
     await _settle(world, clients)
+    watching.cancel()
     await asyncio.sleep(world.scenario.quiet_s)
     await _read_back(world, clients)
 
@@ -123,6 +129,7 @@ def _differences(world: World, clients: Clients) -> Iterator[str]:
     for name in history.described.keys() - history.asked.keys():
         yield f"Endpoint {name} exists."
     yield from clients.differences
+    yield from clients.wrongly_scaled()
     if len(clients.own_workers()) != sum(state.count for state in history.described.values()):
         yield f"Workers {clients.own_workers()} run for {history.described}."
     if any(activity.status in {"Pending", "InProgress"} for activity in history.activities):
@@ -130,12 +137,15 @@ def _differences(world: World, clients: Clients) -> Iterator[str]:
     if not any(member.leads_in is not None for member in world.slots if not member.process.is_dead):
         yield "No member leads."
     for member in world.slots:
-        if (
-            not member.process.is_dead
-            and member.is_serving
-            and (member.gateway.own_loads() or member.gateway.own_held())
-        ):
+        if not member.process.is_dead and member.is_serving and _is_busy(member, history.described):
             yield f"{member.process.name} still has requests."
+
+
+def _is_busy(member: SimulatedMember, endpoints: Iterable[str]) -> bool:
+    """Return whether the gateway of a member counts, holds or queues a request."""
+    queue = member.gateway.invocations.forwarder.wait_queue
+    is_queued = any(queue.has_waiters(WakeTarget(endpoint=name)) for name in endpoints)
+    return bool(is_queued or member.gateway.own_loads() or member.gateway.own_held())
 
 
 async def _describe(world: World, clients: Clients) -> None:
@@ -143,7 +153,7 @@ async def _describe(world: World, clients: Clients) -> None:
     history.described = {}
     for entry in (await clients.call("ListEndpoints", MaxResults=100))["Endpoints"]:
         name = entry["EndpointName"]
-        if name == HOST or name.startswith(STACK_PREFIX):
+        if name in {HOST, SERVERLESS} or name.startswith(STACK_PREFIX):
             continue
         try:
             endpoint = await clients.call("DescribeEndpoint", EndpointName=name)
@@ -190,6 +200,8 @@ async def _read_back(world: World, clients: Clients) -> None:
             outcome, detail = await clients.invoke(turn, "deleted", name)
             if outcome != "ValidationError":
                 history.incidents.append(f"{name} was deleted and answers: {outcome} {detail}")
+    serving = [name for name, state in history.described.items() if state.status == "InService" and state.count]
+    history.incidents += await clients.probe(serving)
     for part in clients.parts:
         history.incidents += await part.check()
     history.answers = {id_: number for id_, number in world.machine.executed.items() if id_[0].isdigit()}

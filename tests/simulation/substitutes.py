@@ -23,6 +23,7 @@ from typing import Any, Final
 import structlog
 
 from headrace.platform.autoscaling.loops import autoscaler
+from headrace.platform.cloudformation import deployment, journal, lifecycle, resources
 from headrace.platform.control.loops import endpoint_pass, reconciler, timing
 from headrace.platform.control.loops.timing import Clocks
 from headrace.platform.host import membership
@@ -31,6 +32,9 @@ from tests.simulation.database import ENGINE, check_term, read_once
 from tests.simulation.loop import EPOCH_S, OUTSIDE, PROCESS, SimulatedLoop
 from tests.simulation.scenario import Knobs, Scenario
 from tests.simulation.threads import SimulatedExecutor, SimulatedLock
+
+_IMPORTED_LATE: Final = (deployment, journal, lifecycle, resources)
+"""Modules that Headrace imports when it needs them: by then it would be too late to replace their ids."""
 
 
 class Clock:

@@ -8,29 +8,36 @@ import pytest
 
 from tests.simulation.__main__ import shrunk_scenario
 from tests.simulation.planted import BUGS, planted
-from tests.simulation.scenario import SLOWER, Fault, Operation, Scenario, draw, draw_only
+from tests.simulation.scenario import SLOWER, Fault, Operation, Scenario, draw
 from tests.simulation.simulation import simulate
 
 ROOT = Path(__file__).parents[2]
 FOUND_BY = {
-    "no-fence": 26,
+    "no-fence": 21,
     "endless-lease": 0,
-    "lost-commit": 8,
-    "short-bake": 5,
-    "skipped-step": 30,
-    "never-stopped": 5,
-    "left-orphans": 5,
-    "unseen-crash": 2,
-    "free-capacity": 17,
-    "double-capacity": 23,
-    "lost-wake-up": 89,
-    "sent-again": 9,
-    "stale-route": 47,
-    "lost-write": 8,
+    "lost-commit": 16,
+    "short-bake": 3,
+    "skipped-step": 19,
+    "never-stopped": 0,
+    "left-orphans": 0,
+    "unseen-crash": 4,
+    "free-capacity": 0,
+    "double-capacity": 25,
+    "sent-again": 16,
+    "lost-wake-up": 107,
+    "stale-route": 1,
+    "below-minimum": 5,
+    "lost-write": 19,
     "async-not-stored": 5,
-    "async-twice": 28,
-    "lost-line": 102,
-    "below-minimum": 7,
+    "async-twice": 7,
+    "lost-line": 22,
+    "leads-on": 7,
+    "no-backoff": 12,
+    "ended-at-once": 3,
+    "no-cooldown": 2,
+    "leaked-admission": 23,
+    "early-removal": 13,
+    "never-expires": 5,
 }
 """Bug → a seed that finds it. `scripts/simulate --bugs` finds others after a change."""
 
@@ -41,14 +48,6 @@ def test_nothing_is_violated(first: int) -> None:
     failed = {
         seed: outcome.violations for seed in range(first, first + 20) if (outcome := simulate(draw(seed))).violations
     }
-
-    assert not failed
-
-
-@pytest.mark.parametrize("kind", ["async", "job", "stack"])
-def test_nothing_is_violated_under_many_losses(kind: str) -> None:
-    """`scripts/simulate --only KIND` runs more of these."""
-    failed = {seed: outcome.violations for seed in range(4) if (outcome := simulate(draw_only(seed, kind))).violations}
 
     assert not failed
 
@@ -85,7 +84,7 @@ def digests() -> list[str]:
 def test_a_failing_scenario_shrinks() -> None:
     """Shrinking removes the faults and operations that a failure does not need."""
     faults = [Fault(at_s=at_s, kind=kind, duration_s=2.0, target=0) for at_s, kind in enumerate(_KINDS)]
-    requests = [Operation(at_s=float(at_s), kind="request", target=0) for at_s in range(5)]
+    requests = [Operation(at_s=float(at_s), kind="request", target=0, amount=1) for at_s in range(5)]
     scenario = Scenario(seed=1, members=1, knobs=SLOWER, faults=tuple(faults), operations=tuple(requests))
 
     with planted("sent-again"):

@@ -8,17 +8,26 @@ pieces, between which the worker may die.
 import json
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from headrace.platform.cluster.launcher import Handle, Observation, WorkerPhase, WorkerSpec
+from headrace.platform.cluster.launcher import (
+    Handle,
+    LaunchFailed,
+    Observation,
+    StartPending,
+    WorkerPhase,
+    WorkerSpec,
+)
 from headrace.testing.fake_launcher import FakeLauncher, FakeMachine, Script, ready_after
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.network import Connection, Network
 
 WORK_S = (0.01, 0.6)
 """Time of an answer, shortest and longest."""
+_SHARE_REFUSED = 0.5
 LONG_WORK_S = (0.1, 5.0)
 """The same for what no client waits for, so that faults come in its middle."""
 
@@ -42,8 +51,14 @@ class Machine(FakeMachine):
     """The worker that answers next dies between the two pieces."""
     died_in_answer: str = ""
     """The worker that did so last."""
-    served: Counter[str] = field(default_factory=Counter)
-    """Worker → invocations that reached it."""
+    working: dict[Connection, str] = field(default_factory=dict)
+    """Connection → the id of the attempt that is being answered on it."""
+    on_act: Callable[[str], None] = lambda _: None
+    """Called when a process starts or stops a worker."""
+    refusing_until_s: float = 0.0
+    """Until then, some workers cannot be started."""
+    on_work: Callable[[Connection, str], None] = lambda *_: None
+    """Called when a worker begins to answer an attempt."""
 
     def __post_init__(self) -> None:
         self.clock = self.loop.time
@@ -106,13 +121,19 @@ class WorkerServer:
             self._work(connection, data.partition(b"\r\n\r\n")[2])
 
     def _work(self, connection: Connection, body: bytes) -> None:
-        machine, attempt = self.machine, str(json.loads(body)["id"])
-        machine.served[self.name] += 1
+        asked = json.loads(body)
+        machine, attempt = self.machine, str(asked["id"])
+        machine.working[connection] = attempt
+        machine.on_work(connection, attempt)
         is_awaited = attempt[0].isdigit()
         if attempt in machine.begun and is_awaited:  # others are run again after a takeover
             machine.repeated.append(attempt)
         answer = json.dumps({"id": attempt, "worker": self.name}).encode()
-        first_s = machine.rng.uniform(*(WORK_S if is_awaited else LONG_WORK_S))
+        if asked.get("is_bad"):
+            machine.working.pop(connection)
+            connection.send(_head(500, 0))
+            return
+        first_s = asked.get("work_s") or machine.rng.uniform(*(WORK_S if is_awaited else LONG_WORK_S))
         machine.loop.call_later(first_s, self._send, connection, attempt, _head(200, len(answer)) + answer[:5], False)
         machine.loop.call_later(first_s * 1.5, self._send, connection, attempt, answer[5:], True)
 
@@ -126,13 +147,15 @@ class WorkerServer:
             self.machine.begun.add(attempt)
             self.machine.executed[attempt] += is_last
             connection.send(part)
+            if is_last:
+                self.machine.working.pop(connection, None)
             if self.machine.dies_in_answer and not is_last:
                 self.machine.dies_in_answer, self.machine.died_in_answer = False, self.name
                 self.machine.crash(self.name)
 
 
 def _head(status: int, length: int) -> bytes:
-    reason = "OK" if status == 200 else "Unavailable"
+    reason = {200: "OK", 500: "Error"}.get(status, "Unavailable")
     return f"HTTP/1.1 {status} {reason}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n".encode()
 
 
@@ -152,9 +175,13 @@ class Launcher(FakeLauncher):
 
     async def start(self, spec: WorkerSpec) -> Handle:
         """Start a worker with its server."""
+        machine = self.machine
+        machine.on_act(f"starts {spec.name}")
         await self._delayed()
+        if machine.loop.now_s < machine.refusing_until_s and machine.rng.random() < _SHARE_REFUSED:
+            raise StartPending("There is no free core.") if machine.rng.random() < 0.5 else LaunchFailed("No memory.")
         handle = await FakeLauncher.start(self, spec)
-        self.machine.network.servers.setdefault(port_of(handle), WorkerServer(self.machine, spec.name))
+        machine.network.servers.setdefault(port_of(handle), WorkerServer(machine, spec.name))
         await self._delayed()
         return handle
 
@@ -163,6 +190,7 @@ class Launcher(FakeLauncher):
         return await FakeLauncher.poll(self, name, handle)
 
     async def stop(self, name: str, handle: Handle, *, grace_s: float) -> None:
+        self.machine.on_act(f"stops {name}")
         await self._delayed()
         await FakeLauncher.stop(self, name, handle, grace_s=grace_s)
 

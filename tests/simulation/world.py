@@ -1,6 +1,7 @@
 """The simulated platform: its members, machine, network and database, and the faults that hit them."""
 
 import asyncio
+import math
 import random
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
@@ -12,9 +13,10 @@ from typing import Any, TypeVar
 from benchmarks.chaos.history import Applied, History
 
 from headrace.platform.cloudwatch.series.memory import MemorySeries
-from tests.simulation.database import Database, open_database
+from headrace.platform.cluster.launcher import WorkerPhase
+from tests.simulation.database import LONG_S, TERM, Database, open_database
 from tests.simulation.invariants import Invariants
-from tests.simulation.loop import Process, SimulatedLoop
+from tests.simulation.loop import EPOCH_S, PROCESS, Process, SimulatedLoop
 from tests.simulation.member import SimulatedMember
 from tests.simulation.network import Network
 from tests.simulation.objects import Objects
@@ -24,6 +26,12 @@ from tests.simulation.workers import Machine
 T = TypeVar("T")
 _RECOVERY_S = 15.0
 """Seconds after a restart of a member until it serves, with the intervals as shipped."""
+
+
+_CRASHES = 3
+"""Crashes of a fleet that come after the first."""
+_REPLACED_S = 45.0
+"""Seconds until a worker that hangs for good is replaced."""
 
 
 class Broken(Exception):
@@ -67,6 +75,7 @@ class World:
         self.trace = Trace(is_kept=self.is_traced)
         self.network = loop.network = Network(loop, random.Random(f"{seed}/network"))
         self.machine = Machine(loop=loop, network=self.network, rng=random.Random(f"{seed}/workers"))
+        self.machine.on_act = self._acting
         self.invariants = Invariants()
         self.database = Database(
             loop=loop,
@@ -89,7 +98,13 @@ class World:
         self.trace.add(f"{self.loop.now_s:.6f} {line}")
 
     def _committed(self, process: Process) -> None:
-        self.note(f"{process.name} {self.invariants.committed()}")
+        self.note(f"{process.name} {self.invariants.committed(EPOCH_S + self.loop.now_s)}")
+
+    def _acting(self, what: str) -> None:
+        """Check that only the leader acts on workers: no fence of the database keeps others from it."""
+        process = PROCESS.get()
+        if self.database.is_over(TERM.get(), process):
+            self.history.incidents.append(f"{process.name} {what} after its term.")
 
     # Members
 
@@ -140,6 +155,29 @@ class World:
         finally:
             self.pending.pop(answer, None)
 
+    async def watch_leaders(self) -> None:
+        """Check every second, until cancelled, that one member leads, and no two."""
+        knobs, since_s = self.scenario.knobs, self.loop.now_s
+        longest_s = knobs.lease_s + 2 * knobs.heartbeat_s + 4 * LONG_S
+        while True:
+            await asyncio.sleep(1.0)
+            able = [member for member in self.slots if self._can_lead(member)]
+            for member in able:
+                if self.database.is_over(member.leads_in, member.process):
+                    self.history.incidents.append(f"{member.process.name} leads on after term {member.leads_in}.")
+                    return
+            if not able or any(member.leads_in is not None for member in self.slots):
+                since_s = self.loop.now_s
+            elif self.loop.now_s - since_s > longest_s:
+                self.history.incidents.append(f"No member leads for {longest_s:.0f} s.")
+                return
+
+    def _can_lead(self, member: SimulatedMember) -> bool:
+        process, now_s = member.process, self.loop.now_s
+        is_reached = now_s >= max(self.network.cut_from_database.get(process, 0.0), self.database.failing_until_s)
+        is_fast = now_s >= self.network.slow_until_s
+        return member.is_serving and not process.is_dead and not process.is_paused and is_reached and is_fast
+
     # Faults
 
     async def run_faults(self) -> None:
@@ -155,19 +193,20 @@ class World:
         applied_s = self.loop.now_s
         what = await getattr(self, f"_{fault.kind.replace('-', '_')}")(fault)
         self.note(f"fault {fault.kind} {what} {applied_s:.3f}")
-        self.history.faults.append(
-            Applied(
-                kind=_KINDS.get(fault.kind, fault.kind),
-                began_s=applied_s,
-                undone_s=self.loop.now_s,
-                ended_s=self.loop.now_s + self._recovery_s(fault),
-                what=what,
-            )
+        self.history.faults.append(self._applied(fault, applied_s, what))
+
+    def _applied(self, fault: Fault, applied_s: float, what: str) -> Applied:
+        return Applied(
+            kind=_KINDS.get(fault.kind, fault.kind),
+            began_s=applied_s,
+            undone_s=self.loop.now_s,
+            ended_s=self.loop.now_s + self._recovery_s(fault),
+            what=what,
         )
 
     def _recovery_s(self, fault: Fault) -> float:
         knobs = self.scenario.knobs
-        return 0.0 if fault.kind in {"worker-kill", "clock-jump"} else _RECOVERY_S + 2 * knobs.lease_s
+        return 0.0 if fault.kind in {"worker-kill", "worker-loop", "clock-jump"} else _RECOVERY_S + 2 * knobs.lease_s
 
     def _member(self, fault: Fault) -> tuple[int, SimulatedMember]:
         index = fault.target % len(self.slots)
@@ -180,6 +219,35 @@ class World:
         name = names[fault.target % len(names)]
         self.machine.crash(name)
         return name
+
+    def crash_worker_of(self, endpoint: str) -> None:
+        """Kill a worker of an endpoint, as the fault does."""
+        names = [name for name in self.machine.living_names() if name.startswith(f"{endpoint}-")]
+        if names:
+            self.machine.crash(names[0])
+            fault = Fault(at_s=0.0, kind="worker-kill", duration_s=0.0, target=0)
+            self.history.faults.append(self._applied(fault, self.loop.now_s, names[0]))
+
+    async def _worker_loop(self, fault: Fault) -> str:
+        """Let the workers of one fleet die one after the other, each when it is ready."""
+        name = await self._worker_kill(fault)
+        fleet = name.rpartition("-i-")[0]
+        for _ in range(_CRASHES if fleet else 0):
+            self.history.faults.append(self._applied(fault, self.loop.now_s, name))
+            name = await self._until_ready(fleet)
+            if not name:
+                break
+            self.machine.crash(name)
+        return name or fleet
+
+    async def _until_ready(self, fleet: str) -> str:
+        """Return a worker of a fleet that is ready, soon; empty if there is none."""
+        for _ in range(20):
+            await asyncio.sleep(1.0)
+            for name in self.machine.living_names():
+                if name.startswith(f"{fleet}-i-") and self.machine.look(name).phase is WorkerPhase.READY:
+                    return name
+        return ""
 
     async def _worker_die(self, _fault: Fault) -> str:
         """Let a worker die in the middle of an answer."""
@@ -194,8 +262,9 @@ class World:
         if not names:
             return ""
         name = names[fault.target % len(names)]
-        self.machine.hung[name] = self.loop.now_s + fault.duration_s
-        await asyncio.sleep(fault.duration_s)
+        is_for_good = fault.amount % 4 == 0
+        self.machine.hung[name] = math.inf if is_for_good else self.loop.now_s + fault.duration_s
+        await asyncio.sleep(max(fault.duration_s, _REPLACED_S) if is_for_good else fault.duration_s)
         return name
 
     async def _platform_kill(self, fault: Fault) -> str:
@@ -271,15 +340,21 @@ class World:
         await asyncio.sleep(fault.duration_s)
         return "network"
 
+    async def _launch_fail(self, fault: Fault) -> str:
+        self.machine.refusing_until_s = self.loop.now_s + fault.duration_s
+        await asyncio.sleep(fault.duration_s)
+        return "launcher"
+
     async def _clock_jump(self, fault: Fault) -> str:
         process = self._member(fault)[1].process
         process.skew_s += fault.amount
-        self.invariants.has_jumped = True
+        self.invariants.jumped()
         return process.name
 
 
 _KINDS = {
     "worker-die": "worker-kill",
+    "worker-loop": "worker-kill",
     "platform-die": "platform-kill",
     "leader-stop": "platform-stop",
     "workers-cut": "platform-stop",
