@@ -177,4 +177,4 @@ def _failure(error: Exception, ctx: click.Context) -> Failed:
     if isinstance(error, OSError):
         return Failed(f"{error.strerror or error}: {error.filename}" if error.filename else str(error))
     kind = type(error).__name__
-    return Failed(f"Unexpected error ({kind}: {error}). Run with --debug for the traceback.")
+    return Failed(f"Unexpected error ({kind}: {error}). `headrace --debug COMMAND` shows the traceback.")
