@@ -13,7 +13,7 @@ from headrace_handler.sandbox import LATER
 
 _EARLY = ("LD_", "PYTHON", "GCONV_", "GLIBC_", "OPENSSL_", "LOCPATH")
 """Beginnings of variables by which a program runs other code, or opens other files, before its first line."""
-_HARMLESS = frozenset({"PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"})
+_HARMLESS = frozenset({"PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE", "PYTHON_EXECUTABLE"})
 _OF_SERVERS = frozenset(
     (
         *("HOME", "PATH", "TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "SSLKEYLOGFILE", "SSL_CERT_FILE"),

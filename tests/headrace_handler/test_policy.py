@@ -7,7 +7,7 @@ def test_variables_that_choose_code_are_kept_from_servers() -> None:
     chosen = ("LD_PRELOAD", "LD_AUDIT", "PYTHONPATH", "PYTHONUSERBASE", "OPENSSL_CONF", "GCONV_PATH", "LOCPATH")
     chosen += ("PATH", "HOME", "TMPDIR", "SSLKEYLOGFILE", "TORCHINDUCTOR_CACHE_DIR", "CUDA_INJECTION64_PATH")
     assert [name for name in chosen if not decides_for_server(name)] == []
-    settings = ("HF_TOKEN", "OMP_NUM_THREADS", "SM_NUM_GPUS", "OPTION_DTYPE", "PYTHONUNBUFFERED", "VLLM_USE_V1")
+    settings = ("HF_TOKEN", "OMP_NUM_THREADS", "SM_NUM_GPUS", "OPTION_DTYPE", "PYTHONUNBUFFERED", "PYTHON_EXECUTABLE")
     assert [name for name in settings if decides_for_server(name)] == []
 
 
