@@ -120,7 +120,8 @@ def _passes(document: Json, condition: Json) -> bool:
         return any(text in str(value) for value in found)
     if operator == "In":
         return any(value == _as(value, part) for value in found for part in text.split(","))
-    return any(_COMPARED[operator](value, _as(value, text)) for value in found)
+    comparable = [value for value in found if not isinstance(value, dict)]  # an object has no order
+    return any(_COMPARED[operator](value, _as(value, text)) for value in comparable)
 
 
 def _values(document: Any, path: str) -> list[Any]:
