@@ -261,6 +261,19 @@ def test_invocations_of_an_endpoint_that_is_deleted_or_recreated_fail(gateway, o
     assert objects.objects[objects.puts[0]][0] == b"Endpoint ep was deleted."
 
 
+def test_a_running_invocation_is_not_sent_again_to_the_namesake_of_its_endpoint(gateway, objects):
+    async def never(_exchange) -> None:
+        await asyncio.Event().wait()
+
+    lost, other = gateway.serve(never, async_output=OUTPUT), gateway.worker()
+    answer = gateway.boto.invoke_endpoint_async(EndpointName="ep", Body=b"x")
+    gateway.until(lambda: lost.asked, "it runs")
+    gateway.put(route(variant("AllTraffic", [other.url]), uid="another", async_output=OUTPUT))
+    gateway.run(lost.stop())
+    gateway.until(lambda: objects.puts, "the outcome")
+    assert (objects.puts, other.asked) == ([answer["FailureLocation"]], [])
+
+
 def test_invocations_above_the_limit_are_refused(tmp_path, objects):
     with accepting(tmp_path, objects, max_async_waiting=2) as gateway:
         gateway.put(route(variant("AllTraffic", []), async_output=OUTPUT))

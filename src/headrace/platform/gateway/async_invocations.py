@@ -351,7 +351,7 @@ class AsyncInvocations:
         )
         request = ClientRequest(headers=invocation.worker_headers(), body=body)
         try:
-            query = service.routing_query(invocation, body)
+            query = replace(service.routing_query(invocation, body), endpoint_uid=pending.endpoint_uid)
             async with service.invoke(
                 pending.endpoint, query, request, record, timeout_s=pending.timeout_s
             ) as response:

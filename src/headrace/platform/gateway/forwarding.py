@@ -255,7 +255,7 @@ class Forwarder:
         if may_queue and self.wait_queue.has_waiters(target):
             await self._hold(state, None)
         while True:
-            route = await self.route(state.endpoint)
+            route = await self._route_of(state)
             try:
                 decision = self._choose(route, state)
             except NoReplica as error:
@@ -280,6 +280,13 @@ class Forwarder:
                 if decision.asleep is not None and query.wakes:
                     self.wait_queue.wake(_wake_target(target, decision.asleep))
                 return decision
+
+    async def _route_of(self, state: _ForwardState) -> Route:
+        """Return the route of a request, or raise `AwsError`: another endpoint may have got the name meanwhile."""
+        route = await self.route(state.endpoint)
+        if state.query.endpoint_uid not in (None, route.endpoint_uid):
+            raise self._texts.endpoint_not_found(state.endpoint)
+        return route
 
     async def _has_changed(self, route: Route) -> bool:
         """Return whether an endpoint that was being created has another route by now. Raises `Unavailable`."""

@@ -34,6 +34,8 @@ class RoutingQuery:
     """The part of a request that routing depends on."""
 
     target_variant: str | None = None
+    endpoint_uid: str | None = None
+    """The only endpoint of its name that may answer: one that was created again has another uid. None: any."""
     component: str | None = None
     """Name of an inference component."""
     container: str | None = None
