@@ -105,7 +105,7 @@ def find_models(folder: Path) -> dict[str, Path]:
 def _walk(folder: Path, depth: int) -> Iterator[Path]:
     yield from _gguf_files(folder)
     for child in listed(folder):
-        if not child.is_dir() or is_stray(child.name):
+        if not is_folder(child) or is_stray(child.name):
             continue
         if any((child / name).is_file() for name in ("config.json", "params.json")):
             yield child
