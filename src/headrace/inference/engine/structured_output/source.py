@@ -25,6 +25,9 @@ _MAX_CHOICES = 10_000
 _TREE_MARKS = re.compile(r"^[ \t]*[?!]{1,2}(?=\w[^:\n]*:(?!:=))", re.MULTILINE)
 """`?rule:` and `!rule:` of Lark say how a tree is built, not what text is allowed; llguidance knows neither."""
 
+_NO_FORCING = '%llguidance {"no_forcing": true}\n'
+"""Else llguidance looks for the only text that can follow, and after `/a+/ /a/` that has no end (1.0 to 1.9.1)."""
+
 
 class GrammarError(ValueError):
     """A constraint that cannot be enforced; the message is a sentence without the field's name."""
@@ -49,7 +52,8 @@ def _source(grammar: Grammar) -> str:
     if grammar.kind == "regex":
         return LLMatcher.grammar_from_regex(grammar.text)
     if grammar.kind in _LARK:
-        return LLMatcher.grammar_from_lark(_LARK[grammar.kind](grammar))
+        options = "" if grammar.kind == "choice" else _NO_FORCING
+        return LLMatcher.grammar_from_lark(options + _LARK[grammar.kind](grammar))
     schema = grammar.text if grammar.kind == "json_schema" else '{"type": "object"}'
     return LLMatcher.grammar_from_json_schema(json.dumps(normalise_schema(schema)), overrides=_json_options(grammar))
 
