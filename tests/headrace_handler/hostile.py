@@ -50,8 +50,8 @@ CALLS = {  # numbers on x86-64 and on Arm; None: not tried there
 
 def attack(facts: dict[str, str]) -> dict[str, str | int]:
     """Try everything and return the outcomes; `facts` has the places of what other processes keep secret."""
-    victim, secret = facts["victim"], facts["secret"]
-    outside, ioctl = Path(secret).parent, (16, 29)[NUMBERS[os.uname().machine]]
+    victim, secret, column = facts["victim"], facts["secret"], NUMBERS[os.uname().machine]
+    outside, ioctl = Path(secret).parent, (16, 29)[column]
     tries: dict[str, Callable[[], object]] = {
         "environment of another process": lambda: Path(f"/proc/{victim}/environ").read_bytes(),
         "arguments of another process": lambda: Path(f"/proc/{victim}/cmdline").read_bytes(),
@@ -98,7 +98,6 @@ def attack(facts: dict[str, str]) -> dict[str, str | int]:
         "rights of a file": run_with_rights,
         "inherited descriptors": lambda: leads_outside(outside),
     }
-    column = NUMBERS[os.uname().machine]
     for name, numbers in CALLS.items():
         number = numbers[column]
         if number is not None:

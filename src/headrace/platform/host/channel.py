@@ -48,7 +48,7 @@ _REGION: Final = "us-east-1"
 _NONCE: Final = "x-amz-nonce"
 _ANSWERED: Final = "answer"
 _ASKED: Final = "question"
-_ONE_MESSAGE: Final = bytes(12)
+_IV: Final = bytes(12)
 """The initialization vector, which may be constant because each message has a key of its own."""
 _BODY_TIMEOUT_S: Final = 10.0
 _MANY_BYTES: Final = 1 << 20
@@ -153,7 +153,7 @@ class Channel:
             raise MachineSilent(f"The machine {machine} is not a live member of this platform.")
         try:
             async with asyncio.timeout(timeout_s):
-                body = await _off_loop(text, lambda: self._cipher(_ASKED, nonce).encrypt(_ONE_MESSAGE, text, None))
+                body = await _off_loop(text, lambda: self._cipher(_ASKED, nonce).encrypt(_IV, text, None))
                 headers = tuple(self._signed(machine, nonce, await _digest(body)).items())
                 response = await self._client.send(url, ClientRequest(path=PATH, headers=headers, body=body))
                 try:
@@ -196,7 +196,7 @@ class Channel:
         from cryptography.exceptions import InvalidTag
 
         try:
-            return self._cipher(purpose, nonce).decrypt(_ONE_MESSAGE, body, None)
+            return self._cipher(purpose, nonce).decrypt(_IV, body, None)
         except (InvalidTag, ValueError) as error:
             raise msgspec.DecodeError("the message was changed on its way, or is of another version") from error
 
@@ -214,7 +214,7 @@ class Channel:
             await send_response(scope, send, 404, (), b"")
             return
         sealed = await _off_loop(
-            body, lambda: self._cipher(_ANSWERED, nonce).encrypt(_ONE_MESSAGE, msgspec.json.encode(found), None)
+            body, lambda: self._cipher(_ANSWERED, nonce).encrypt(_IV, msgspec.json.encode(found), None)
         )
         await send_response(scope, send, 200, (("content-type", "application/octet-stream"),), sealed)
 

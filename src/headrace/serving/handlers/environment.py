@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 import msgspec
 
@@ -131,21 +131,12 @@ def inspect_base(python: str = sys.executable, runner: Sequence[str] = ()) -> Ba
     """Run an interpreter, by a `runner`, to find its version and packages. Raises `EnvironmentFailed`: it cannot be."""
     said = ""
     try:
-        with (
-            subprocess.Popen(  # noqa: S603 -- the interpreter that the model's settings name
-                [*runner, python, "-I", "-c", _PROBE],
-                env=deferred(os.environ),  # a worker's has variables of its model
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                start_new_session=True,
-            ) as process,
-            _killed_after(process, _PROBE_S),
+        # The environment of a worker has variables of its model.
+        with _running([*runner, python, "-I", "-c", _PROBE], env=deferred(os.environ), timeout_s=_PROBE_S) as (
+            _,
+            output,
         ):
-            assert process.stdout is not None
-            said = process.stdout.read(_MAX_PROBE).strip()
+            said = output.read(_MAX_PROBE).strip()
         facts = msgspec.json.decode(said.rpartition("\n")[2], type=_Facts)
         folders = tuple(folder for folder in facts.folders if Path(folder).is_dir())
     except (OSError, subprocess.SubprocessError, ValueError, msgspec.MsgspecError) as error:
@@ -295,22 +286,13 @@ class _Making:
         )
         kept: deque[str] = deque(maxlen=_KEPT_LINES)
         self.deadline.check()
-        with (
-            subprocess.Popen(  # noqa: S603 -- the installer, for the packages that the model's owner asks for
-                [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, *runner, *command],
-                cwd=self.requirements.file.parent,
-                env=deferred(variables) if self.maker.isolation.is_on else variables,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                start_new_session=True,
-            ) as process,
-            _killed_after(process, self.deadline.remaining_s()),
-        ):
-            assert process.stdout is not None
-            lines = iter(partial(process.stdout.readline, _MAX_LINE), "")
+        with _running(
+            [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, *runner, *command],
+            cwd=self.requirements.file.parent,
+            env=deferred(variables) if self.maker.isolation.is_on else variables,
+            timeout_s=self.deadline.remaining_s(),
+        ) as (process, output):
+            lines = iter(partial(output.readline, _MAX_LINE), "")
             for number, text in enumerate(filter(None, map(str.rstrip, lines))):
                 kept.append(text)
                 if number < _MAX_LOGGED:
@@ -320,8 +302,25 @@ class _Making:
 
 
 @contextmanager
-def _killed_after(process: "subprocess.Popen[str]", timeout_s: float) -> Iterator[None]:
-    """Wait for a process after the block, and kill it at a deadline or if the block raises; then end its group."""
+def _running(
+    command: Sequence[str], *, env: Mapping[str, str], timeout_s: float, cwd: Path | None = None
+) -> Iterator[tuple["subprocess.Popen[str]", IO[str]]]:
+    """
+    Yield a process of the model's choice with its output, and wait for its end after the block.
+
+    It is killed at a deadline, or if the block raises; the rest of its group is killed in any case.
+    """
+    process = subprocess.Popen(  # noqa: S603 -- an interpreter or installer that the model's owner asks for
+        command,
+        cwd=cwd,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
 
     def kill() -> None:
         with suppress(ProcessLookupError):
@@ -329,14 +328,15 @@ def _killed_after(process: "subprocess.Popen[str]", timeout_s: float) -> Iterato
 
     timer = threading.Timer(timeout_s, kill)
     timer.start()
-    try:
-        yield
-        if process.stdout is not None:
+    with process:
+        assert process.stdout is not None
+        try:
+            yield process, process.stdout
             process.stdout.close()  # it may print more than was read
-        process.wait()
-    finally:
-        timer.cancel()
-        kill()
+            process.wait()
+        finally:
+            timer.cancel()
+            kill()
 
 
 def _reason(lines: list[str]) -> str:
