@@ -176,19 +176,21 @@ class Clients(Requester):
         await asyncio.sleep(operation.amount % 12)
         if operation.amount % 3 == 0:
             self.counts[ZERO] = {0, 1, 2}
-            await self.set_count(ZERO, 2)
-            self.counts[ZERO] = {2}
+            if await self.set_count(ZERO, 2):
+                self.counts[ZERO] = {2}
         await self.send(ZERO)
 
-    async def set_count(self, name: str, count: int) -> None:
+    async def set_count(self, name: str, count: int) -> bool:
+        """Scale an endpoint that can be changed; True if it is known that the call has done it."""
         async with self.locks[name]:
             if await self._is_changeable(name):
                 wanted = [{"VariantName": VARIANT, "DesiredInstanceCount": count}]
                 self.scaled_from[name] = self._counts[name]
                 asked = EndpointState(config=self.world.history.asked[name].config, count=count)
-                await self._change(
+                return await self._change(
                     name, asked, "UpdateEndpointWeightsAndCapacities", {"DesiredWeightsAndCapacities": wanted}
                 )
+        return False
 
     async def _delete(self, operation: Operation) -> None:
         name = f"own-{operation.target % 3}"
@@ -236,14 +238,15 @@ class Clients(Requester):
         self.world.history.acknowledged[f"configuration {name}"] = str(count)
         return name
 
-    async def _change(self, name: str, asked: EndpointState, operation: str, parameters: dict[str, Any]) -> None:
-        """Change an endpoint; a call that finds it being changed after a lost answer has been applied."""
+    async def _change(self, name: str, asked: EndpointState, operation: str, parameters: dict[str, Any]) -> bool:
+        """Change an endpoint; a call that finds it being changed after a lost answer may have been applied (False)."""
         before = self.world.history.asked[name]
         self.world.history.asked[name] = asked
         try:
-            await self.call(operation, done="Cannot update in-progress", EndpointName=name, **parameters)
+            return bool(await self.call(operation, done="Cannot update in-progress", EndpointName=name, **parameters))
         except Refused:  # it has begun to be changed back, or is being woken
             self.world.history.asked[name] = before
+            return False
 
     async def _is_changeable(self, name: str) -> bool:
         """Wait until an endpoint can be changed, unless it was deleted since the operation chose it."""
@@ -256,7 +259,7 @@ class Clients(Requester):
             found = await self.call("DescribeEndpoint", EndpointName=name)
             if found["EndpointStatus"] in {"InService", "Failed", "UpdateRollbackFailed"}:
                 self._counts[name] = sum(
-                    variant.get("CurrentInstanceCount", 0) for variant in found.get("ProductionVariants", ())
+                    variant.get("DesiredInstanceCount", 0) for variant in found.get("ProductionVariants", ())
                 )
                 asked = self.world.history.asked.get(name)
                 is_as_asked = asked is None or found["EndpointConfigName"] == asked.config

@@ -51,6 +51,8 @@ class Invariants:
     has_jumped: bool = False
     """A clock has jumped: times in records cannot be compared."""
     fleets: Fleets = field(default_factory=Fleets)
+    rolled_back: set[str] = field(default_factory=set)
+    """Names of the endpoints a change of which has failed."""
     _progress: dict[str, Progress] = field(default_factory=dict)
     """By the uid of an endpoint, as written last."""
     _served: dict[tuple[str, int], float] = field(default_factory=dict)
@@ -137,7 +139,10 @@ class Invariants:
             return
         before = self._progress.get(record.uid, now)
         self._progress[record.uid] = now
-        if before.state in _DEPLOYING and now.state in _FAILING:
+        if before.state in _DEPLOYING and (
+            now.state in _FAILING or (now.state is State.IN_SERVICE and now.failure_reason)
+        ):
+            self.rolled_back.add(record.name)
             self.findings += self.fleets.failed(record, now.failure_reason, before.since_s)
         is_updated = before.state is State.UPDATING and before.target is not None and before.target == now.stable
         if is_updated and now.state is State.IN_SERVICE:

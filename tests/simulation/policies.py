@@ -95,6 +95,8 @@ class Policies:
         (variant,) = endpoint["ProductionVariants"]
         if variant["DesiredInstanceCount"] != variant["CurrentInstanceCount"]:
             unsettled.append(variant)
+        alarms = (await self.clients.call("DescribeAlarms", "cloudwatch", StateValue="ALARM"))["MetricAlarms"]
+        unsettled += [alarm["AlarmName"] for alarm in alarms]  # each may still scale
         return [f"The scaling of {FOLLOWING} has not settled: {activity}." for activity in unsettled]
 
     async def check(self) -> list[str]:
