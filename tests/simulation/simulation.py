@@ -166,10 +166,10 @@ async def _describe(world: World, clients: Clients) -> None:
             status=endpoint["EndpointStatus"],
             reason=endpoint.get("FailureReason", ""),
         )
-    for name, possible in clients.counts.items():
+    for name, set_by_client in clients.counts.items():
         described = history.described.get(name)
-        if name in world.invariants.rolled_back:  # to the number before, and perhaps woken since
-            possible = possible | {0, 1, 2}
+        # a change that failed is rolled back to the number before, and a request may have woken the endpoint since
+        possible = set_by_client | ({0, 1, 2} if name in world.invariants.rolled_back else set())
         if described is not None and described.count in possible and len(possible) > 1:
             history.asked[name] = EndpointState(config=described.config, count=described.count)
     clients.differences = [difference for part in clients.parts for difference in await part.describe()]
