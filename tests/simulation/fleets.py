@@ -97,15 +97,28 @@ class Fleets:
     def _check_backoff(self, started: WorkerRecord) -> Iterator[str]:
         """Check that a fleet whose workers crash again and again waits before the next one."""
         crashes = sorted(
-            worker.status.failed_s
-            for worker in self._fleet(started)
-            if worker.status.failed_s is not None
-            and worker.status.phase is WorkerPhase.EXITED  # others were given up, after some time
-            and worker.status.failed_s > started.created_s - _CONFIG.crash_window_s
+            (
+                worker
+                for worker in self._fleet(started)
+                if worker.status.phase is WorkerPhase.EXITED  # others were given up, after some time
+                and (worker.status.failed_s or 0.0) > started.created_s - _CONFIG.crash_window_s
+            ),
+            key=lambda worker: worker.status.failed_s or 0.0,
         )
-        waited_s = started.created_s - crashes[-1] if crashes else 0.0
-        if len(crashes) >= _MANY and waited_s < _CONFIG.backoff_s and not self.has_jumped:
+        if len(crashes) < _MANY or self.has_jumped:
+            return
+        last = crashes[-1]
+        is_of_same_pass = last.status.handle is None and self._lacks_others(started)
+        waited_s = started.created_s - (last.status.failed_s or 0.0)
+        if waited_s < _CONFIG.backoff_s and not is_of_same_pass:
             yield f"{started.name} starts {waited_s:.2f} s after crash {len(crashes)} of its fleet."
+
+    def _lacks_others(self, started: WorkerRecord) -> bool:
+        """Return whether a fleet lacks further workers: one pass starts them all, also when the first cannot start."""
+        endpoint = self._endpoints.get(started.spec.endpoint_uid)
+        workload = None if endpoint is None else endpoint.spec.revision.workload(started.spec.variant)
+        living = [worker for worker in self._fleet(started) if not (worker.deleting_s or worker.status.failed_s)]
+        return started.spec.copy is not None or workload is None or len(living) + 1 < workload.count
 
     def _check_patience(self, given_up: WorkerRecord, now_s: float) -> Iterator[str]:
         """Check that a worker which is given up after a time has had that time, whatever the clocks say."""

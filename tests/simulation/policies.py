@@ -93,7 +93,8 @@ class Policies:
         unsettled = [activity for activity in self._activities if activity["StatusCode"] in _UNSETTLED]
         endpoint = await self.clients.call("DescribeEndpoint", EndpointName=FOLLOWING)
         (variant,) = endpoint["ProductionVariants"]
-        if variant["DesiredInstanceCount"] != variant["CurrentInstanceCount"]:
+        is_reached = variant["DesiredInstanceCount"] == variant["CurrentInstanceCount"]
+        if not (is_reached or endpoint.get("FailureReason")):  # what was asked for stays, also if it was rolled back
             unsettled.append(variant)
         alarms = (await self.clients.call("DescribeAlarms", "cloudwatch", StateValue="ALARM"))["MetricAlarms"]
         unsettled += [alarm["AlarmName"] for alarm in alarms]  # each may still scale

@@ -49,6 +49,7 @@ def test_placements_and_notices_of_a_variant_are_those_of_its_wanted_workers() -
     status = observed_status(ReplicaStatus(), ON_GPU, now_s=1.0)
     waiting = ReplicaStatus(waiting="All GPUs are taken.")
     workers = [worker(status), worker(status, variant="w", deleting_s=5.0), worker(waiting, variant="x")]
+    workers.append(worker(msgspec.structs.replace(waiting, waiting="No core is free.", failed_s=2.0), variant="x"))
     assert placements_of(workers) == {"v": ["w runs on GPU 0."], "x": ["All GPUs are taken."]}
     assert notices_of(workers) == {"v": ["A notice."], "x": []}
 

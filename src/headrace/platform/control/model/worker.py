@@ -259,7 +259,7 @@ def placements_of(records: Sequence[WorkerRecord]) -> dict[str, list[str]]:
     placements = restarts_of(records)
     for record in records:
         found = [text for text in (record.status.placement, record.status.waiting) if text]
-        if record.deleting_s is None and found:
+        if record.deleting_s is None and record.status.failed_s is None and found:
             texts = placements.setdefault(record.spec.variant, [])
             texts.extend(text for text in found if text not in texts)
     return placements
