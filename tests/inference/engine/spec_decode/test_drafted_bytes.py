@@ -94,7 +94,7 @@ CASES = {
     "small steps": (replace(DRAFTING, max_num_batched_tokens=64), 512),
     "guarded latency": (replace(DRAFTING, max_step_s=0.002), 512),
     "long drafts": (replace(DRAFTING, max_draft_tokens=40), 512),
-    "tiny pool": (replace(DRAFTING, max_num_seqs=32), 20),
+    "tiny pool": (replace(DRAFTING, max_num_seqs=32), 13),
 }
 
 
