@@ -40,6 +40,13 @@ async def test_a_bad_word_is_not_finished(wanted, start) -> None:
     assert "cat" not in answer.text
 
 
+async def test_bad_words_of_all_lengths_are_forbidden_together() -> None:
+    async with running(wanting("dog cab")) as engine:
+        answer = await ask(engine, asked(bad_words=("c", "do", "og", "ogle")))
+    assert answer.text.startswith("d")
+    assert not {"c", "do", "og"} & {answer.text[start:end] for start in range(40) for end in range(start, 41)}
+
+
 async def test_bad_words_and_a_grammar_hold_together() -> None:
     digits = Grammar("regex", "[12]{3}")
     async with running(wanting("111")) as engine:

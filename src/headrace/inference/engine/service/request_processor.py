@@ -4,7 +4,9 @@ Conversion of a request to choices that the engine can run: checks, tokens, gram
 Runs on the event loop; long prompts and grammars are processed on other threads.
 """
 
+import asyncio
 import secrets
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import count
@@ -102,7 +104,10 @@ class RequestProcessor:
         if isinstance(prompt.ids, tuple):  # after the length check: there may be millions
             check_token_ids(prompt.ids, vocab_size=self._vocab_size)
         grammar = await self._constraint(request, prompt.opening)
-        constraint = self._with_budget(request, prompt.opening, self._with_token_rules(request.sampling, grammar))
+        rules: GrammarState | DelayedGrammar | TokenRules | None = grammar
+        if (request.sampling.allowed_token_ids or request.sampling.bad_words) and self._delays_grammars:
+            rules = await asyncio.to_thread(self._token_rules, request.sampling, grammar)  # of thousands of words
+        constraint = self._with_budget(request, prompt.opening, rules)
         return list(self._choices(request, owner, prompt, max_total_tokens, constraint, adapter, now_s))
 
     async def _constraint(self, request: GenerationRequest, end_of_prompt: str) -> GrammarState | DelayedGrammar | None:
@@ -123,22 +128,20 @@ class RequestProcessor:
             arguments={name: await self.grammars.compile(inner) for name, inner in arguments},
         )
 
-    def _with_token_rules(
-        self, params: SamplingParams, grammar: GrammarState | DelayedGrammar | None
-    ) -> GrammarState | DelayedGrammar | TokenRules | None:
+    def _token_rules(self, params: SamplingParams, grammar: GrammarState | DelayedGrammar | None) -> TokenRules:
         """Return the constraint with the tokens that the request allows and forbids; vLLM applies its own."""
-        if not (params.allowed_token_ids or params.bad_words) or not self._delays_grammars:
-            return grammar
-        allowed = None
-        if params.allowed_token_ids:
-            allowed = np.zeros(self._num_mask_words, np.uint32)
-            for token_id in params.allowed_token_ids:
-                allowed[token_id // 32] |= np.uint32(1 << token_id % 32)
-        texts = (f"{space}{word.lstrip()}" for word in params.bad_words for space in ("", " "))
+        texts = {f"{space}{word.lstrip()}" for word in params.bad_words for space in ("", " ")}
         spelled = {text: tuple(self._parts.tokenizer.encode_inside(text)) for text in texts}
-        # A vocabulary may lack characters of a word: what is left of it, such as the space, is no bad word.
-        bad = dict.fromkeys(ids for text, ids in spelled.items() if self._spells(ids, text))
-        return TokenRules(allowed=allowed, bad=tuple(bad), num_words=self._num_mask_words, grammar=grammar)
+        bad: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
+        for text, ids in spelled.items():
+            # A vocabulary may lack characters of a word: what is left of it, such as the space, is no bad word.
+            if self._spells(ids, text):
+                bad[ids[:-1]].append(ids[-1])
+        is_allowed = np.full(32 * self._num_mask_words, not params.allowed_token_ids)
+        is_allowed[list(params.allowed_token_ids)] = True
+        is_allowed[bad.pop((), [])] = False
+        allowed = np.packbits(is_allowed, bitorder="little").view(np.uint32)
+        return TokenRules(allowed=allowed, bad=dict(bad), grammar=grammar)
 
     def _spells(self, ids: Iterable[int], text: str) -> bool:
         """Return whether tokens are the whole text, apart from white space around it and its Unicode form."""

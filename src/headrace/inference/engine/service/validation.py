@@ -134,13 +134,13 @@ def _check_stops(params: SamplingParams, limits: RequestLimits, vocab_size: int)
     most = limits.max_stop_sequences
     _require(len(params.stop) <= most, "stop", len(params.stop), f"at most {most} strings (max_stop_sequences)")
     _require(all(params.stop), "stop", "", "strings that are not empty")
-    for token_id in params.stop_token_ids:
-        _require(0 <= token_id < vocab_size, "stop_token_ids", token_id, f"a token id below {vocab_size}")
+    if params.stop_token_ids:
+        check_token_ids(params.stop_token_ids, vocab_size=vocab_size, param="stop_token_ids")
 
 
 def _check_tokens(params: SamplingParams, vocab_size: int) -> None:
-    for token_id in params.allowed_token_ids:
-        _require(0 <= token_id < vocab_size, "allowed_token_ids", token_id, f"a token id below {vocab_size}")
+    if params.allowed_token_ids:
+        check_token_ids(params.allowed_token_ids, vocab_size=vocab_size, param="allowed_token_ids")
     num_characters = sum(map(len, params.bad_words))
     expected = f"at most {_MAX_BAD_CHARACTERS} characters in all"
     _require(num_characters <= _MAX_BAD_CHARACTERS, "bad_words", num_characters, expected)

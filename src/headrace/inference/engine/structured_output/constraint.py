@@ -5,7 +5,7 @@ All have the interface of `GrammarState`, and one may contain another. Used by t
 """
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,14 +27,18 @@ def _all_tokens(num_words: int) -> Words:
 class TokenRules:
     """The tokens that an answer may have, and its grammar; has the interface of `GrammarState`."""
 
-    allowed: Words | None
-    """The allowed tokens as bits; None: all."""
-    bad: tuple[tuple[int, ...], ...]
-    """Sequences of tokens of which the last one is forbidden after the others."""
-    num_words: int
+    allowed: Words
+    """The tokens that are allowed by themselves, as bits."""
+    bad: Mapping[tuple[int, ...], Sequence[int]]
+    """Tokens → those that are forbidden after them."""
     grammar: GrammarState | DelayedGrammar | None
     _latest: tuple[int, ...] = field(default=(), init=False)
-    """As many tokens of the answer as the longest sequence needs."""
+    """As many tokens of the answer as the longest key of `bad` has."""
+    _lengths: tuple[int, ...] = field(init=False)
+    """Lengths of the keys of `bad`, which may be thousands."""
+
+    def __post_init__(self) -> None:
+        self._lengths = tuple(sorted({len(before) for before in self.bad}))
 
     @property
     def source(self) -> str | None:
@@ -53,10 +57,9 @@ class TokenRules:
         return None if self.grammar is None else self.grammar.error
 
     def mask(self) -> Words:
-        words = _all_tokens(self.num_words) if self.grammar is None else self.grammar.mask().copy()
-        if self.allowed is not None:
-            words &= self.allowed
-        clear(words, [last for *before, last in self.bad if self._ends_with(tuple(before))])
+        words = self.allowed.copy() if self.grammar is None else self.grammar.mask() & self.allowed
+        for length in self._lengths:
+            clear(words, self.bad.get(self._latest[-length:], ()))
         return words
 
     def only_token(self) -> int | None:
@@ -64,16 +67,13 @@ class TokenRules:
         return None
 
     def accept(self, token_id: int) -> None:
-        longest = max((len(sequence) - 1 for sequence in self.bad), default=0)
-        self._latest = (*self._latest, token_id)[-longest:] if longest else ()
+        if self._lengths:
+            self._latest = (*self._latest, token_id)[-self._lengths[-1] :]
         if self.grammar is not None:
             self.grammar.accept(token_id)
 
     def fork(self) -> "TokenRules":
         return replace(self, grammar=None if self.grammar is None else self.grammar.fork())
-
-    def _ends_with(self, tokens: tuple[int, ...]) -> bool:
-        return not tokens or self._latest[-len(tokens) :] == tokens
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

@@ -165,7 +165,8 @@ def _check(parameters: LmiParameters, context: RequestContext) -> None:
         if (getattr(parameters, name) or 1) != 1:
             text = f"`{name}` must be 1: beam search is not available, only sampling and greedy decoding."
             raise InvalidRequest(text, param=name)
-    for token_id in parameters.stop_token_ids or ():
+    ids = parameters.stop_token_ids
+    for token_id in (min(ids), max(ids)) if ids else ():  # there may be hundreds of thousands
         _check_range("stop_token_ids", token_id, 0, context.model.vocab_size - 1)
     stops = [*(parameters.stop_sequences or ()), *(parameters.stop if isinstance(parameters.stop, list) else ())]
     if "" in stops:

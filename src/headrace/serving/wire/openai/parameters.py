@@ -116,8 +116,7 @@ def sampling_params(fields: CommonFields, context: RequestContext, *, max_new_to
     top_p = first_given(fields.top_p, defaults.top_p, 1.0)
     temperature = first_given(fields.temperature, defaults.temperature, 1.0)
     logit_bias, stop = _logit_bias(fields, context), read_stop(fields.stop, context)
-    for token_id in fields.stop_token_ids or ():
-        check_range("stop_token_ids", token_id, low=0, high=context.model.vocab_size - 1)
+    _check_ids("stop_token_ids", fields.stop_token_ids, context)
     repetition = None  # the engine checks its ranges; source: vLLM `sampling_params.py`
     if (rule := fields.repetition_detection) is not None and rule.max_pattern_size != 0:
         repetition = RepetitionDetection(
@@ -225,9 +224,14 @@ def _allowed_token_ids(fields: CommonFields, context: RequestContext) -> tuple[i
     if not 0 < len(ids) <= context.model.vocab_size:
         expected = f"expected 1 to {context.model.vocab_size} token ids, but got {len(ids)}"
         raise invalid("allowed_token_ids", expected)
-    for token_id in ids:
-        check_range("allowed_token_ids", token_id, low=0, high=context.model.vocab_size - 1)
+    _check_ids("allowed_token_ids", ids, context)
     return tuple(ids)
+
+
+def _check_ids(name: str, ids: list[int] | None, context: RequestContext) -> None:
+    """Check that the model knows all token ids, of which there may be hundreds of thousands."""
+    for token_id in (min(ids), max(ids)) if ids else ():
+        check_range(name, token_id, low=0, high=context.model.vocab_size - 1)
 
 
 def read_stop(stop: str | list[str] | None, context: RequestContext, *, param: str = "stop") -> tuple[str, ...]:
@@ -257,8 +261,7 @@ def read_texts(
             raise invalid(name, no_text if isinstance(item, str) else no_ids)
         if isinstance(item, str):
             return item
-        for token_id in item:
-            check_range(name, token_id, low=0, high=context.model.vocab_size - 1)
+        _check_ids(name, item, context)
         return tuple(item)
 
     if isinstance(value, str):
