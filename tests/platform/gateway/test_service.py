@@ -175,6 +175,12 @@ def test_a_worker_cannot_open_a_session_without_a_request_for_one():
     assert len(sessions) == 0
 
 
+def test_a_worker_fills_no_memory_by_the_id_of_a_session():
+    sessions = Sessions()
+    sessions.update("ep", NEW_SESSION, {"x-amzn-sagemaker-session-id": "s" * 100_000}, worker="w", now_s=0)
+    assert sessions.worker_of("ep", "s" * 256, now_s=0) == "w"
+
+
 def test_the_least_recently_used_session_is_evicted():
     sessions = Sessions(max_sessions=2)
     for name in ("a", "b"):

@@ -186,6 +186,28 @@ async def test_a_head_without_end_is_no_response(line):
     assert "abort" in wire.calls
 
 
+@pytest.mark.parametrize("start", [b"0\r\nX: ", b"0\r\nX", b"1;", b"1\r\na\r\n0\r\nA: b\r\nX: "])
+async def test_a_line_without_end_after_the_head_breaks_the_response(start):
+    connection, wire = connected()
+    response = connection.send(b"", b"")
+    connection.data_received(CHUNKED + start)
+    for _ in range(5):
+        connection.data_received(b"a" * (MAX_HEAD_BYTES // 4))
+    with pytest.raises(ResponseBroken, match="framing of the server's response has more than 262144 bytes"):
+        await response.read(10)
+    assert "abort" in wire.calls
+
+
+@pytest.mark.parametrize("status", [b"099", b"600", b"999"])
+async def test_a_status_that_http_does_not_have_is_no_response(status):
+    connection, wire = connected()
+    response = connection.send(b"", b"")
+    connection.data_received(b"HTTP/1.1 %b Odd\r\ncontent-length: 1\r\n\r\na" % status)
+    with pytest.raises(ResponseHeadBroken, match=f"status {int(status)}"):
+        await response.started()
+    assert wire.calls[0] == "abort"
+
+
 async def test_unsolicited_bytes_close_the_connection():
     connection, wire = connected()
     connection.data_received(b"HTTP/1.1 200 OK\r\n\r\n")

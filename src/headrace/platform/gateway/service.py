@@ -33,10 +33,10 @@ from headrace.serving.wire.usage import has_usage
 NEW_SESSION = "NEW_SESSION"
 DEFAULT_LIFETIME_S = 1200.0
 """Lifetime of a session for which the container sends no `Expires`. Source: DJL's `sessions_expiration`."""
-
 MAX_SESSIONS = 100_000
 """Sessions in the table; above this the least recently used one is evicted."""
-
+_MAX_ID_CHARACTERS = 256
+"""Longest id that a client can send. Source: botocore sagemaker-runtime, shape SessionIdHeader."""
 _OPENED = ("x-amzn-sagemaker-new-session-id", "x-amzn-sagemaker-session-id")
 """Response headers with the id of a new session: vLLM's name, and the one of DJL and the guide."""
 
@@ -85,7 +85,7 @@ class Sessions:
         if session_id == NEW_SESSION and opened:
             new_id, _, attributes = opened.partition(";")
             expires_s = _expires_s(attributes)
-            key = (endpoint, new_id.strip())
+            key = (endpoint, new_id.strip()[:_MAX_ID_CHARACTERS])
             self._sessions[key] = _Session(worker, now_s + DEFAULT_LIFETIME_S if expires_s is None else expires_s)
             self._sessions.move_to_end(key)
             if len(self._sessions) > self._max_sessions:

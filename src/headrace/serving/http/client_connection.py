@@ -182,7 +182,12 @@ MAX_PART_BYTES = 1024 * 1024
 """A larger chunk is passed on in parts of about this size."""
 
 MAX_HEAD_BYTES = 256 * 1024
-"""Bytes of a response before the end of its head, with interim responses (1xx): a container's server may be broken."""
+"""
+Bytes of a response before the end of its head, with interim responses (1xx), or without a byte of its body after it: a
+container's server may be broken, and the parser holds a line whose end has not arrived.
+"""
+_STATUSES = range(100, 600)
+"""Further ones have no meaning in HTTP, and no server can pass them on."""
 MAX_TRAILERS = 8
 """Further ones are dropped: ours is one."""
 _SMALL_BODY_BYTES = 64 * 1024
@@ -210,7 +215,8 @@ class ClientConnection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._has_begun = False
         """A byte of the response has arrived."""
-        self._num_head_bytes = 0
+        self._num_other_bytes = 0
+        """Bytes of the response in a row that were none of its body, up to a read."""
         self._is_framed = False
         self._is_head = False
         self._is_in_chunk = False
@@ -235,7 +241,7 @@ class ClientConnection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._has_begun = self._is_framed = self._is_in_chunk = False
         self._is_head = is_head
-        self._num_head_bytes = 0
+        self._num_other_bytes = 0
         self._chunk, self._chunk_bytes = [], 0
         response = self._response = self._make_response(self)
         if len(body) <= _SMALL_BODY_BYTES:
@@ -274,16 +280,16 @@ class ClientConnection(asyncio.Protocol):
             self.abort()  # unsolicited bytes
             return
         self._has_begun = True
+        self._num_other_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._fail(response, f"the server's response is not HTTP/1.1 ({error})")
             self.abort()
-        if not response.status:
-            self._num_head_bytes += len(data)
-            if self._num_head_bytes > MAX_HEAD_BYTES:
-                self._fail(response, f"the head of the server's response has more than {MAX_HEAD_BYTES} bytes")
-                self.abort()
+        if self._num_other_bytes > MAX_HEAD_BYTES and not response.is_complete:
+            part = "framing" if response.status else "head"
+            self._fail(response, f"the {part} of the server's response has more than {MAX_HEAD_BYTES} bytes")
+            self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Complete or fail the response; called by the event loop."""
@@ -308,6 +314,10 @@ class ClientConnection(asyncio.Protocol):
         status = self._parser.get_status_code()
         if response is None:
             return
+        if status not in _STATUSES:
+            self._fail(response, f"the server's response has the status {status}, which is none of HTTP")
+            self.abort()
+            return
         if status < 200:
             response.headers.clear()
             return
@@ -324,6 +334,7 @@ class ClientConnection(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         """Collect a piece of the body; called by the parser for each read."""
+        self._num_other_bytes = 0
         response = self._response
         if response is None:
             return
