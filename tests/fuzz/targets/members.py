@@ -12,7 +12,7 @@ from headrace.core.tracing import read_trace
 from headrace.platform.cluster.model_host.protocol import REASON_HEADER, parse_timing, reason_of
 from headrace.platform.control.loops.adapter_loader import message_of
 from headrace.platform.gateway import request as runtime_request
-from headrace.platform.host.channel import _ASKED, _IV, PATH, Channel
+from headrace.platform.host.channel import _ASKED, PATH, Channel
 from headrace.platform.host.peers import Siblings
 from headrace.platform.state.coordination import Member
 from headrace.serving.server.sagemaker import read_attributes
@@ -38,7 +38,7 @@ def _question(data):
     """A sealed and signed question is answered or is unknown; without its signature nothing is read."""
     channel = _channel()
     head, _, text = data.partition(b"\n\n")
-    body = channel._cipher(_ASKED, _NONCE).encrypt(_IV, text, None)
+    body = channel._sealed(_ASKED, _NONCE, text)
     signed = channel._signed(_OWN.machine, _NONCE, hashlib.sha256(body).hexdigest()) | {"host": _OWN.machine}
     lines = (line.partition(":") for line in head.decode("latin-1").split("\n") if line)
     changes = {name.strip().lower(): value.strip() for name, _, value in lines}

@@ -31,12 +31,12 @@ SECRET = "of the members"
 
 def sealed(nonce: str, text: bytes = b'{"name": "echo", "argument": 1}') -> bytes:
     key = hmac.digest(SECRET.encode(), f"question\n{nonce}".encode(), "sha256")
-    return AESGCM(key).encrypt(bytes(12), text, None)
+    return bytes(12) + AESGCM(key).encrypt(bytes(12), text, None)
 
 
 def opened(nonce: str, body: bytes) -> bytes:
     key = hmac.digest(SECRET.encode(), f"answer\n{nonce}".encode(), "sha256")
-    return AESGCM(key).decrypt(bytes(12), body, None)
+    return AESGCM(key).decrypt(body[:12], body[12:], None)
 
 
 @pytest.fixture(autouse=True)
@@ -133,7 +133,9 @@ async def test_an_answer_that_no_member_has_sealed_is_none(tmp_path: Path) -> No
                 await a.ask_machine(a.machines[0], "fixed")
 
 
-def test_what_no_member_has_signed_for_this_machine_now_is_refused(tmp_path: Path) -> None:
+def test_what_no_member_has_signed_for_this_machine_now_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def sent(url: str, *, path: str = PATH, **changes: Any) -> httpx.Response:
         nonce = changes.get("nonce", "1")
         body = changes.get("sealed", sealed(nonce))
@@ -172,6 +174,11 @@ def test_what_no_member_has_signed_for_this_machine_now_is_refused(tmp_path: Pat
         for unread in (b"", b'{"name": "echo"}', sealed("3", b"{"), sealed("another")):
             assert sent(other.url, nonce="3" + unread.hex(), sealed=unread).status_code == 404
         assert b"echo" not in sent(other.url, nonce="2").content
+        # Another process does not know the nonce: two answers under one key and vector would be readable.
+        monkeypatch.setattr(Replays, "take", lambda *_: True)
+        answers = {sent(other.url).content for _ in range(3)}
+        assert len({answer[:12] for answer in answers}) == 3
+        assert {opened("1", answer) for answer in answers} == {b'["b1",1]'}
 
 
 def test_a_body_is_not_read_before_its_signature_was_verified_nor_without_end(

@@ -48,8 +48,8 @@ _REGION: Final = "us-east-1"
 _NONCE: Final = "x-amz-nonce"
 _ANSWERED: Final = "answer"
 _ASKED: Final = "question"
-_IV: Final = bytes(12)
-"""The initialization vector, which may be constant because each message has a key of its own."""
+_IV_BYTES: Final = 12
+"""A random initialization vector comes before each text: two processes may answer a question that was sent again."""
 _BODY_TIMEOUT_S: Final = 10.0
 _MANY_BYTES: Final = 1 << 20
 """Longer bodies are hashed and decoded on another thread."""
@@ -153,7 +153,7 @@ class Channel:
             raise MachineSilent(f"The machine {machine} is not a live member of this platform.")
         try:
             async with asyncio.timeout(timeout_s):
-                body = await _off_loop(text, lambda: self._cipher(_ASKED, nonce).encrypt(_IV, text, None))
+                body = await _off_loop(text, lambda: self._sealed(_ASKED, nonce, text))
                 headers = tuple(self._signed(machine, nonce, await _digest(body)).items())
                 response = await self._client.send(url, ClientRequest(path=PATH, headers=headers, body=body))
                 try:
@@ -186,17 +186,21 @@ class Channel:
         return {**own, **added}
 
     def _cipher(self, purpose: str, nonce: str) -> "AESGCM":
-        """Return the cipher of one message: a nonce names one question and its answer."""
+        """Return the cipher of a question or of its answers: a nonce names one question."""
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         return AESGCM(hmac.digest(self.secret.encode(), f"{purpose}\n{nonce}".encode(), "sha256"))
+
+    def _sealed(self, purpose: str, nonce: str, text: bytes) -> bytes:
+        vector = secrets.token_bytes(_IV_BYTES)
+        return vector + self._cipher(purpose, nonce).encrypt(vector, text, None)
 
     def _opened(self, purpose: str, nonce: str, body: bytes) -> bytes:
         """Return the text of a sealed message. Raises `msgspec.DecodeError`: it is none of a member's."""
         from cryptography.exceptions import InvalidTag
 
         try:
-            return self._cipher(purpose, nonce).decrypt(_IV, body, None)
+            return self._cipher(purpose, nonce).decrypt(body[:_IV_BYTES], body[_IV_BYTES:], None)
         except (InvalidTag, ValueError) as error:
             raise msgspec.DecodeError("the message was changed on its way, or is of another version") from error
 
@@ -213,9 +217,7 @@ class Channel:
         except (*UNREADABLE, KeyError):  # a member of another version
             await send_response(scope, send, 404, (), b"")
             return
-        sealed = await _off_loop(
-            body, lambda: self._cipher(_ANSWERED, nonce).encrypt(_IV, msgspec.json.encode(found), None)
-        )
+        sealed = await _off_loop(body, lambda: self._sealed(_ANSWERED, nonce, msgspec.json.encode(found)))
         await send_response(scope, send, 200, (("content-type", "application/octet-stream"),), sealed)
 
     async def _verified(self, request: HttpRequest, receive: Receive) -> tuple[str, bytes]:
