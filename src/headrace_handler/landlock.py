@@ -22,7 +22,9 @@ _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
 _MAKING_DEVICES = 1 << 6 | 1 << 11
 _KNOWN = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
 """ABI → rights over files, from that ABI on."""
-_NETWORK_ABI, _SCOPES_ABI = 4, 6
+_NETWORK_ABI = 4
+SCOPES_ABI = 6
+"""The first with which abstract sockets and signals stay inside."""
 _CONNECT_TCP = 1 << 1
 _SCOPE_ABSTRACT_SOCKETS, _SCOPE_SIGNALS = 1, 2
 
@@ -47,7 +49,7 @@ def restrict(reads: Iterable[str], writes: Iterable[str], devices: Iterable[str]
     if version == 0:
         return 0
     handled = max(rights for since, rights in _KNOWN.items() if since <= version)
-    scopes = _SCOPE_ABSTRACT_SOCKETS | _SCOPE_SIGNALS if version >= _SCOPES_ABI else 0
+    scopes = _SCOPE_ABSTRACT_SOCKETS | _SCOPE_SIGNALS if version >= SCOPES_ABI else 0
     network = 0 if may_connect or version < _NETWORK_ABI else _CONNECT_TCP
     size = 24 if scopes else 16 if network else 8
     ruleset = _call(_CREATE_RULESET, *_packed(struct.pack("=QQQ", handled, network, scopes)[:size]), 0)

@@ -118,7 +118,7 @@ def enter(policy: "Policy") -> Sandbox:
     `failure` says if the network or the limit of temporary files that the policy wants cannot be had.
     """
     sandbox = Sandbox(policy)
-    flags = NEW_MOUNTS | NEW_IPC | NEW_PROCESSES | (NEW_NETWORK if policy.network == "loopback" else 0)
+    flags = NEW_MOUNTS | NEW_IPC | NEW_PROCESSES | (0 if policy.network == "all" else NEW_NETWORK)
     temporary = _TEMPORARY
 
     with suppress(OSError):
@@ -131,7 +131,7 @@ def enter(policy: "Policy") -> Sandbox:
         with suppress(OSError):  # process 1 has another /tmp
             os.rmdir(policy.scratch)  # noqa: PTH106
 
-    error = continue_inside(flags, lambda: _prepare_inside(sandbox, flags), only_wait)
+    error = continue_inside(flags, lambda: _prepare_inside(sandbox), only_wait)
     if error is None:
         sandbox.namespaces = ("mount", "ipc", "pid", *(["network"] if flags & NEW_NETWORK else []))
     elif policy.network == "loopback":
@@ -161,7 +161,15 @@ def confine(sandbox: Sandbox, private: "Sequence[Path]" = ()) -> None:
     sandbox.landlock = landlock.restrict(reads, writes, _devices(), may_connect=may_connect)
     if not sandbox.landlock:
         sandbox.missing += ("no Landlock: it may read and change what its user may",)
-    sandbox.has_filter = syscall_filter.restrict(has_network=has_network, may_connect=may_connect)
+    if 0 < sandbox.landlock < landlock.SCOPES_ABI and "network" not in sandbox.namespaces:
+        instead = "Linux 6.12 keeps them out, and so does code_network loopback or none"
+        sandbox.missing += (f"abstract sockets of other programs are in reach ({instead})",)
+    # Without a root folder of its own, files of others are in reach. An installer, which has no scratch folder, is to
+    # set the modes of programs.
+    has_own_files = bool(sandbox.namespaces) or not policy.scratch
+    sandbox.has_filter = syscall_filter.restrict(
+        has_network=has_network, may_connect=may_connect, has_own_files=has_own_files
+    )
     if not sandbox.has_filter:
         sandbox.missing += ("no filter of system calls",)
         if policy.network == "none":
@@ -179,10 +187,10 @@ def _without_mounts(policy: "Policy") -> str:
     return policy.scratch or next(iter(policy.write), _SHARED_MEMORY)
 
 
-def _prepare_inside(sandbox: Sandbox, flags: int) -> None:
+def _prepare_inside(sandbox: Sandbox) -> None:
     """Show only what the policy names, and only the processes of the namespace; limit their number."""
     policy, kernel = sandbox.policy, Kernel()
-    if flags & NEW_NETWORK:
+    if policy.network == "loopback":
         raise_loopback()
     writes = (*policy.write, *_devices())
     folders = {_TEMPORARY: policy.temporary_bytes, _SHARED_MEMORY: None}

@@ -21,6 +21,8 @@ _SET_MODE_FILTER, _ALL_THREADS, _SPEC_ALLOW = 1, 1, 4
 _PR_SET_NO_NEW_PRIVS = 38
 _LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _KILL, _FAIL = 0x7FFF_0000, 0x8000_0000, 0x0005_0000
+_PRETEND = _FAIL | 0
+"""The call returns 0 and does nothing."""
 _NUMBER_AT, _ARCH_AT, _ARGUMENTS_AT = 0, 4, 16
 _X32 = 0x4000_0000
 """Numbers of a second ABI of x86-64, through which a filter could be passed by."""
@@ -90,6 +92,32 @@ _DENIED = {
     "uselib": (134, None),
 }
 """Name → numbers on x86-64 and on Arm; None where an architecture has no such call."""
+_ATTRIBUTES = {
+    "chmod": (90, None),
+    "fchmod": (91, 52),
+    "fchmodat": (268, 53),
+    "fchmodat2": (452, 452),
+    "chown": (92, None),
+    "fchown": (93, 55),
+    "lchown": (94, None),
+    "fchownat": (260, 54),
+    "setxattr": (188, 5),
+    "lsetxattr": (189, 6),
+    "fsetxattr": (190, 7),
+    "setxattrat": (463, 463),
+    "removexattr": (197, 14),
+    "lremovexattr": (198, 15),
+    "fremovexattr": (199, 16),
+    "removexattrat": (466, 466),
+    "file_setattr": (469, 469),
+    "utime": (132, None),
+    "utimes": (235, None),
+    "futimesat": (261, None),
+    "utimensat": (280, 88),
+}
+"""Calls that change what is known of a file: Landlock does not decide about them."""
+_TRUNCATE = (76, 45)
+"""Landlock decides about it from Linux 6.2 on."""
 _OF_SANDBOXES = ("unshare", "mount", "umount2", "pivot_root", "mount_setattr")
 _CLONE, _CLONE3, _IOCTL, _SOCKET = (56, 220), (435, 435), (16, 29), (41, 198)
 _SOCKETPAIR, _PRLIMIT = (53, 199), (302, 261)
@@ -120,13 +148,20 @@ def is_available() -> bool:
 
 
 def restrict(
-    *, has_network: bool, may_connect: bool = True, all_threads: bool = False, may_isolate: bool = False
+    *,
+    has_network: bool,
+    may_connect: bool = True,
+    all_threads: bool = False,
+    may_isolate: bool = False,
+    has_own_files: bool = True,
 ) -> bool:
     """
     Filter the system calls of this thread, or of all threads, and of what they start; no rights can be gained then.
 
     With `all_threads` an io_uring that the process has already, such as that of its event loop, goes on. With
-    `may_isolate` the process can start others that make namespaces and mounts for a sandbox of their own.
+    `may_isolate` the process can start others that make namespaces and mounts for a sandbox of their own. Without
+    `has_own_files`, changes of a file's mode, owner, times and extended attributes do nothing and succeed, because
+    they would reach each file of the user, and copying a file is to work.
 
     Returns:
         Whether the filter is in force: False on other architectures and kernels without seccomp.
@@ -138,7 +173,9 @@ def restrict(
         return False
     machine = os.uname().machine
     allowed = (*(("io_uring_enter",) if all_threads else ()), *(_OF_SANDBOXES if may_isolate else ()))
-    rules = program(machine, has_network=has_network, may_connect=may_connect, allowed=allowed)
+    rules = program(
+        machine, has_network=has_network, may_connect=may_connect, allowed=allowed, has_own_files=has_own_files
+    )
     content = b"".join(struct.pack("=HBBI", *rule) for rule in rules)
     instructions = ctypes.create_string_buffer(content, len(content))
     header = struct.pack("@HP", len(rules), ctypes.addressof(instructions))
@@ -151,7 +188,14 @@ def restrict(
     return True
 
 
-def program(machine: str, *, has_network: bool, may_connect: bool = True, allowed: Collection[str] = ()) -> list[_Rule]:
+def program(
+    machine: str,
+    *,
+    has_network: bool,
+    may_connect: bool = True,
+    allowed: Collection[str] = (),
+    has_own_files: bool = True,
+) -> list[_Rule]:
     """Return the filter as instructions of classic BPF: code, jump if true, jump if false, operand."""
     column = 0 if machine == "x86_64" else 1
     rules: list[_Rule] = [
@@ -165,6 +209,11 @@ def program(machine: str, *, has_network: bool, may_connect: bool = True, allowe
     for name, numbers in _DENIED.items():
         if (number := numbers[column]) is not None and name not in allowed:
             rules += [(_JUMP_EQUAL, 0, 1, number), (_RETURN, 0, 0, _FAIL | errno.EPERM)]
+    if not has_own_files:
+        numbers_of_attributes = (numbers[column] for numbers in _ATTRIBUTES.values())
+        for number in filter(None, numbers_of_attributes):
+            rules += [(_JUMP_EQUAL, 0, 1, number), (_RETURN, 0, 0, _PRETEND)]
+        rules += [(_JUMP_EQUAL, 0, 1, _TRUNCATE[column]), (_RETURN, 0, 0, _FAIL | errno.EACCES)]
     # The C library falls back to `clone`, whose flags a filter can read.
     rules += [(_JUMP_EQUAL, 0, 1, _CLONE3[column]), (_RETURN, 0, 0, _FAIL | errno.ENOSYS)]
     if "unshare" not in allowed:

@@ -68,6 +68,13 @@ def attack(facts: dict[str, str]) -> dict[str, str | int]:
         "another model's file by a hard link": lambda: os.link(secret, own("hard")),
         "its own model": lambda: Path(facts["model"], "weights").write_bytes(b"changed"),
         "a file beside the model": lambda: Path(outside, "new").write_bytes(b"new"),
+        "the size of another file": lambda: changing(secret, os.truncate, 0),
+        "the mode of another file": lambda: changing(secret, os.chmod, 0o640),
+        "the times of another file": lambda: changing(secret, os.utime, (1, 1)),
+        "an attribute of another file": lambda: changing(secret, os.setxattr, "user.x", b"x"),
+        "the mode of its own model": lambda: changing(
+            f"{facts['model']}/weights", through_descriptor, os.fchmod, 0o640
+        ),
         "passwords": lambda: Path("/etc/shadow").read_bytes(),
         "settings of the kernel": lambda: Path("/proc/sys/kernel/core_pattern").write_text("|/tmp/x"),
         "switches of the machine": lambda: Path("/sys/kernel/mm/ksm/run").write_text("0"),
@@ -142,6 +149,19 @@ def connect(family: int, address: object) -> None:
     with socket.socket(family, socket.SOCK_STREAM) as any_socket:
         any_socket.settimeout(5)
         any_socket.connect(address)  # type: ignore[arg-type]
+
+
+def changing(path: str, change: Callable[..., object], *to: object) -> None:
+    """Change a file; the kernel may say that it has, and have done nothing."""
+    before_ns = Path(path).stat().st_ctime_ns
+    change(path, *to)
+    if Path(path).stat().st_ctime_ns == before_ns:
+        raise OSError(errno.EPERM, "")
+
+
+def through_descriptor(path: str, change: Callable[..., object], *to: object) -> None:
+    with Path(path).open("rb") as file:
+        change(file.fileno(), *to)
 
 
 def through_link(secret: str) -> None:
