@@ -17,6 +17,7 @@ from benchmarks.harness.platforms import ROLE, VARIANT
 
 from headrace.serving.wire.aws.errors import AwsError
 from tests.platform.control.support import IMAGE
+from tests.simulation.faults import Faults
 from tests.simulation.member import SimulatedMember
 from tests.simulation.requester import Requester
 from tests.simulation.scenario import Operation
@@ -165,7 +166,7 @@ class Clients(Requester):
     async def _scale(self, operation: Operation) -> None:
         name = self._chosen(operation, (STEADY[1], STEADY[0], "own-0", "own-2"))
         if operation.amount % 2 == 0:  # while a worker that has died is being replaced
-            self.world.crash_worker_of(name)
+            Faults(self.world).crash_worker_of(name)
             await asyncio.sleep(operation.amount % 40 / 10)
         await self.set_count(name, 1 + operation.amount % 3)
 

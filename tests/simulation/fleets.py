@@ -9,7 +9,7 @@ from headrace.platform.cluster.launcher import WorkerPhase
 from headrace.platform.control.model.endpoint import EndpointRecord
 from headrace.platform.control.model.worker import WorkerRecord
 from headrace.platform.control.planning.config import ReconcilerConfig
-from tests.simulation.database import CONNECTION
+from tests.simulation.database import CONNECTION, TERM
 
 _CONFIG: Final = ReconcilerConfig()
 _MANY: Final = 3
@@ -84,6 +84,8 @@ class Fleets:
         """Check that no worker that serves goes before another one that has never served."""
         endpoint = self._endpoints.get(drained.spec.endpoint_uid)
         is_kept = endpoint is not None and endpoint.deleting_s is None
+        if TERM.get() is None:  # a member that stops ends all workers
+            return
         if not is_kept or drained.status.phase is not WorkerPhase.READY or drained.spec.copy is not None:
             return
         idle = [

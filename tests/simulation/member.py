@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from headrace.platform.gateway.app import Gateway
 from headrace.platform.gateway.async_files import PendingStore
 from headrace.platform.gateway.errors import GatewayConfig
 from headrace.platform.gateway.publishing import Publisher, Sampler
+from headrace.platform.host.life import end_workers
 from headrace.platform.host.membership import Leading, Shared
 from headrace.platform.host.notifications import Notifications
 from headrace.platform.host.operations import KINDS, OPERATIONS
@@ -35,6 +37,10 @@ from tests.simulation.workers import Launcher, Machine
 HOLD_S = 30.0
 """Longest time for which a request is held, and then for the answer of the model."""
 JOIN_RETRY_S = 1.0
+SHUTDOWN_GRACE_S = 15.0
+"""Longest time for which a member that shuts down waits for the answers to its requests."""
+_WORKER_GRACE_S = 10.0
+_POLL_S = 0.05
 _NO_FOLDER = Path("/simulated")
 _NO_BUCKET: Any = None
 """For contents, of which jobs have none."""
@@ -57,13 +63,20 @@ class SimulatedMember:
     is_serving: bool = False
     leads_in: int | None = None
     """The term in which it leads now."""
+    is_stopping: bool = False
+    """It shuts down: it takes no new requests, and those that it holds may end."""
+    has_left: bool = False
+    """It has given its lease up, unless the database was away."""
+    num_requests: int = 0
+    """Calls and requests of clients that it has not answered."""
+    _stop: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         self.store = Store(ENGINE, shown="database", now_s=CLOCK.wall)
         self.blobs = Blobs(ENGINE, shown="database")
 
     async def run(self) -> None:
-        """Join the platform and take part until killed; runs in the member's process."""
+        """Join the platform and take part until killed or stopped; runs in the member's process."""
         waker = Waker(self.store, aws_scope=AWS_SCOPE, clock=CLOCK.wall)
         publisher = Publisher(self.series, clock=CLOCK.wall)
         config = GatewayConfig(
@@ -104,7 +117,33 @@ class SimulatedMember:
         )
         leading.has_lease = shared.has_lease
         self.is_serving = True
-        await asyncio.gather(peers.run(), shared.run(partial(self._lead, leading)))
+        reports = asyncio.create_task(peers.run())
+        membership = asyncio.create_task(shared.run(partial(self._lead, leading)))
+        stopping = asyncio.create_task(self._stop.wait())
+        done, _ = await asyncio.wait({reports, membership, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        for task in done - {stopping}:
+            await task
+        shared.resign()
+        await self._answer_all()
+        await _end(membership)
+        has_successor, self.has_left = await shared.leave(), True
+        if not has_successor:
+            await end_workers(self.store, Launcher(self.machine), grace_s=_WORKER_GRACE_S)
+        await _end(reports)
+        await asyncio.to_thread(waker.close)
+        await self.gateway.close()
+
+    def stop(self) -> None:
+        """Shut down in the order of `PlatformLifecycle`, as after SIGTERM."""
+        self.is_serving, self.is_stopping = False, True
+        self._stop.set()
+
+    async def _answer_all(self) -> None:
+        """Wait until all requests have been answered, for as long as the HTTP server would."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SHUTDOWN_GRACE_S):
+                while self.num_requests:
+                    await asyncio.sleep(_POLL_S)
 
     async def _lead(self, leading: Leading, term: int) -> None:
         TERM.set(term)
@@ -181,6 +220,12 @@ class SimulatedMember:
             on_async=self.gateway.look_for_async,
             idle_s=self.knobs.heartbeat_s * 4,
         )
+
+
+async def _end(task: "asyncio.Task[None]") -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
 
 
 class _NoBatches:

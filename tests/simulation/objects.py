@@ -27,6 +27,8 @@ class Objects:
     """Until then, some calls fail, also after their effect."""
     on_put: Callable[[Process, str], None] = lambda *_: None
     """Called when a process begins to write an object."""
+    on_effect: Callable[[], None] = lambda: None
+    """Called before that, and when the object is written; the process may end there."""
 
     async def describe(self, uri: str) -> tuple[int, str]:
         return await self._call(lambda: (len(self._content(uri)), "application/json"))
@@ -57,12 +59,18 @@ class Objects:
     ) -> None:
         assert content_type
         content = body if isinstance(body, bytes) else _all(body)
-        self.on_put(PROCESS.get(), uri)
+        process = PROCESS.get()
+        self.on_put(process, uri)
+        self.on_effect()
+        if process.is_dead:
+            await asyncio.Event().wait()
 
         def put() -> None:
             self.contents[uri], self.all_metadata[uri] = content, metadata
 
         await self._call(put)
+        self.on_effect()
+        await asyncio.sleep(0)
 
     def _content(self, uri: str) -> bytes:
         if uri not in self.contents:

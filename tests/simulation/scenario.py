@@ -104,7 +104,7 @@ WEIGHTS: Final = {
 _SHARE_FOCUSED: Final = 0.3
 _FOCUSED: Final = ("async", "async", "job", "job", "stack", "bound", "policy")
 _MAX_JUMP_S: Final = 600.0
-_LAST_S: Final = 30.0
+LAST_S: Final = 30.0
 """Seconds in which faults and operations begin."""
 
 
@@ -150,9 +150,13 @@ def draw_only(seed: int, kind: str) -> Scenario:
     )
 
 
+_SPECIAL: Final = {"platform-kill": (20.0, "platform-term"), "platform-die": (12.0, "leader-die")}
+"""Kind of a fault → the amount up to which it is of a more special kind, and that kind."""
+
+
 def _operation(chooser: random.Random, kind: str) -> Operation:
     return Operation(
-        at_s=round(chooser.uniform(0, _LAST_S), 3),
+        at_s=round(chooser.uniform(0, LAST_S), 3),
         kind=kind,
         target=chooser.randrange(1000),
         amount=chooser.randrange(1000),
@@ -160,10 +164,11 @@ def _operation(chooser: random.Random, kind: str) -> Operation:
 
 
 def _fault(chooser: random.Random, kind: str) -> Fault:
+    """Draw a fault; some are of another kind by their amount, so that the others of a seed stay what they were."""
     amount = chooser.uniform(-_MAX_JUMP_S, _MAX_JUMP_S) if kind == "clock-jump" else float(chooser.randint(1, 40))
     return Fault(
-        at_s=round(chooser.uniform(0, _LAST_S), 3),
-        kind=kind,
+        at_s=round(chooser.uniform(0, LAST_S), 3),
+        kind=_SPECIAL[kind][1] if kind in _SPECIAL and amount <= _SPECIAL[kind][0] else kind,
         duration_s=round(chooser.uniform(*FAULTS_S[kind]), 3),
         target=chooser.randrange(1000),
         amount=round(amount, 3),

@@ -13,6 +13,7 @@ from headrace.platform.state.routes import WakeTarget
 from tests.simulation.asynchronous import Asynchronous
 from tests.simulation.clients import SERVERLESS, STACK_PREFIX, TARGET, Clients, Refused
 from tests.simulation.components import Components
+from tests.simulation.faults import Faults
 from tests.simulation.jobs import TransformJobs
 from tests.simulation.member import SimulatedMember
 from tests.simulation.policies import Policies
@@ -94,7 +95,7 @@ async def _run(world: World, clients: Clients) -> None:
         await clients.prepare()
     watching = asyncio.create_task(world.watch_leaders())
     async with asyncio.TaskGroup() as group:
-        group.create_task(world.run_faults())
+        group.create_task(Faults(world).run())
         group.create_task(clients.run(world.scenario.operations))
     await _settle(world, clients)
     watching.cancel()

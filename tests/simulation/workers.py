@@ -5,6 +5,7 @@ A worker answers an invocation with the id of the request, its own name and its 
 pieces, between which the worker may die.
 """
 
+import asyncio
 import json
 import random
 from collections import Counter
@@ -55,6 +56,8 @@ class Machine(FakeMachine):
     """Connection → the id of the attempt that is being answered on it."""
     on_act: Callable[[str], None] = lambda _: None
     """Called when a process starts or stops a worker."""
+    on_effect: Callable[[], None] = lambda: None
+    """Called before and after that; the process may end there."""
     refusing_until_s: float = 0.0
     """Until then, some workers cannot be started."""
     on_work: Callable[[Connection, str], None] = lambda *_: None
@@ -168,8 +171,6 @@ class Launcher(FakeLauncher):
         super().__init__(machine)
 
     async def _delayed(self) -> None:
-        import asyncio
-
         machine = self.machine
         await asyncio.sleep(machine.rng.uniform(0.0005, 0.05))
 
@@ -177,11 +178,13 @@ class Launcher(FakeLauncher):
         """Start a worker with its server."""
         machine = self.machine
         machine.on_act(f"starts {spec.name}")
+        machine.on_effect()
         await self._delayed()
         if machine.loop.now_s < machine.refusing_until_s and machine.rng.random() < _SHARE_REFUSED:
             raise StartPending("There is no free core.") if machine.rng.random() < 0.5 else LaunchFailed("No memory.")
         handle = await FakeLauncher.start(self, spec)
         machine.network.servers.setdefault(port_of(handle), WorkerServer(machine, spec.name))
+        machine.on_effect()
         await self._delayed()
         return handle
 
@@ -191,8 +194,11 @@ class Launcher(FakeLauncher):
 
     async def stop(self, name: str, handle: Handle, *, grace_s: float) -> None:
         self.machine.on_act(f"stops {name}")
+        self.machine.on_effect()
         await self._delayed()
         await FakeLauncher.stop(self, name, handle, grace_s=grace_s)
+        self.machine.on_effect()
+        await asyncio.sleep(0)
 
     async def known(self) -> dict[str, Any]:
         await self._delayed()

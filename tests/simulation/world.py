@@ -1,7 +1,6 @@
-"""The simulated platform: its members, machine, network and database, and the faults that hit them."""
+"""The simulated platform: its members, machine, network and database."""
 
 import asyncio
-import math
 import random
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
@@ -10,28 +9,19 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
-from benchmarks.chaos.history import Applied, History
+from benchmarks.chaos.history import History
 
 from headrace.platform.cloudwatch.series.memory import MemorySeries
-from headrace.platform.cluster.launcher import WorkerPhase
 from tests.simulation.database import LONG_S, TERM, Database, open_database
 from tests.simulation.invariants import Invariants
 from tests.simulation.loop import EPOCH_S, PROCESS, Process, SimulatedLoop
 from tests.simulation.member import SimulatedMember
 from tests.simulation.network import Network
 from tests.simulation.objects import Objects
-from tests.simulation.scenario import Fault, Scenario
+from tests.simulation.scenario import Scenario
 from tests.simulation.workers import Machine
 
 T = TypeVar("T")
-_RECOVERY_S = 15.0
-"""Seconds after a restart of a member until it serves, with the intervals as shipped."""
-
-
-_CRASHES = 3
-"""Crashes of a fleet that come after the first."""
-_REPLACED_S = 45.0
-"""Seconds until a worker that hangs for good is replaced."""
 
 
 class Broken(Exception):
@@ -67,7 +57,8 @@ class World:
     pending: dict["asyncio.Future[Any]", Process] = field(default_factory=dict)
     """Answers that clients wait for, and who owes them."""
     num_processes: int = 0
-    _faults_end_s: float = 0.0
+    effects_until_death: dict[Process, int] = field(default_factory=dict)
+    """Leader → calls of launchers and of the object storage until it dies: each counts before and after its effect."""
 
     def __post_init__(self) -> None:
         seed = str(self.scenario.seed)
@@ -75,7 +66,7 @@ class World:
         self.trace = Trace(is_kept=self.is_traced)
         self.network = loop.network = Network(loop, random.Random(f"{seed}/network"))
         self.machine = Machine(loop=loop, network=self.network, rng=random.Random(f"{seed}/workers"))
-        self.machine.on_act = self._acting
+        self.machine.on_act, self.machine.on_effect = self._acting, self._effect
         self.invariants = Invariants()
         self.database = Database(
             loop=loop,
@@ -84,7 +75,7 @@ class World:
             on_commit=self._committed,
             on_death=self._died,
         )
-        self.objects = Objects(loop, self.network, random.Random(f"{seed}/objects"))
+        self.objects = Objects(loop, self.network, random.Random(f"{seed}/objects"), on_effect=self._effect)
         self.series = MemorySeries()
         self.folder = TemporaryDirectory(prefix="simulation-")
         open_database(self.database)
@@ -106,6 +97,15 @@ class World:
         if self.database.is_over(TERM.get(), process):
             self.history.incidents.append(f"{process.name} {what} after its term.")
 
+    def _effect(self) -> None:
+        """Kill the process, if its time has come, beside something that it does outside of the database."""
+        process = PROCESS.get()
+        left = self.effects_until_death.pop(process, 0) - 1
+        if left == 0:
+            self.kill(process)
+        elif left > 0:
+            self.effects_until_death[process] = left
+
     # Members
 
     def start_member(self, index: int) -> None:
@@ -123,7 +123,11 @@ class World:
         self.note(f"start {process.name}")
 
     def _ended(self, member: SimulatedMember, task: "asyncio.Task[None]") -> None:
-        if not self.loop.is_closing:
+        if self.loop.is_closing:
+            return
+        if member.is_stopping and task.exception() is None:
+            self.kill(member.process)
+        else:
             self.history.incidents.append(f"{member.process.name} ended: {task.exception()!r}.")
 
     def kill(self, process: Process) -> None:
@@ -148,7 +152,9 @@ class World:
             raise Broken("connection refused")
         answer: asyncio.Future[T] = self.loop.create_future()
         self.pending[answer] = member.process
+        member.num_requests += 1
         task = self.loop.spawn(member.process, work(member))
+        task.add_done_callback(lambda _: setattr(member, "num_requests", member.num_requests - 1))
         task.add_done_callback(lambda task: self.loop.call_later(self.network.delay_s(), _hand_over, task, answer))
         try:
             return await answer
@@ -157,8 +163,7 @@ class World:
 
     async def watch_leaders(self) -> None:
         """Check every second, until cancelled, that one member leads, and no two."""
-        knobs, since_s = self.scenario.knobs, self.loop.now_s
-        longest_s = knobs.lease_s + 2 * knobs.heartbeat_s + 4 * LONG_S
+        last, since_s = self.slots[0], self.loop.now_s
         while True:
             await asyncio.sleep(1.0)
             able = [member for member in self.slots if self._can_lead(member)]
@@ -166,201 +171,29 @@ class World:
                 if self.database.is_over(member.leads_in, member.process):
                     self.history.incidents.append(f"{member.process.name} leads on after term {member.leads_in}.")
                     return
-            if not able or any(member.leads_in is not None for member in self.slots):
+            leaders = [member for member in self.slots if member.leads_in is not None]
+            last = leaders[0] if leaders else last
+            if not able or leaders:
                 since_s = self.loop.now_s
-            elif self.loop.now_s - since_s > longest_s:
+            elif self.loop.now_s - since_s > (longest_s := self._longest_gap_s(last, since_s)):
                 self.history.incidents.append(f"No member leads for {longest_s:.0f} s.")
                 return
+
+    def _longest_gap_s(self, last: SimulatedMember, since_s: float) -> float:
+        """Return the longest time until another member leads: soon if the last one could give its lease up."""
+        knobs, process = self.scenario.knobs, last.process
+        cut_s = self.network.cut_from_database.get(process, 0.0)
+        disturbed_s = max(self.database.failing_until_s, self.network.slow_until_s, cut_s, process.continued_s)
+        is_in_order = last.is_stopping and (last.has_left or not process.is_dead) and not process.is_paused
+        if is_in_order and disturbed_s <= since_s:
+            return knobs.heartbeat_s + 2 * LONG_S
+        return knobs.lease_s + 2 * knobs.heartbeat_s + 4 * LONG_S
 
     def _can_lead(self, member: SimulatedMember) -> bool:
         process, now_s = member.process, self.loop.now_s
         is_reached = now_s >= max(self.network.cut_from_database.get(process, 0.0), self.database.failing_until_s)
         is_fast = now_s >= self.network.slow_until_s
         return member.is_serving and not process.is_dead and not process.is_paused and is_reached and is_fast
-
-    # Faults
-
-    async def run_faults(self) -> None:
-        """Apply the faults of the scenario at their times, and undo each."""
-        began_s = self.loop.now_s
-        self._faults_end_s = began_s + 30.0
-        async with asyncio.TaskGroup() as group:
-            for fault in self.scenario.faults:
-                group.create_task(self._run_fault(fault, began_s))
-
-    async def _run_fault(self, fault: Fault, began_s: float) -> None:
-        await asyncio.sleep(max(0.0, began_s + fault.at_s - self.loop.now_s))
-        applied_s = self.loop.now_s
-        what = await getattr(self, f"_{fault.kind.replace('-', '_')}")(fault)
-        self.note(f"fault {fault.kind} {what} {applied_s:.3f}")
-        self.history.faults.append(self._applied(fault, applied_s, what))
-
-    def _applied(self, fault: Fault, applied_s: float, what: str) -> Applied:
-        return Applied(
-            kind=_KINDS.get(fault.kind, fault.kind),
-            began_s=applied_s,
-            undone_s=self.loop.now_s,
-            ended_s=self.loop.now_s + self._recovery_s(fault),
-            what=what,
-        )
-
-    def _recovery_s(self, fault: Fault) -> float:
-        knobs = self.scenario.knobs
-        return 0.0 if fault.kind in {"worker-kill", "worker-loop", "clock-jump"} else _RECOVERY_S + 2 * knobs.lease_s
-
-    def _member(self, fault: Fault) -> tuple[int, SimulatedMember]:
-        index = fault.target % len(self.slots)
-        return index, self.slots[index]
-
-    async def _worker_kill(self, fault: Fault) -> str:
-        names = self.machine.living_names()
-        if not names:
-            return ""
-        name = names[fault.target % len(names)]
-        self.machine.crash(name)
-        return name
-
-    def crash_worker_of(self, endpoint: str) -> None:
-        """Kill a worker of an endpoint, as the fault does."""
-        names = [name for name in self.machine.living_names() if name.startswith(f"{endpoint}-")]
-        if names:
-            self.machine.crash(names[0])
-            fault = Fault(at_s=0.0, kind="worker-kill", duration_s=0.0, target=0)
-            self.history.faults.append(self._applied(fault, self.loop.now_s, names[0]))
-
-    async def _worker_loop(self, fault: Fault) -> str:
-        """Let the workers of one fleet die one after the other, each when it is ready."""
-        name = await self._worker_kill(fault)
-        fleet = name.rpartition("-i-")[0]
-        for _ in range(_CRASHES if fleet else 0):
-            self.history.faults.append(self._applied(fault, self.loop.now_s, name))
-            name = await self._until_ready(fleet)
-            if not name:
-                break
-            self.machine.crash(name)
-        return name or fleet
-
-    async def _until_ready(self, fleet: str) -> str:
-        """Return a worker of a fleet that is ready, soon; empty if there is none."""
-        for _ in range(20):
-            await asyncio.sleep(1.0)
-            for name in self.machine.living_names():
-                if name.startswith(f"{fleet}-i-") and self.machine.look(name).phase is WorkerPhase.READY:
-                    return name
-        return ""
-
-    async def _worker_die(self, _fault: Fault) -> str:
-        """Let a worker die in the middle of an answer."""
-        self.machine.dies_in_answer, self.machine.died_in_answer = True, ""
-        while self.machine.dies_in_answer and self.loop.now_s < self._faults_end_s:
-            await asyncio.sleep(0.05)
-        self.machine.dies_in_answer = False
-        return self.machine.died_in_answer
-
-    async def _worker_stop(self, fault: Fault) -> str:
-        names = self.machine.living_names()
-        if not names:
-            return ""
-        name = names[fault.target % len(names)]
-        is_for_good = fault.amount % 4 == 0
-        self.machine.hung[name] = math.inf if is_for_good else self.loop.now_s + fault.duration_s
-        await asyncio.sleep(max(fault.duration_s, _REPLACED_S) if is_for_good else fault.duration_s)
-        return name
-
-    async def _platform_kill(self, fault: Fault) -> str:
-        index, member = self._member(fault)
-        if not member.process.is_dead:
-            self.kill(member.process)
-            await self._restart(index, fault)
-        return member.process.name
-
-    async def _platform_die(self, fault: Fault) -> str:
-        """Kill a member at one of its next statements."""
-        index, member = self._member(fault)
-        self.database.dies_after[member.process] = int(fault.amount)
-        for _ in range(30):
-            await asyncio.sleep(1.0)
-            if member.process.is_dead:
-                await self._restart(index, fault)
-                break
-        self.database.dies_after.pop(member.process, None)
-        return member.process.name
-
-    async def _restart(self, index: int, fault: Fault) -> None:
-        await asyncio.sleep(fault.duration_s)
-        if self.slots[index].process.is_dead:  # no other fault has restarted it
-            self.start_member(index)
-
-    async def _platform_stop(self, fault: Fault) -> str:
-        process = self._member(fault)[1].process
-        process.is_paused = True
-        await asyncio.sleep(fault.duration_s)
-        self.loop.resume(process)
-        return process.name
-
-    async def _leader_stop(self, fault: Fault) -> str:
-        """Stop the leader for longer than its lease, between two transactions of a function."""
-        leaders = [member.process for member in self.slots if member.leads_in is not None]
-        if not leaders:
-            return ""
-        process, duration_s = leaders[0], fault.duration_s * self.scenario.knobs.lease_s
-        self.database.stalls[process] = duration_s
-        for _ in range(100):
-            await asyncio.sleep(0.2)
-            if process not in self.database.stalls:
-                await asyncio.sleep(duration_s)
-                break
-        self.database.stalls.pop(process, None)
-        return process.name
-
-    async def _workers_cut(self, fault: Fault) -> str:
-        return await self._cut(self.network.cut_from_workers, fault)
-
-    async def _database_cut(self, fault: Fault) -> str:
-        return await self._cut(self.network.cut_from_database, fault)
-
-    async def _cut(self, cut: dict[Process, float], fault: Fault) -> str:
-        process = self._member(fault)[1].process
-        cut[process] = self.loop.now_s + fault.duration_s
-        await asyncio.sleep(fault.duration_s)
-        return process.name
-
-    async def _database_fail(self, fault: Fault) -> str:
-        self.database.failing_until_s = self.loop.now_s + fault.duration_s
-        await asyncio.sleep(fault.duration_s)
-        return "database"
-
-    async def _storage_fail(self, fault: Fault) -> str:
-        self.objects.failing_until_s = self.loop.now_s + fault.duration_s
-        await asyncio.sleep(fault.duration_s)
-        return "object storage"
-
-    async def _network_slow(self, fault: Fault) -> str:
-        self.network.slow_until_s = self.loop.now_s + fault.duration_s
-        await asyncio.sleep(fault.duration_s)
-        return "network"
-
-    async def _launch_fail(self, fault: Fault) -> str:
-        self.machine.refusing_until_s = self.loop.now_s + fault.duration_s
-        await asyncio.sleep(fault.duration_s)
-        return "launcher"
-
-    async def _clock_jump(self, fault: Fault) -> str:
-        process = self._member(fault)[1].process
-        process.skew_s += fault.amount
-        self.invariants.jumped()
-        return process.name
-
-
-_KINDS = {
-    "worker-die": "worker-kill",
-    "worker-loop": "worker-kill",
-    "platform-die": "platform-kill",
-    "leader-stop": "platform-stop",
-    "workers-cut": "platform-stop",
-    "database-cut": "database-stop",
-}
-"""The faults that have another name in chaos runs."""
 
 
 def _break(future: "asyncio.Future[Any]") -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any, cast
 
@@ -32,9 +32,11 @@ class ScriptedCoordination:
         self.answering = threading.Event()
         self.answering.set()
         self.num_beats = 0
+        self.on_beat: Callable[[], None] = lambda: None
 
     def heartbeat(self, *, is_candidate: bool = True) -> Standing:
         self.is_candidate = is_candidate
+        self.on_beat()
         self.answering.wait(WAIT_S)
         self.num_beats += 1
         if self.failure is not None:
@@ -191,7 +193,9 @@ async def test_the_only_process_of_a_platform_leads_in_a_term_of_its_own() -> No
 
 
 async def test_a_member_that_resigns_is_no_candidate_while_there_are_others() -> None:
-    scripted, leader = ScriptedCoordination(), Leader()
+    """Its loops end before the lease is free: the answer to that heartbeat may be lost."""
+    scripted, leader, leads_in = ScriptedCoordination(), Leader(), set[tuple[bool, bool]]()
+    scripted.on_beat = lambda: leads_in.add((scripted.is_candidate, leader.is_leading))
     shared = member_of(scripted)
     async with running(shared, leader):
         await until(lambda: leader.is_leading)
@@ -201,6 +205,7 @@ async def test_a_member_that_resigns_is_no_candidate_while_there_are_others() ->
         assert scripted.is_candidate, "no other member would lead"
         scripted.members = (ME, replace(ME, id="other"))
         await until(lambda: not scripted.is_candidate)
+    assert leads_in == {(True, False), (True, True), (False, False)}
 
 
 async def test_a_member_steps_back_while_another_one_writes_records_that_it_cannot_read() -> None:

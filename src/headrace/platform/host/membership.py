@@ -154,6 +154,8 @@ class Shared(Membership):
             self._stands_back_until_s = began_s + STAND_BACK_S
         stands_back = self._has_others and (self._has_resigned or began_s < self._stands_back_until_s)
         is_candidate = self._newer is None and not stands_back
+        if not is_candidate:  # before the lease is free: the answer may be lost, and another member leads by then
+            await self._stop_leading()
         send = partial(self.coordination.heartbeat, is_candidate=is_candidate)
         beat = asyncio.get_running_loop().run_in_executor(self._threads, send)
         await asyncio.wait({beat}, timeout=max(0.0, self._lease_until_s - began_s) if self._leading else None)
