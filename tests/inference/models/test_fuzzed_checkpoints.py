@@ -1,6 +1,8 @@
 """A checkpoint with any values in its files is read, or refused by name: no crash, no hang, no unbounded memory."""
 
 import json
+import os
+import re
 import struct
 
 import pytest
@@ -141,3 +143,27 @@ def test_an_index_does_not_lead_out_of_its_folder(name, folder, tmp_path):
         (tmp_path / file.name).write_bytes(file.read_bytes())
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
     assert "names files outside its folder" in refusal(lambda: load_model(str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "added_tokens.json"),
+        *("special_tokens_map.json", "chat_template.jinja", "chat_template.json", "processor_config.json"),
+        *("model.safetensors.index.json", "modules.json", "quantize_config.json"),
+    ],
+)
+def test_a_file_that_would_fill_the_memory_is_refused_unread(name, folder, tmp_path):
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    with (tmp_path / name).open("wb") as opened:
+        opened.truncate(1 << 34)
+    assert re.search(f"{name} has 17179869184 bytes; expected at most", refusal(lambda: load_model(str(tmp_path))))
+
+
+def test_a_pipe_in_place_of_a_vocabulary_is_refused(folder, tmp_path):
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "tokenizer.json").unlink()
+    os.mkfifo(tmp_path / "tokenizer.json")
+    assert "tokenizer.json is not a file" in refusal(lambda: load_model(str(tmp_path)))

@@ -5,8 +5,10 @@ Every getter names the key and the file that are wrong, so that a broken checkpo
 """
 
 import json
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, TypeGuard
 
 import numpy as np
@@ -15,6 +17,8 @@ from headrace.core.errors import BrokenModel, UnsupportedModel
 
 _MAX_NUMBER: Final = 1e15
 _LEAST_POSITIVE: Final = 1e-30
+_MAX_FILE_BYTES: Final = 16 << 20
+"""Ten times the largest config known. Decoded JSON takes up to 20 times its bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +130,16 @@ class Fields:
 
     def _wrong(self, key: str, value: object, expected: str) -> BrokenModel:
         return BrokenModel(f"{self.source}: {key} is {value!r:.200}; expected {expected}.", key=key)
+
+
+def read_whole(path: Path, *, max_bytes: int = _MAX_FILE_BYTES) -> bytes:
+    """Return the content of a file of a model. Raises `BrokenModel`: it is larger, or no file; `OSError`."""
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise BrokenModel(f"{path} is not a file; expected one of at most {max_bytes} bytes.", path=str(path))
+    if found.st_size > max_bytes:
+        raise BrokenModel(f"{path} has {found.st_size} bytes; expected at most {max_bytes}.", path=str(path))
+    return path.read_bytes()
 
 
 def json_fields(content: str | bytes, source: str) -> Fields:

@@ -13,7 +13,7 @@ from headrace.core.sampling_defaults import SamplingDefaults
 from headrace.inference.models.families.family import Family
 from headrace.inference.models.families.mistral_params import config_of_params
 from headrace.inference.models.families.registry import from_config
-from headrace.inference.models.fields import Fields, json_fields
+from headrace.inference.models.fields import Fields, json_fields, read_whole
 from headrace.inference.models.generation_config import read_sampling
 from headrace.inference.models.hf_tokenizer import read_hf_tokenizer
 from headrace.inference.models.hf_vocabulary import token_text
@@ -176,6 +176,6 @@ def _read_json(path: Path, *, required: bool = False) -> Fields:
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_whole(path).decode()
     except (OSError, UnicodeDecodeError) as exc:
         raise BrokenModel(f"{path} cannot be read: {reason_of(exc)}.", path=str(path)) from exc

@@ -12,9 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from headrace.core.errors import BrokenModel
-from headrace.inference.models.fields import Fields
+from headrace.inference.models.fields import Fields, read_whole
 from headrace.inference.models.generation_config import token_ids
-from headrace.inference.models.hf_vocabulary import VOCAB_JSON, VOCAB_TXT, Vocabulary, hf_vocabulary, token_text
+from headrace.inference.models.hf_vocabulary import (
+    MAX_VOCABULARY_BYTES,
+    VOCAB_JSON,
+    VOCAB_TXT,
+    Vocabulary,
+    hf_vocabulary,
+    token_text,
+)
 from headrace.inference.models.panics import broken_if_refused
 from headrace.inference.models.sentencepiece import parse_sentencepiece, sentencepiece_backend
 from headrace.inference.models.tiktoken_file import is_tiktoken, parse_tekken, parse_tiktoken, tiktoken_backend
@@ -32,8 +39,6 @@ _VOCABULARIES: Final = (
     *(VOCAB_JSON, VOCAB_TXT),
 )
 """Vocabulary files of other libraries and of older transformers, in order of preference."""
-_MAX_BYTES: Final = 256 << 20
-"""Ten times the largest vocabulary known."""
 _SAMPLE: Final = "The quick\nbrown  fox 123 \u00e9\u4e2d"
 """Tokenised once, so that a broken vocabulary that panics is refused at the start and not with the first request."""
 _MAX_ID_DIGITS: Final = 10
@@ -54,10 +59,8 @@ def read_hf_tokenizer(
     if not files:
         raise BrokenModel(f"{folder} has no tokenizer: {TOKENIZER} does not exist, nor do {', '.join(_VOCABULARIES)}.")
     file = files[0]
-    if (num_bytes := file.stat().st_size) > _MAX_BYTES:
-        raise BrokenModel(f"{file} has {num_bytes} bytes; expected at most {_MAX_BYTES}.", path=str(file))
     with broken_if_refused(f"{file} cannot be read", " Download it again.", path=str(file)):
-        found = _build(file, file.read_bytes(), settings, config)
+        found = _build(file, read_whole(file, max_bytes=MAX_VOCABULARY_BYTES), settings, config)
         with suppress(Exception):  # a vocabulary need not express the sample
             found.backend.encode(_SAMPLE)
     backend = found.backend

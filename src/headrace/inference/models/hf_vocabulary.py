@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 
 from headrace.core.errors import BrokenModel, UnsupportedModel
-from headrace.inference.models.fields import Fields
+from headrace.inference.models.fields import Fields, read_whole
 from headrace.inference.models.pretokenizers import PRE_TOKENIZERS, byte_level_parts
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 VOCAB_JSON: Final = "vocab.json"
 VOCAB_TXT: Final = "vocab.txt"
 MERGES: Final = "merges.txt"
+MAX_VOCABULARY_BYTES: Final = 256 << 20
+"""Ten times the largest vocabulary known."""
 _VERSION: Final = "#version"
 _CLASS: Final = "tokenizer_class"
 _Vocab = dict[str, Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]]
@@ -146,7 +148,7 @@ def _read_merges(file: Path) -> list[tuple[str, str]]:
         raise BrokenModel(f"{file.parent} has {VOCAB_JSON} but no {MERGES}. Download it again.", path=str(file))
     lines = [
         line
-        for line in _decoded(file.read_bytes(), str(file)).split("\n")
+        for line in _decoded(read_whole(file, max_bytes=MAX_VOCABULARY_BYTES), str(file)).split("\n")
         if line.strip() and not line.startswith(_VERSION)
     ]
     try:

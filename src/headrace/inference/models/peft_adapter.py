@@ -21,7 +21,7 @@ import numpy as np
 from headrace.core.errors import BrokenModel, UnsupportedModel
 from headrace.inference.models.adapter import Adapter, Float32, LowRank, is_adaptable
 from headrace.inference.models.families.registry import family_of
-from headrace.inference.models.fields import Fields, json_fields
+from headrace.inference.models.fields import Fields, json_fields, read_whole
 from headrace.inference.models.places import Place, folder_places
 from headrace.inference.models.spec import ModelSpec
 from headrace.inference.models.stored_tensor import StoredTensor, TensorFiles
@@ -133,7 +133,6 @@ def _matched(patterns: Mapping[str, float], module: str, default: float) -> floa
 
 CONFIG: Final = "adapter_config.json"
 WEIGHTS: Final = ("adapter_model.safetensors", "adapter_model.bin")
-_MAX_CONFIG_BYTES: Final = 4 << 20
 _PREFIX: Final = "base_model.model."
 _SHRINK, _EXPAND = ".lora_A", ".lora_B"
 _OTHERS: Final = {
@@ -217,9 +216,7 @@ def is_peft_folder(folder: Path) -> bool:
 def _read_config(folder: Path) -> Fields:
     path = folder / CONFIG
     try:
-        if path.stat().st_size > _MAX_CONFIG_BYTES:
-            raise BrokenModel(f"{path} has more than {_MAX_CONFIG_BYTES} bytes.", path=str(path))
-        content = path.read_bytes()
+        content = read_whole(path)
     except OSError as exc:
         raise BrokenModel(
             f"{path} cannot be read: {exc.strerror or exc}. Expected a folder that PEFT's save_pretrained wrote."

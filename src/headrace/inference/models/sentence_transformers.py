@@ -13,7 +13,7 @@ import numpy as np
 
 from headrace.core.errors import BrokenModel, UnsupportedModel
 from headrace.core.generation import PoolingMethod
-from headrace.inference.models.fields import Fields
+from headrace.inference.models.fields import Fields, read_whole
 from headrace.inference.models.pooling import ACTIVATIONS, DenseLayer, Float32, NormLayer, Pooler
 from headrace.inference.models.stored_tensor import TensorFiles
 from headrace.inference.models.weight_files import open_folder
@@ -191,6 +191,6 @@ def _fields(path: Path, *, is_required: bool = True) -> Fields:
 
 def _json(path: Path) -> object:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(read_whole(path))
     except (OSError, ValueError, RecursionError) as exc:
         raise BrokenModel(f"{path} is not valid JSON: {exc}.", path=str(path)) from exc

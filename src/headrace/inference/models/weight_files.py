@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 
 from headrace.core.errors import BrokenModel
+from headrace.inference.models.fields import read_whole
 from headrace.inference.models.pickle_file import read_pickle, read_pickled_tensor
 from headrace.inference.models.stored_tensor import StoredTensor, make_tensor
 from headrace_handler.stray_files import listed
@@ -33,6 +34,8 @@ _SPLIT: Final = "pytorch_model.bin"
 _SPLIT_LISTING: Final = "key_to_filename.json"
 _SAFETENSORS: Final = ".safetensors"
 _JSON: Final = ".json"
+_MAX_INDEX_BYTES: Final = 64 << 20
+"""Four times the index of a model with 138,000 tensors."""
 
 
 def open_folder(folder: Path) -> tuple[dict[str, StoredTensor], str]:
@@ -65,7 +68,7 @@ def _open_split(folder: Path) -> tuple[dict[str, StoredTensor], str]:
     """
     listing = folder / _SPLIT_LISTING
     try:
-        names: dict[str, str] = json.loads(listing.read_bytes())
+        names: dict[str, str] = json.loads(read_whole(listing, max_bytes=_MAX_INDEX_BYTES))
         files = _listed_files(folder, listing, names.values())
     except OSError as exc:
         raise BrokenModel(f"{listing} cannot be read: {exc.strerror or exc}.") from exc
@@ -84,7 +87,7 @@ def _weight_files(folder: Path) -> list[Path]:
         files = listed(folder, [pattern])
         if files and files[0].suffix == _JSON:
             try:
-                names = sorted(set(json.loads(files[0].read_bytes())["weight_map"].values()))
+                names = sorted(set(json.loads(read_whole(files[0], max_bytes=_MAX_INDEX_BYTES))["weight_map"].values()))
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
                 raise BrokenModel(f"{files[0]} is not a valid index of files with weights.") from exc
             return _listed_files(folder, files[0], names)

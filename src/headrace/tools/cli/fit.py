@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from headrace.core.errors import BrokenModel, SettingsError
+from headrace.core.errors import SettingsError
 from headrace.core.progress import Progress
 from headrace.core.sizes import parse_size
 from headrace.inference.engine.loading.formats import Machine, choose_formats
@@ -166,16 +166,12 @@ def read_facts(
 
 def _hub_facts(repo_id: str, revision: str | None, rope: Mapping[str, object] | None) -> CheckpointFacts:
     from headrace.inference.models.families.registry import from_config
-    from headrace.inference.models.fields import Fields
+    from headrace.inference.models.fields import json_fields, read_whole
     from headrace.inference.models.hub import fetch_config
     from headrace.inference.models.quantized.registry import promised_bits, promised_format
     from headrace.inference.models.rope_override import override_rope
 
-    try:
-        values = json.loads(fetch_config(repo_id, revision).read_text(encoding="utf-8"))
-    except ValueError as exc:
-        raise BrokenModel(f"config.json of {repo_id} is not JSON: {exc}.") from exc
-    config = Fields(values, f"config.json of {repo_id}")
+    config = json_fields(read_whole(fetch_config(repo_id, revision)), f"config.json of {repo_id}")
     spec = from_config(config)[1]
     return CheckpointFacts(
         spec=spec if rope is None else override_rope(spec, rope),

@@ -1,13 +1,12 @@
 """Adapters for vLLM: folders of PEFT, checked and hashed here."""
 
 import hashlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from headrace.core.errors import BrokenModel, HeadraceError, InsufficientMemory, SettingsError, UnsupportedModel
-from headrace.inference.models.fields import Fields
+from headrace.inference.models.fields import json_fields, read_whole
 from headrace.inference.models.peft_adapter import read_peft_config
 
 _CONFIG: Final = "adapter_config.json"
@@ -45,13 +44,10 @@ def read_adapter(path: Path, *, max_rank: int) -> AdapterFacts:
     if weights is None:
         raise BrokenModel(f"{path} has none of {', '.join(_WEIGHTS)}; expected a folder of PEFT's save_pretrained.")
     try:
-        raw = (path / _CONFIG).read_bytes()
-        values = json.loads(raw)
-    except (OSError, ValueError, RecursionError) as error:
+        raw = read_whole(path / _CONFIG)
+    except OSError as error:
         raise BrokenModel(f"{path / _CONFIG} cannot be read: {error}.") from error
-    if not isinstance(values, dict):
-        raise BrokenModel(f"{path / _CONFIG} must contain a JSON object.")
-    config = read_peft_config(Fields(values, str(path / _CONFIG)))
+    config = read_peft_config(json_fields(raw, str(path / _CONFIG)))
     rank = max([config.rank, *(int(value) for value in config.rank_pattern.values())])
     if rank > max_rank:
         raise UnsupportedModel(
