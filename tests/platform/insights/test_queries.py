@@ -58,6 +58,9 @@ TABLE: dict[str, list[dict[str, str]]] = {
     "fields coalesce(level, 'none') as l | dedup l | display l": [{"l": "info"}, {"l": "none"}, {"l": "error"}],
     "stats sum(total_ms) as s by level | sort s | limit 1": [{"level": "error", "s": "30"}],
     "filter nothing > 1 | stats count(*)": [{"count(*)": "0"}],
+    "fields greatest(2) as g, least(3) as l, trim('xax', 'x') as t, ltrim(10, 1) as n | limit 1": [
+        {"g": "2", "l": "3", "t": "a", "n": "0"}
+    ],
     "# a comment\nfields 7 % 4 - -2 ^ 2 as x | limit 1": [{"x": "-1"}],
 }
 REFUSED = {

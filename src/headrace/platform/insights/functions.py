@@ -66,6 +66,11 @@ def _substr(value: str, start: Value, length: Value = None) -> Value:
     return value[begin:] if size is None else value[begin : begin + int(size)]
 
 
+def _trimming(function: Callable[[str, str | None], str]) -> Callable[..., Value]:
+    """Return a function that removes white space, or the given characters, from a text."""
+    return _textual(lambda value, characters=None: function(value, None if characters is None else text(characters)))
+
+
 def _floor(value: float, period_s: float) -> float:
     """Return the beginning of the period that a time in milliseconds is in."""
     step = period_s * 1000
@@ -80,8 +85,8 @@ FUNCTIONS: Final[dict[str, Function]] = {
     "floor": (1, 1, _numeric(math.floor)),
     "log": (1, 1, _numeric(math.log)),
     "sqrt": (1, 1, _numeric(math.sqrt)),
-    "greatest": (1, 20, _numeric(max)),
-    "least": (1, 20, _numeric(min)),
+    "greatest": (1, 20, _numeric(lambda *numbers: max(numbers))),
+    "least": (1, 20, _numeric(lambda *numbers: min(numbers))),
     "bin": (1, 1, lambda *_: None),  # of the time of a line: see `evaluation`
     "datefloor": (2, 2, _numeric(_floor)),
     "dateceil": (2, 2, _numeric(lambda value, period_s: -_floor(-value, period_s))),
@@ -95,9 +100,9 @@ FUNCTIONS: Final[dict[str, Function]] = {
     "strlen": (1, 1, _textual(lambda value: float(len(value)))),
     "toupper": (1, 1, _textual(str.upper)),
     "tolower": (1, 1, _textual(str.lower)),
-    "trim": (1, 2, _textual(lambda value, characters=None: value.strip(characters))),
-    "ltrim": (1, 2, _textual(lambda value, characters=None: value.lstrip(characters))),
-    "rtrim": (1, 2, _textual(lambda value, characters=None: value.rstrip(characters))),
+    "trim": (1, 2, _trimming(str.strip)),
+    "ltrim": (1, 2, _trimming(str.lstrip)),
+    "rtrim": (1, 2, _trimming(str.rstrip)),
     "substr": (2, 3, _textual(_substr)),
     "replace": (3, 3, _textual(lambda value, old, new: value.replace(text(old), text(new))[:MAX_TEXT])),
     "strcontains": (2, 2, _textual(lambda value, part: text(part) in value)),

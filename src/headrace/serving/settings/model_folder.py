@@ -110,6 +110,14 @@ def is_folder(path: Path) -> bool:
         return False
 
 
+def is_file(path: Path) -> bool:
+    """Return whether `path` is a file; False also if its folder may not be searched."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
 def parse_model_config(text: str) -> dict[str, str]:
     """
     Read TorchServe's `model-config.yaml`: keys at the top, and those of `handler` after a dot.

@@ -31,6 +31,21 @@ def test_a_folder_names_its_models_by_their_paths(tmp_path: Path) -> None:
     }
 
 
+def test_folders_that_may_not_be_searched_do_not_hide_the_other_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(tmp_path, "closed/config.json", "closed/in/a.gguf", "open.gguf")
+    is_file = Path.is_file
+
+    def refuse(path: Path) -> bool:
+        if "closed" in path.parts:
+            raise PermissionError(13, "Permission denied", str(path))
+        return is_file(path)
+
+    monkeypatch.setattr(Path, "is_file", refuse)
+    assert [*find_models(tmp_path)] == ["open"]
+
+
 def test_a_file_has_settings_for_each_model(tmp_path: Path) -> None:
     add(tmp_path, "gguf/found.gguf", "gguf/tuned.gguf", "mine.gguf")
     file = tmp_path / "models.yaml"

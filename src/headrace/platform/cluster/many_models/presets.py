@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from headrace.core.errors import SettingsError
 from headrace.serving.settings.documents import read_yaml_mapping
-from headrace.serving.settings.model_folder import is_folder
+from headrace.serving.settings.model_folder import is_file, is_folder
 from headrace.serving.settings.server_settings import setting_names
 from headrace.serving.settings.values import near_name
 from headrace_handler.stray_files import is_stray, listed
@@ -107,7 +107,7 @@ def _walk(folder: Path, depth: int) -> Iterator[Path]:
     for child in listed(folder):
         if not is_folder(child) or is_stray(child.name):
             continue
-        if any((child / name).is_file() for name in ("config.json", "params.json")):
+        if any(is_file(child / name) for name in ("config.json", "params.json")):
             yield child
         elif depth < _MAX_DEPTH:
             yield from _walk(child, depth + 1)
@@ -117,7 +117,7 @@ def _gguf_files(folder: Path) -> Iterator[Path]:
     """Yield the GGUF files of a folder, of those in several parts the first."""
     for path in listed(folder, ["*.gguf"]):
         part = _PART.search(path.stem)
-        if not path.name.startswith(_PROJECTOR) and path.is_file() and (part is None or int(part[1]) == 1):
+        if not path.name.startswith(_PROJECTOR) and is_file(path) and (part is None or int(part[1]) == 1):
             yield path
 
 
