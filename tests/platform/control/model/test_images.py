@@ -210,6 +210,12 @@ def test_an_own_image_runs_its_command_in_the_environment_of_its_container():
     assert found.environment == {"A": "1", "B": "3", "API_KEY": "k"}
 
 
+@pytest.mark.parametrize("image", ["--privileged", "-v=/:/host", "a b", "a\n--privileged", "/x", "é"])
+def test_the_name_of_a_container_is_no_option_of_its_engine(image):
+    with pytest.raises(AwsError, match="has no valid name"):
+        of(image, own_images={"*": OwnImage(is_container=True)})
+
+
 def test_an_own_image_may_be_our_server_with_other_settings():
     found = of(DJL, own_images=OWN)
     assert (found.family, found.dialect, found.command) == ("own", "lmi-17", ())

@@ -57,6 +57,8 @@ _NUMBER = r"[0-9]{1,9}"
 _DJL_VERSION = re.compile(rf"^({_NUMBER}\.{_NUMBER}(?:\.{_NUMBER})?)(?:-|$)")
 _LMI_VERSION = re.compile(rf"(?:^|-)lmi({_NUMBER})")
 _ANY_VERSION = re.compile(rf"(?:^|[-_v])({_NUMBER}\.{_NUMBER}(?:\.{_NUMBER})*)(?=[-_]|$)")
+_REFERENCE = re.compile(r"[A-Za-z0-9][\w.:/@+-]*", re.ASCII)
+"""The characters of a name of an image. Source: Distribution, `reference/regexp.go`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,12 +332,11 @@ def _served(
 
 def _own_profile(own: OwnImage, image: str, environment: Mapping[str, str]) -> ImageProfile:
     if own.command or own.is_container:
-        return ImageProfile(
-            family="own",
-            environment={**own.environment, **environment},
-            command=own.command,
-            container=image.strip() if own.is_container else "",
-        )
+        container = image.strip() if own.is_container else ""
+        if container and not _REFERENCE.fullmatch(container):  # one that begins with `-` is an option of the engine
+            raise validation_error(f"The image {image!r} has no valid name; expected REGISTRY/REPOSITORY:TAG.")
+        environment = {**own.environment, **environment}
+        return ImageProfile(family="own", environment=environment, command=own.command, container=container)
     completed, notices = _completed(environment, own.environment)
     served = _served(own.dialect, completed, family="own", version="", notices=notices)
     return replace(served, options={**own.options, **served.options})
