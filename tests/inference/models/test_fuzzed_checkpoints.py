@@ -167,3 +167,25 @@ def test_a_pipe_in_place_of_a_vocabulary_is_refused(folder, tmp_path):
     (tmp_path / "tokenizer.json").unlink()
     os.mkfifo(tmp_path / "tokenizer.json")
     assert "tokenizer.json is not a file" in refusal(lambda: load_model(str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model_type": "mistral", "sliding_window": 1 << 31},
+        {"model_type": "x" * 100_000},
+        {"hidden_act": ["x" * 100_000]},
+        {"rope_scaling": {"rope_type": "x" * 100_000}},
+    ],
+)
+def test_a_number_or_text_at_an_extreme_is_refused_in_a_few_words(change):
+    text = refusal(lambda: from_config(Fields(TINY_LLAMA | change, "config.json")))
+    assert re.search(r"config.json.*(2147483648; expected at most|xxxx)", text)
+    assert len(text) < 4000
+
+
+def test_an_index_of_many_missing_files_is_refused_in_a_few_words(tmp_path):
+    names = {str(number): f"{number}.safetensors" for number in range(1000)}
+    (tmp_path / "config.json").write_text(json.dumps(TINY_LLAMA))
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+    assert "101.safetensors and 995 more, which model" in refusal(lambda: load_model(str(tmp_path)))

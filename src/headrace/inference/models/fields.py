@@ -118,7 +118,9 @@ class Fields:
         """Raise `UnsupportedModel` if the key has a value that is not in `unless`."""
         value = self.values.get(key)
         if value is not None and not any(type(value) is type(fine) and value == fine for fine in unless):
-            raise UnsupportedModel(f"{self.source}: {part} ({key} = {value!r}) is not supported.", key=key, value=value)
+            raise UnsupportedModel(
+                f"{self.source}: {part} ({key} = {value!r:.200}) is not supported.", key=key, value=value
+            )
 
     def _get(self, key: str, default: object) -> object:
         value = self.values.get(key)

@@ -114,7 +114,8 @@ def _backend(fields: Fields, tokens: list[str], types: list[float]) -> "tokenize
         if model == "bert":
             return wordpiece(tokens, types, "[UNK]" if unknown is None else unknown)
     raise UnsupportedModel(
-        f"{fields.source}: the vocabulary has type {model!r}; expected gpt2, gemma4, llama or bert.", tokenizer=model
+        f"{fields.source}: the vocabulary has type {model!r:.200}; expected gpt2, gemma4, llama or bert.",
+        tokenizer=model,
     )
 
 

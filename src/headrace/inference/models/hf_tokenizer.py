@@ -149,7 +149,9 @@ def _add_tokens(backend: "tokenizers.Tokenizer", settings: Fields) -> None:
     )
     for index, entry in entries.items():
         if backend.token_to_id(entry.text("content")) != index:
-            raise BrokenModel(f"{entry.source}: the token {entry.text('content')!r} has another id in the vocabulary.")
+            raise BrokenModel(
+                f"{entry.source}: the token {entry.text('content')!r:.200} has another id in the vocabulary."
+            )
 
 
 def _mark_special(backend: "tokenizers.Tokenizer", settings: Fields, names: Mapping[str, str]) -> None:

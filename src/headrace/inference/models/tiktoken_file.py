@@ -62,7 +62,7 @@ def parse_tiktoken(content: bytes, source: str, model_type: str, *, names: Mappi
     """
     if model_type not in _FAMILIES:
         raise UnsupportedModel(
-            f"{source} is a vocabulary of tiktoken, whose pattern is not known for model_type {model_type!r}; "
+            f"{source} is a vocabulary of tiktoken, whose pattern is not known for model_type {model_type!r:.200}; "
             f"expected one of {', '.join(sorted(_FAMILIES))}. Add the tokenizer.json of the model."
         )
     tokens = []

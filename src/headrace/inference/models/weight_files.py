@@ -34,6 +34,8 @@ _SPLIT: Final = "pytorch_model.bin"
 _SPLIT_LISTING: Final = "key_to_filename.json"
 _SAFETENSORS: Final = ".safetensors"
 _JSON: Final = ".json"
+_SHOWN: Final = 5
+"""Missing files that an error names."""
 _MAX_INDEX_BYTES: Final = 64 << 20
 """Four times the index of a model with 138,000 tensors."""
 
@@ -106,7 +108,9 @@ def _listed_files(folder: Path, listing: Path, names: Iterable[str]) -> list[Pat
     except OSError as exc:  # a name that is too long
         raise BrokenModel(f"{listing} names a file that cannot be read: {exc.strerror or exc}.") from exc
     if missing:
-        raise BrokenModel(f"{folder} has no {', '.join(missing)}, which {listing.name} lists. Download it again.")
+        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+        names_shown = ", ".join(missing[:_SHOWN])
+        raise BrokenModel(f"{folder} has no {names_shown}{more}, which {listing.name} lists. Download it again.")
     return [folder / name for name in names]
 
 

@@ -1,9 +1,10 @@
 """The registry of families, and the choice of the one that reads a checkpoint."""
 
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from typing import Final
 
-from headrace.core.errors import UnsupportedModel
+from headrace.core.errors import BrokenModel, UnsupportedModel
 from headrace.inference.models.families.afmoe import AFMOE
 from headrace.inference.models.families.alibi import BLOOM, MPT
 from headrace.inference.models.families.apertus import APERTUS
@@ -130,6 +131,7 @@ _ELSEWHERE: Final = {
     "relative positions": "no other backend computes embeddings",
 }
 """The backends that have a missing feature, unless transformers and vLLM both do."""
+_MAX_INT: Final = (1 << 31) - 1
 _RUN_ELSEWHERE: Final = " This network needs {part}, which the native backend does not have; {backends}."
 _MAY_RUN_ELSEWHERE: Final = (
     " Without --backend, Headrace takes transformers or vLLM if they are installed and have the network."
@@ -143,13 +145,15 @@ def from_config(config: Fields) -> tuple[Family, ModelSpec]:
     for family in FAMILIES:
         if model_type in family.model_types:
             spec = read_config(family, config)
+            _refuse_wide(spec, config.source)
             return family.variant_of(spec), spec
     known = ", ".join(name for family in FAMILIES for name in family.model_types)
     elsewhere = _MAY_RUN_ELSEWHERE
     if (part := _MISSING.get(model_type)) is not None:
         elsewhere = _RUN_ELSEWHERE.format(part=part, backends=backends_with(part))
     raise UnsupportedModel(
-        f"{config.source}: model_type is {model_type!r}; expected one of {known}.{elsewhere}", model_type=model_type
+        f"{config.source}: model_type is {model_type!r:.200}; expected one of {known}.{elsewhere}",
+        model_type=model_type,
     )
 
 
@@ -183,14 +187,27 @@ def text_part(config: Fields) -> Fields:
     return Fields({"model_type": kind, **part.values, **shared}, part.source)
 
 
+def _refuse_wide(value: object, source: str, name: str = "") -> None:
+    """Refuse whole numbers in any part of a network that runners, which count in 32 bits, cannot hold."""
+    if is_dataclass(value):
+        for part in fields(value):
+            _refuse_wide(getattr(value, part.name), source, part.name)
+    elif isinstance(value, tuple):
+        for item in value:
+            _refuse_wide(item, source, name)
+    elif isinstance(value, int) and value > _MAX_INT:
+        raise BrokenModel(f"{source}: {name} of the network is {value}; expected at most {_MAX_INT}.")
+
+
 def from_gguf(architecture: str, header: GgufHeader) -> tuple[Family, ModelSpec]:
     for family in FAMILIES:
         if architecture in family.gguf_architectures:
             spec = (family.spec_from_gguf or gguf_spec)(family, header)
+            _refuse_wide(spec, header.fields.source)
             return family.variant_of(spec), spec
     known = ", ".join(name for family in FAMILIES for name in family.gguf_architectures)
     raise UnsupportedModel(
-        f"{header.fields.source}: the architecture is {architecture!r}; expected one of {known}. "
+        f"{header.fields.source}: the architecture is {architecture!r:.200}; expected one of {known}. "
         "Other backends read no GGUF files, but may run the folder from which this one was converted.",
         architecture=architecture,
     )

@@ -59,7 +59,7 @@ def rope_from_scaling(scaling: Fields, head_dim: int, max_positions: int) -> Rop
     read = _KINDS.get(_SYNONYMS.get(kind, kind))
     if read is None:
         raise UnsupportedModel(
-            f"{scaling.source}: rope scaling of type {kind!r} is not supported ({', '.join(_KINDS)} are).",
+            f"{scaling.source}: rope scaling of type {kind!r:.200} is not supported ({', '.join(_KINDS)} are).",
             rope_type=kind,
         )
     rope = read(scaling, plain, max_positions)
@@ -110,7 +110,7 @@ def rope_from_gguf(fields: Fields, head_dim: int, tensors: Mapping[str, tuple[fl
             beta_slow=fields.positive("rope.scaling.yarn_beta_slow", 1.0),
         )
     raise UnsupportedModel(
-        f"{fields.source}: rope scaling of type {kind!r} is not supported in GGUF files "
+        f"{fields.source}: rope scaling of type {kind!r:.200} is not supported in GGUF files "
         "(none, linear, yarn and longrope are).",
         rope_type=kind,
     )

@@ -31,7 +31,7 @@ def check_awq(quantization: Fields) -> None:
     version = _version(quantization)
     if version not in (*_GEMM, _GEMV):
         raise UnsupportedModel(
-            f"{quantization.source}: the version of AWQ is {version!r}; expected gemm or gemv. "
+            f"{quantization.source}: the version of AWQ is {version!r:.200}; expected gemm or gemv. "
             "Use a checkpoint in the GEMM layout, the usual one.",
             version=version,
         )
