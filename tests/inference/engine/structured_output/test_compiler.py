@@ -203,7 +203,7 @@ async def test_a_grammar_is_compiled_once(grammar: Grammar) -> None:
 
 
 async def test_a_small_grammar_does_not_wait_for_a_large_one() -> None:
-    compiler = GrammarCompiler(byte_tokenizer(), vocab_size=VOCAB_SIZE)
+    compiler = GrammarCompiler(byte_tokenizer(), vocab_size=VOCAB_SIZE, timeout_s=WAIT_S)
     names = {f"property number {i}": {"type": "string", "maxLength": 20} for i in range(1500)}
     large = asyncio.create_task(compiler.compile(Grammar("json_schema", json.dumps({"properties": names}))))
     await asyncio.sleep(0)

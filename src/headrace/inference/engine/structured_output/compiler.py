@@ -19,8 +19,14 @@ from headrace.core.errors import Busy, InvalidRequest, Unavailable
 from headrace.core.generation import Grammar, GrammarKind
 from headrace.core.threads import at_low_priority
 from headrace.inference.engine.structured_output.json_names import NameIndex
-from headrace.inference.engine.structured_output.source import GrammarError, grammar_source, has_maps, pattern_sources
-from headrace.inference.engine.structured_output.state import GrammarState, explain_error
+from headrace.inference.engine.structured_output.source import (
+    UNFORCED,
+    GrammarError,
+    grammar_source,
+    has_maps,
+    pattern_sources,
+)
+from headrace.inference.engine.structured_output.state import ForcedText, GrammarState, explain_error
 from headrace.inference.models.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -142,6 +148,7 @@ class GrammarCompiler:
         self._timeout_s = timeout_s
         self._vocab_size = vocab_size
         self._names: NameIndex | None = None
+        self._forced: ForcedText | None = None
         self._kept: OrderedDict[Grammar, _Compilation] = OrderedDict()
         self._pending: set[_Compilation] = set()
         self._is_closed = False
@@ -235,6 +242,7 @@ class GrammarCompiler:
             num_mask_bytes=-(-tokenizer.vocab_size // 32) * 4,
             num_words=-(-self._vocab_size // 32),
             names=self._name_index() if grammar.kind in _JSON_KINDS and has_maps(source) else None,
+            forced=self._forced_text() if grammar.kind in UNFORCED else None,
         )
         # Some faults show only when the first mask is computed: refuse the request before it is queued.
         trial = state.fork()
@@ -246,11 +254,19 @@ class GrammarCompiler:
     def _name_index(self) -> NameIndex:
         """Return the index, built once (or once per thread, in a race)."""
         if self._names is None:
-            tokenizer = self._tokenizer
-            self._names = NameIndex(
-                [b"" if i in tokenizer.special_ids else tokenizer.token_bytes(i) for i in range(tokenizer.vocab_size)]
-            )
+            self._names = NameIndex(self._token_bytes())
         return self._names
+
+    def _forced_text(self) -> ForcedText:
+        """Return the search for forced texts, built once, as the index is."""
+        if self._forced is None:
+            self._forced = ForcedText(self._token_bytes())
+        return self._forced
+
+    def _token_bytes(self) -> list[bytes]:
+        """Return the bytes of all tokens; none for those that a grammar does not spell."""
+        known, unspelled = self._tokenizer, self._tokenizer.special_ids | self._tokenizer.eos_token_ids
+        return [b"" if index in unspelled else known.token_bytes(index) for index in range(known.vocab_size)]
 
 
 def new_matcher(tokenizer: "LLTokenizer", source: str) -> "LLMatcher":

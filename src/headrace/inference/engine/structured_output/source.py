@@ -25,8 +25,10 @@ _MAX_CHOICES = 10_000
 _TREE_MARKS = re.compile(r"^[ \t]*[?!]{1,2}(?=\w[^:\n]*:(?!:=))", re.MULTILINE)
 """`?rule:` and `!rule:` of Lark say how a tree is built, not what text is allowed; llguidance knows neither."""
 
+UNFORCED: frozenset[GrammarKind] = frozenset({"lark", "ebnf", "structural_tag"})
+"""The kinds in which llguidance must not look for the only text that can follow: after `/a+/ /a/` that has no end."""
 _NO_FORCING = '%llguidance {"no_forcing": true}\n'
-"""Else llguidance looks for the only text that can follow, and after `/a+/ /a/` that has no end (1.0 to 1.9.1)."""
+"""Source: llguidance 1.0 to 1.9.1, `docs/syntax.md`."""
 
 
 class GrammarError(ValueError):
@@ -52,7 +54,7 @@ def _source(grammar: Grammar) -> str:
     if grammar.kind == "regex":
         return LLMatcher.grammar_from_regex(grammar.text)
     if grammar.kind in _LARK:
-        options = "" if grammar.kind == "choice" else _NO_FORCING
+        options = _NO_FORCING if grammar.kind in UNFORCED else ""
         return LLMatcher.grammar_from_lark(options + _LARK[grammar.kind](grammar))
     schema = grammar.text if grammar.kind == "json_schema" else '{"type": "object"}'
     return LLMatcher.grammar_from_json_schema(json.dumps(normalise_schema(schema)), overrides=_json_options(grammar))

@@ -1,8 +1,9 @@
 """The state of a sequence in its grammar, and the masks of allowed tokens; used by the engine thread alone."""
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -35,10 +36,63 @@ _MEANINGS = {
 """Explanations of llguidance's errors for the author of a grammar, by a part of their text."""
 
 
+_MAX_FORCED_BYTES = 32
+"""Longest token that is looked for: each of its bytes takes a mask."""
+
+
 def explain_error(error: str) -> str:
     """Return the first sentence of an error, without the parser's state, which is long and quotes the answer."""
     meaning = next((meaning for part, meaning in _MEANINGS.items() if part in error), None)
     return meaning or error.strip().split("\n<state>")[0].split("\n  while processing")[0][:_MAX_ERROR_CHARS]
+
+
+class ForcedText:
+    """
+    A search for the token that must come next, for grammars in which llguidance must not look for it.
+
+    llguidance's search for the only text that can follow has no end after `/a+/ /a/`; this one ends with a token.
+    """
+
+    def __init__(self, tokens: Sequence[bytes]) -> None:
+        """Keep the bytes of all tokens, which are empty for special ones."""
+        self._tokens = tokens
+        self._of_bytes = {token[0]: index for index, token in enumerate(tokens) if len(token) == 1}
+
+    def next_token(self, matcher: Any, words: Words, num_mask_bytes: int) -> int | None:
+        """Return the longest token in the mask of a matcher's state, if no text can follow but it and more."""
+        allowed = self._allowed(words)
+        texts = [self._tokens[index] for index in allowed]
+        text = max(texts, key=len, default=b"")
+        if not 0 < len(text) <= _MAX_FORCED_BYTES or not all(texts) or not all(map(text.startswith, texts)):
+            return None
+        return allowed[texts.index(text)] if self._is_only(text, matcher, num_mask_bytes) else None
+
+    def _is_only(self, text: bytes, matcher: Any, num_mask_bytes: int) -> bool:
+        """Return whether each byte of a text is the only one that can follow those before it."""
+        words, num_consumed = np.zeros(num_mask_bytes // 4, np.uint32), 0
+        try:
+            for byte, following in pairwise(text):
+                if byte not in self._of_bytes:
+                    return False
+                matcher.consume_token(self._of_bytes[byte])
+                num_consumed += 1
+                matcher.unsafe_compute_mask_ptr(words.ctypes.data, num_mask_bytes)
+                allowed = self._allowed(words)
+                if not allowed or any(self._tokens[index][:1] != bytes([following]) for index in allowed):
+                    return False
+            return True
+        finally:
+            matcher.rollback(num_consumed)
+
+    def _allowed(self, words: Words) -> list[int]:
+        """Return the tokens in a mask; none if there are too many to be beginnings of one."""
+        places = np.flatnonzero(words)
+        if len(places) > _MAX_FORCED_BYTES:
+            return []
+        bits = np.unpackbits(words[places].view(np.uint8), bitorder="little").reshape(-1, 32)
+        rows, columns = np.nonzero(bits)
+        found: list[int] = (32 * places[rows] + columns).tolist()
+        return found if len(found) <= _MAX_FORCED_BYTES else []
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -55,6 +109,8 @@ class GrammarState:
     """Size of a mask of the model's vocabulary: ceil(vocab / 32) words."""
     names: NameIndex | None
     """If given, no object of the answer repeats a name."""
+    forced: ForcedText | None = None
+    """If given, a text that must come is divided into the longest tokens."""
     place: JsonPlace = BEGINNING
     has_mask: bool = field(default=False, init=False)
     """True if the mask of this place is computed."""
@@ -85,9 +141,14 @@ class GrammarState:
         return self._words[: self.num_words]
 
     def take_mask(self, words: Words) -> None:
-        """Keep a mask that the matcher computed, without the tokens that repeat a name."""
-        self._words[: self.num_words] = words
-        self._forbid_repeats(self._words[: self.num_words])
+        """Keep a mask that the matcher computed, without the tokens that repeat a name; of a forced text one token."""
+        own = self._words[: self.num_words]
+        own[:] = words
+        self._forbid_repeats(own)
+        only = None if self.forced is None else self.forced.next_token(self.matcher, own, self.num_mask_bytes)
+        if only is not None:
+            own[:] = 0
+            own[only // 32] = np.uint32(1 << only % 32)
         self.has_mask = True
 
     def only_token(self) -> int | None:
