@@ -171,6 +171,7 @@ def test_limits_choose_the_level_that_is_recommended() -> None:
             ["--rate", "2.5", "--api", "openai-chat", "--prompt-tokens", "256", "--output-tokens", "8"],
         ),
         ({"concurrency": "1,8"}, "concurrency is '1,8'; expected a number"),
+        ({"model": 5}, "model is 5; expected text"),
         ({"gpu": 1}, "parameters.gpu is not supported by Headrace; expected"),
         ({"endpoint_type": "embeddings"}, "endpoint_type is 'embeddings'; expected chat or completions"),
         ({"custom_dataset_type": "mooncake_trace"}, "custom_dataset_type is 'mooncake_trace'; expected single_turn"),

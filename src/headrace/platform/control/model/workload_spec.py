@@ -75,8 +75,9 @@ def bench_arguments(spec: Json) -> list[str]:
     for name, option in _OPTIONS.items():
         if name in parameters:
             value = parameters[name]
-            if name != "model" and not _is_number(value):
-                raise WorkloadInvalid(f"WorkloadSpec.parameters.{name} is {short(value)}; expected a number.")
+            if not (isinstance(value, str) if name == "model" else _is_number(value)):
+                expected = "text" if name == "model" else "a number"
+                raise WorkloadInvalid(f"WorkloadSpec.parameters.{name} is {short(value)}; expected {expected}.")
             arguments += [option, str(value)]
     if "request_rate" in parameters and "concurrency" in parameters:
         at = arguments.index("--concurrency")
