@@ -53,6 +53,20 @@ def test_packed_weights_are_removed_one_by_one_or_all_together(home):
     assert remove_model("packed", home=home) == 7
 
 
+def test_downloads_of_sandboxed_code_are_listed_and_removed_without_following_their_links(home, tmp_path):
+    downloads = tmp_path / "no-hub" / "headrace-code" / "0123"
+    downloads.mkdir(parents=True)
+    (downloads / "weights").write_bytes(b"x" * 50)
+    (downloads / "link").symlink_to(home / "models")
+    (downloads / "file").symlink_to(home / "models" / "smollm2" / "model.gguf")
+    assert [(model.name, model.num_bytes) for model in list_models(home) if model.kind is StoredKind.CODE] == [
+        ("headrace-code", 50)
+    ]
+    assert remove_model("headrace-code", home=home) == 50
+    assert not downloads.exists()
+    assert [model.name for model in list_models(home)] == ["smollm2", "smollm2-w4a8.bin"]
+
+
 @pytest.mark.parametrize("name", ["unknown", "../models", "/", "", "."])
 def test_removing_an_unknown_model_is_refused(home, name):
     with pytest.raises(ModelNotFound, match="stored here"):

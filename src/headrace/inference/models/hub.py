@@ -181,6 +181,13 @@ def translate(exc: Exception, repo_id: str, revision: str | None) -> HeadraceErr
     return ModelNotFound(message.format(**facts, **places), model=repo_id)
 
 
+def code_folder() -> Path:
+    """Return the folder in the Hub's cache for what sandboxed code downloads, which no other process reads."""
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE) / "headrace-code"
+
+
 def cached_models() -> "list[CachedRepoInfo]":
     cache = _scan()
     repos = [] if cache is None else [repo for repo in cache.repos if repo.repo_type == "model"]

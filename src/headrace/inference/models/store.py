@@ -24,6 +24,8 @@ class StoredKind(StrEnum):
     """A copy of a prefix in object storage."""
     PACKED = "packed"
     """Weights in the layout of a kernel, packed from a model; rebuilt when missing."""
+    CODE = "code"
+    """What the code of models has downloaded in its sandbox, of all models together; downloaded again when missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +57,13 @@ def list_models(home: Path) -> list[StoredModel]:
         StoredModel(name=repo.repo_id, kind=StoredKind.HUB, path=Path(repo.repo_path), num_bytes=repo.size_on_disk)
         for repo in hub.cached_models()
     ]
-    return own + cached
+    of_code = hub.code_folder()
+    downloads = (
+        [StoredModel(name=of_code.name, kind=StoredKind.CODE, path=of_code, num_bytes=size_on_disk(of_code))]
+        if of_code.is_dir() and not of_code.is_symlink()
+        else []
+    )
+    return own + cached + downloads
 
 
 def remove_model(name: str, *, home: Path) -> int:

@@ -107,12 +107,12 @@ def _download(alias: Alias, scratch: Path, progress: Progress) -> list[Path]:
 
 
 def size_on_disk(target: Path) -> int:
-    """Return the size of a file or of all files in a folder; some may vanish meanwhile."""
+    """Return the size of a file or of all files in a folder, without links; some may vanish meanwhile."""
     found = [Path(folder, name) for folder, _, names in os.walk(target) for name in names]  # skips vanished folders
     total = 0
     for path in (target, *found):
         try:
-            total += path.stat().st_size if path.is_file() else 0
+            total += path.stat().st_size if path.is_file() and not path.is_symlink() else 0
         except OSError:
             continue
     return total

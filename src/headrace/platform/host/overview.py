@@ -124,7 +124,7 @@ def read_models(environment: Mapping[str, str], *, cluster: str = "local") -> Js
     for model in list_models(home_folder(environment)):
         if model.kind is StoredKind.PACKED:
             packed += model.num_bytes
-        else:
+        elif model.kind is not StoredKind.CODE:
             models.append({"name": model.name, "kind": model.kind.value, "bytes": model.num_bytes})
     aliases = [{"name": alias.name, "title": alias.title, "bytes": alias.stored_bytes} for alias in ALIASES.values()]
     # The workers of a cluster run elsewhere: the memory here says nothing about what fits.

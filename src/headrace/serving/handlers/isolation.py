@@ -29,8 +29,6 @@ _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w-]*(\.[\w-]+)*(/[A-Za-z0-9][\w-]*(\.
 _HUB_SNAPSHOTS: Final = "snapshots"
 """A folder of a model in the Hub's cache, whose links lead to a folder beside it."""
 _HUB_MODEL: Final = "models--"
-_HUB_OF_CODE: Final = "headrace-code"
-"""The folder in the Hub's cache for what sandboxed code downloads: no other process reads what is below it."""
 _TRUE: Final = ("1", "ON", "YES", "TRUE")
 """Source: huggingface_hub, `constants.ENV_VARS_TRUE_VALUES`."""
 _LANDMARKS: Final = ("pyvenv.cfg", "lib/python3*/os.py")
@@ -217,14 +215,14 @@ def hub_cache(spec: HandlerSpec, root: Path, *, can_download: bool = True) -> Hu
         return HubCache()
     from huggingface_hub import constants
 
-    cache = Path(constants.HF_HUB_CACHE)
+    from headrace.inference.models.hub import code_folder
+
     if is_offline:
+        cache = Path(constants.HF_HUB_CACHE)
         folder = cache / f"{_HUB_MODEL}{name.replace('/', '--')}"
         _refuse_hub_link(folder)
         return HubCache(cache.resolve(), reads=(folder,))
-    folder = (
-        cache / _HUB_OF_CODE / sha256(f"{name}\0{root.resolve()}".encode(errors="surrogateescape")).hexdigest()[:20]
-    )
+    folder = code_folder() / sha256(f"{name}\0{root.resolve()}".encode(errors="surrogateescape")).hexdigest()[:20]
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # else code could give its files to other users
     folder.mkdir(mode=0o700, exist_ok=True)
     _refuse_hub_link(folder)

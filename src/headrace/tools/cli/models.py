@@ -94,6 +94,7 @@ def rm(name: str, *, yes: bool) -> None:
     """
     Delete a stored model by its NAME in the list; `packed` stands for all packed weights.
 
+    `headrace-code` is what the code of models has downloaded for itself in its sandbox, and downloads again.
     It never deletes your own folders and files.
     """
     from headrace.inference.models.store import remove_model
