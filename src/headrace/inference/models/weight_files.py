@@ -101,11 +101,12 @@ def _weight_files(folder: Path) -> list[Path]:
 def _listed_files(folder: Path, listing: Path, names: Iterable[str]) -> list[Path]:
     """Return the files of a folder that a listing names; raises BrokenModel if one is missing or elsewhere."""
     names = list(names)
-    if not all(isinstance(name, str) and Path(name).name == name not in {"", ".."} for name in names):
+    if not all(isinstance(name, str) and "/" not in name and name not in {"", ".", ".."} for name in names):
         raise BrokenModel(f"{listing} names files outside its folder.")
     try:
-        missing = [name for name in names if not (folder / name).is_file()]
-    except OSError as exc:  # a name that is too long
+        present = {path.name for path in folder.iterdir()}  # an index may name a million files
+        missing = [name for name in names if name not in present or not (folder / name).is_file()]
+    except OSError as exc:
         raise BrokenModel(f"{listing} names a file that cannot be read: {exc.strerror or exc}.") from exc
     if missing:
         more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
