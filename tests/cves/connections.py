@@ -6,6 +6,7 @@ from tests.cves.attack import Attack
 
 _HEAD = b"POST /health HTTP/1.1\r\nHost: a\r\n"
 _CHUNKED = _HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+_CHUNKED_ANSWER = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 _FORM = b"multipart/form-data; boundary=B\n"
 _FIELDS = b"application/x-www-form-urlencoded\n"
 _PART = b'--B\r\nContent-Disposition: form-data; name="a"\r\n'
@@ -22,8 +23,8 @@ _UNSIGNED = (
 
 _REQUESTS = (
     (
-        "CVE-2025-23310",
-        "Triton",
+        "CVE-2025-23310, CVE-2025-69229",
+        "Triton, aiohttp",
         "100,000 chunks of a byte",
         partial(bytes.join, b"", [_CHUNKED, b"1\r\na\r\n" * 100_000]),
     ),
@@ -54,6 +55,8 @@ _REQUESTS = (
         lambda: _HEAD + b'Cookie: a="' + b"\\" * 15_000 + b'"\r\n\r\n',
     ),
     ("CVE-2025-67725", "Tornado", "header that repeats itself", lambda: _HEAD + b"X: a\r\n" * 5000 + b"\r\n"),
+    ("CVE-2025-48956", "vLLM", "header of a megabyte", lambda: _HEAD + b"X: " + b"a" * 1_000_000 + b"\r\n\r\n"),
+    ("CVE-2026-22815", "aiohttp", "trailers without end", lambda: _CHUNKED + b"0\r\n" + b"X: a\r\n" * 100_000),
 )
 _FORMS = (
     (
@@ -100,6 +103,18 @@ ATTACKS = (
     Attack(
         *("CVE-2025-13836", "Python", "answer of four exabytes", "http-response"),
         *(lambda: b"HTTP/1.1 200 OK\r\nContent-Length: 4611686018427387904\r\n\r\na", "the connection closed"),
+    ),
+    Attack(
+        *("CVE-2026-22815", "aiohttp", "trailer without end", "http-response"),
+        *(lambda: _CHUNKED_ANSWER + b"0\r\nX: " + b"a" * 1_000_000, "framing of the server's response"),
+    ),
+    Attack(
+        *("CVE-2023-39326", "Go", "extension of a chunk without end", "http-response"),
+        *(lambda: _CHUNKED_ANSWER + b"1;" + b"a" * 1_000_000, "framing of the server's response"),
+    ),
+    Attack(
+        *("found by this search, 2026", "uvicorn", "status that HTTP does not have", "http-response"),
+        *(lambda: b"HTTP/1.1 999 Odd\r\nContent-Length: 1\r\n\r\na", "status 999"),
     ),
     Attack("CVE-2026-42208", "LiteLLM", "key that is SQL", "signature", lambda: _KEY, "security token"),
     Attack(

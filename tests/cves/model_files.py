@@ -1,6 +1,7 @@
 """Files of models: GGUF, templates, weights, vocabularies, configs and archives."""
 
 import base64
+import gzip
 import io
 import json
 import struct
@@ -67,7 +68,7 @@ def _value(kind: int, value: bytes) -> bytes:
     return b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + _SIZE.pack(1) + b"a" + struct.pack("<I", kind) + value
 
 
-def _zip(*members: tuple[str, bytes]) -> bytes:
+def zipped(*members: tuple[str, bytes]) -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as packed:
         for name, content in members:
@@ -87,7 +88,7 @@ def _zip_link() -> bytes:
 
 def _overlapping() -> bytes:
     """A zip file whose list names one member many times."""
-    content = _zip(_MANIFEST, ("a", bytes(1000)))
+    content = zipped(_MANIFEST, ("a", bytes(1000)))
     start, end = content.rindex(b"PK\1\2"), content.rindex(b"PK\5\6")
     first, entry = content.index(b"PK\1\2"), content[start:end]
     size = start - first + 500 * len(entry)
@@ -96,7 +97,7 @@ def _overlapping() -> bytes:
 
 def _wrong_locator() -> bytes:
     """A zip file with a second end, of 64 bits, that is not where it says."""
-    content = _zip(_MANIFEST, ("a", b""))
+    content = zipped(_MANIFEST, ("a", b""))
     end = content.rindex(b"PK\5\6")
     return content[:end] + struct.pack("<4sIQI", b"PK\6\7", 0, 2**63, 1) + content[end:]
 
@@ -117,6 +118,15 @@ def _long_links() -> bytes:
     return archive(members)
 
 
+def _two_sizes() -> bytes:
+    """A member that its header gives no bytes and its extended header 1,024, which are the header of another one."""
+    member = tarfile.TarInfo("a")
+    member.pax_headers = {"size": "1024"}
+    hidden = link("hidden", "/etc")
+    packed = member.tobuf(tarfile.PAX_FORMAT) + hidden[0].tobuf() + bytes(512) + bytes(1024)
+    return gzip.compress(packed)
+
+
 def _config(**fields: object) -> bytes:
     return json.dumps(TINY_LLAMA | fields).encode()
 
@@ -135,20 +145,11 @@ def _char_map() -> bytes:
     return _tokenizer(normalizer={"type": "Sequence", "normalizers": [rules]})
 
 
-def aliases() -> bytes:
-    """YAML of 900 bytes that stands for 8 to the power of 12 texts."""
-    lines = [b"a0: &a0 [x, x, x, x, x, x, x, x]"]
-    lines += [b"a%d: &a%d [%s]" % (n, n, b", ".join([b"*a%d" % (n - 1)] * 8)) for n in range(1, 12)]
-    return b"\n".join(lines)
-
-
 _FORMAT_BY_MAP = "{{ ['{0.__class__}'] | map('format', 1) | list }}"
 _FORMAT_BY_ATTR = "{% if ('{0.__class__}' | attr('format'))(1) %}{{ raise_exception('reached') }}{% endif %}"
 _LOOP = "{% for a in range(10000000) %}x{% endfor %}"
 _ITEM = b"\x80\x02]q\x00X\x01\x00\x00\x00aK\x01s."
 """A pickle that sets a key of a list."""
-_YAML_CALL = b"a: !!python/object/new:os.system [true]"
-
 _BIG = "{{1}}" * 50_000
 _XMLATTR = "{{ {'a onload': 1} | xmlattr }}"
 _URLIZE = "{{ ('a@' + '.' * 20000) | urlize }}"
@@ -223,7 +224,7 @@ _GGUF = (
     ),
 )
 _TEMPLATES = (
-    ("CVE-2024-34359", "llama-cpp-python", "chat template with code", CODE.encode, "is unsafe"),
+    ("CVE-2024-34359, CVE-2024-2952", "llama-cpp-python, LiteLLM", "chat template with code", CODE.encode, "is unsafe"),
     ("CVE-2026-5760", "SGLang", "chat template with code", CODE.encode, "is unsafe"),
     ("CVE-2024-56326", "Jinja", "`format` as an argument of `map`", _FORMAT_BY_MAP.encode, "failed"),
     ("CVE-2025-27516", "Jinja", "`format` by the filter `attr`", _FORMAT_BY_ATTR.encode),
@@ -272,6 +273,7 @@ _ARCHIVES = (
         *("CVE-2025-8194", "Python", "member of negative size"),
         *(lambda: header("a", size=b"\xff" * 12), "is not a complete"),
     ),
+    ("CVE-2025-62518", "astral-tokio-tar", "archive in a member of two sizes", _two_sizes),
 )
 
 ATTACKS = (
@@ -281,18 +283,20 @@ ATTACKS = (
     Attack(
         *("CVE-2024-45436, CVE-2023-48299, CVE-2026-59820", "Ollama, TorchServe, LiteLLM"),
         *("path out of a zip file", "mar"),
-        *(lambda: _zip(_MANIFEST, ("../evil.py", b"")), "outside of the model"),
+        *(lambda: zipped(_MANIFEST, ("../evil.py", b"")), "outside of the model"),
     ),
     Attack(
         *("CVE-2026-40610", "BentoML", "link in a zip file", "mar", _zip_link, "contains the link 'l'"),
     ),
     Attack("CVE-2024-0450", "Python", "members of a zip file at one place", "mar", _overlapping, "cannot be stored"),
-    Attack("CVE-2024-8088", "Python", "name of slashes", "mar", lambda: _zip(_MANIFEST, ("//", b"")), "outside of the"),
+    Attack(
+        "CVE-2024-8088", "Python", "name of slashes", "mar", lambda: zipped(_MANIFEST, ("//", b"")), "outside of the"
+    ),
     Attack("CVE-2025-8291", "Python", "end of a zip file elsewhere", "mar", _wrong_locator, "not a complete archive"),
     Attack(
-        *("CVE-2025-24357, CVE-2025-32434, CVE-2024-3568, CVE-2026-1839", "vLLM, PyTorch, Transformers"),
-        "weights that call functions",
-        *("torch-file", lambda: _zip(("a/data.pkl", SYSTEM), ("a/version", b"3\n")), "refers to 'posix.system'"),
+        "CVE-2025-24357, CVE-2025-32434, CVE-2024-3568, CVE-2026-1839, CVE-2025-67729, CVE-2025-23298",
+        *("vLLM, PyTorch, Transformers, LMDeploy, Transformers4Rec", "weights that call functions"),
+        *("torch-file", lambda: zipped(("a/data.pkl", SYSTEM), ("a/version", b"3\n")), "refers to 'posix.system'"),
     ),
     Attack("CVE-2026-24747", "PyTorch", "item of what has none", "torch-pickle", lambda: _ITEM, "list instead of dict"),
     Attack(
@@ -304,6 +308,10 @@ ATTACKS = (
         lambda: _config(
             trust_remote_code=True, text_config={"trust_remote_code": True, "auto_map": {"AutoModel": "x--y.Z"}}
         ),
+    ),
+    Attack(
+        *("CVE-2025-23304, CVE-2026-22584", "NeMo, Uni2TS", "function that a config has called", "config-json"),
+        lambda: _config(_target_="os.system", model={"_target_": "builtins.exec", "_args_": ["raise SystemExit"]}),
     ),
     Attack(
         *("CVE-2026-41523", "vLLM", "activation that is any function", "sentence-transformers"),
@@ -341,6 +349,10 @@ ATTACKS = (
         "wire type 3",
     ),
     Attack(
+        *("CVE-2026-1260", "SentencePiece", "map of characters that ends before its words", "sentencepiece"),
+        *(lambda: b"\x1a\x0c\x12\x0a\xff\xff\xff\x7f" + bytes(6), "map of characters"),
+    ),
+    Attack(
         *("CVE-2024-12720, CVE-2025-6638", "Transformers", "pattern that backtracks", "tokenizer-json"),
         lambda: _pattern(r"(\w+\s?)+[!]+$"),
     ),
@@ -363,16 +375,4 @@ ATTACKS = (
             "at most 500",
         ),
     ),
-    Attack(
-        *("CVE-2022-1471", "TorchServe", "object of a class", "torchserve-manifest"),
-        *(
-            lambda: b'{"model": {"modelName": "m", "handler": "handler.py"}}\n!!javax.script.ScriptEngineManager []',
-            "constructor",
-        ),
-    ),
-    Attack("CVE-2020-14343", "PyYAML", "call of a function", "model-config-yaml", lambda: _YAML_CALL, "constructor"),
-    Attack("CVE-2019-11253", "Kubernetes", "aliases that grow by powers", "model-config-yaml", aliases, "more than"),
-    Attack("CVE-2019-11253", "Kubernetes", "aliases that grow by powers", "workload-spec", aliases, "more than"),
-    Attack("CVE-2020-14343", "PyYAML", "call of a function", "stack-template", lambda: _YAML_CALL, "not supported"),
-    Attack("CVE-2019-11253", "Kubernetes", "aliases that grow by powers", "stack-template", aliases, "not allowed"),
 )

@@ -5,7 +5,7 @@ import json
 import struct
 
 from tests.cves.attack import Attack
-from tests.cves.model_files import CODE, SYSTEM
+from tests.cves.model_files import CODE, SYSTEM, zipped
 
 
 def _chat(**fields: object) -> bytes:
@@ -97,6 +97,10 @@ _PARAMETERS = (
         *(lambda: _chat(custom_logit_processor="gASV", logits_processors=["os.system"]), "are not supported"),
     ),
 )
+_PICKLES = (
+    "CVE-2024-11041, CVE-2025-32444, CVE-2026-3059, CVE-2026-3060, CVE-2026-26220, CVE-2024-50050, CVE-2025-30165, "
+    "CVE-2025-23254"
+)
 _TEXTS = (
     (
         "CVE-2025-48887",
@@ -145,6 +149,14 @@ ATTACKS = (
         *(lambda: _schema(type="string", pattern="(["), "unclosed character class"),
     ),
     Attack(
+        *("llama.cpp issue 25284", "llama.cpp", "repetition of nothing", "grammar-json-schema"),
+        *(lambda: _schema(type="string", pattern="(?<=x)*"), "look-around"),
+    ),
+    Attack(
+        *("llama.cpp issue 25283", "llama.cpp", "groups inside each other", "grammar-json-schema"),
+        *(lambda: _schema(type="string", pattern="(" * 20_000 + "a" + ")" * 20_000), "regex parse error"),
+    ),
+    Attack(
         *("CVE-2025-57809", "XGrammar", "grammar that refers to itself without end", "grammar-ebnf"),
         *(lambda: b"root ::= root", "no text at all"),
     ),
@@ -157,7 +169,8 @@ ATTACKS = (
         lambda: json.dumps({"input_prefix": "a", "input_suffix": "", "n_discard": -9}).encode(),
     ),
     Attack(
-        *("CVE-2026-24486, CVE-2026-7302", "python-multipart, SGLang", "file name that is a path", "upload-form"),
+        "CVE-2026-24486, CVE-2026-7302, CVE-2024-6707",
+        *("python-multipart, SGLang, Open WebUI", "file name that is a path", "upload-form"),
         lambda: _upload("../../evil"),
     ),
     Attack(
@@ -165,15 +178,19 @@ ATTACKS = (
         *(lambda: _npy("|O", SYSTEM), "Pickles and arrays of objects run code"),
     ),
     Attack(
-        *("CVE-2024-11041, CVE-2025-32444, CVE-2026-3059, CVE-2026-3060, CVE-2026-26220", "vLLM, SGLang, LightLLM"),
-        *("pickle between processes", "handler-frames", lambda: _frame(SYSTEM), "."),
+        *("CVE-2019-6446", "NumPy", "array of objects in a zip file", "npz"),
+        *(lambda: zipped(("a.npy", _npy("|O", SYSTEM))), "Pickles and arrays of objects run code"),
     ),
     Attack(
-        *("CVE-2024-11041, CVE-2025-32444, CVE-2026-3059, CVE-2026-3060, CVE-2026-26220", "vLLM, SGLang, LightLLM"),
-        *("pickle between processes", "member-question", lambda: b"\n\n" + SYSTEM),
+        *(_PICKLES, "vLLM, SGLang, LightLLM, Llama Stack, TensorRT-LLM", "pickle between processes"),
+        *("handler-frames", lambda: _frame(SYSTEM), "."),
     ),
     Attack(
-        *("CVE-2024-12886", "Ollama", "gzip bomb", "gzip-body"),
+        *(_PICKLES, "vLLM, SGLang, LightLLM, Llama Stack, TensorRT-LLM", "pickle between processes"),
+        *("member-question", lambda: b"\n\n" + SYSTEM),
+    ),
+    Attack(
+        *("CVE-2024-12886, CVE-2025-69223", "Ollama, aiohttp", "gzip bomb", "gzip-body"),
         *(lambda: gzip.compress(bytes(8 << 20)), "The decompressed body has more than"),
     ),
     Attack(

@@ -4,7 +4,7 @@ import pytest
 
 from headrace.core.errors import SettingsError
 from headrace.serving.settings.documents import read_toml, read_yaml_mapping
-from tests.cves.model_files import aliases
+from tests.cves.documents import aliases
 
 
 @pytest.mark.parametrize(
@@ -16,6 +16,7 @@ from tests.cves.model_files import aliases
         ("? 0x" + "f" * 20, "an integer of more than 64 bits"),
         ("a: " + "9" * 5000, "f is not YAML: Exceeds the limit"),
         ("[1]", "f is list, not a mapping"),
+        ("a: !!bool x", "f is not YAML: a value does not fit the tag before it"),
     ],
 )
 def test_yaml_beyond_the_limits_is_refused(text, message) -> None:

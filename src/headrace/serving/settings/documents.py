@@ -22,7 +22,13 @@ def read_yaml_mapping(text: str, source: str, **facts: str) -> dict[str, Any]:
     """
     import yaml
 
-    loaded = _read(yaml.safe_load, text, f"{source} is not YAML", facts, (yaml.YAMLError, *_ERRORS))
+    def load(text: str) -> Any:
+        try:
+            return yaml.safe_load(text)
+        except (AttributeError, LookupError) as error:  # of PyYAML's constructors, for `!!timestamp x` and `!!bool x`
+            raise ValueError("a value does not fit the tag before it") from error
+
+    loaded = _read(load, text, f"{source} is not YAML", facts, (yaml.YAMLError, *_ERRORS))
     if loaded is not None and not isinstance(loaded, dict):
         raise SettingsError(
             f"{source} is {type(loaded).__name__}, not a mapping; expected keys and values, such as `minWorkers: 1`.",
