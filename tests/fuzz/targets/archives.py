@@ -2,6 +2,7 @@
 
 import atexit
 import io
+import os
 import shutil
 import tempfile
 import zipfile
@@ -29,7 +30,9 @@ def scene(name: str) -> Path:
 
 @cache
 def _home() -> Path:
-    return Path(tempfile.mkdtemp(prefix="fuzz-"))
+    """In memory where that is possible: ext4 waits for the disk when a file is written again."""
+    memory = Path("/dev/shm")
+    return Path(tempfile.mkdtemp(prefix="fuzz-", dir=memory if os.access(memory, os.W_OK) else None))
 
 
 @atexit.register
