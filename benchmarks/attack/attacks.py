@@ -331,6 +331,9 @@ ATTACKS: dict[str, Callable[[], Attack]] = {
     "100,000 stop strings": lambda: completing(stop=[f"s{i}" for i in range(100_000)]),
     "4,096 bad words": lambda: completing(bad_words=["a"] * 4096),
     "all token ids allowed": lambda: completing(allowed_token_ids=list(range(48_000))),
+    "all token ids as stops of 8 answers": lambda: completing(
+        stop_token_ids=list(range(48_000)), min_tokens=4, n=8, max_tokens=4
+    ),
     "1 million stop_token_ids": lambda: completing(stop_token_ids=[5] * 1_000_000),
     "logit_bias of 300,000": lambda: completing(logit_bias={str(i): 1 for i in range(300_000)}),
     "huge numbers": lambda: body(_COMPLETIONS, b'{"prompt":"a","seed":' + b"9" * 5_000_000 + b"}"),

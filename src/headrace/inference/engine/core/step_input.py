@@ -8,7 +8,7 @@ number of logit rows in a step: none during prefill, many while its prompt is sc
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -234,7 +234,7 @@ class StepBuilder:
         self._extras.pop(slot, None)
 
 
-def make_extras(params: SamplingParams, *, end_ids: Iterable[int], grammar: Constraint | None) -> RowExtras | None:
+def make_extras(params: SamplingParams, *, end_ids: Collection[int], grammar: Constraint | None) -> RowExtras | None:
     """
     Return what a request needs beyond its `SAMPLING_DTYPE` row, or None.
 
@@ -243,18 +243,23 @@ def make_extras(params: SamplingParams, *, end_ids: Iterable[int], grammar: Cons
     needs_history = (
         params.repetition_penalty != 1.0 or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
     )
-    banned = () if params.grammar is not None or params.min_new_tokens == 0 else tuple(end_ids)
-    bias = _arrays(dict(params.logit_bias))
-    early_bias = _arrays({**params.logit_bias, **dict.fromkeys(banned, -math.inf)})
+    banned = () if params.grammar is not None or params.min_new_tokens == 0 else end_ids
+    bias = _arrays(params.logit_bias, ())
+    early_bias = _arrays(params.logit_bias, banned)
     if not needs_history and early_bias is None and grammar is None:
         return None
     return RowExtras(needs_history=needs_history, bias=bias, early_bias=early_bias, grammar=grammar)
 
 
-def _arrays(bias: dict[int, float]) -> BiasArrays | None:
-    if not bias:
+def _arrays(bias: Mapping[int, float], banned: Collection[int]) -> BiasArrays | None:
+    """Return the biases of tokens and of the banned ones, which may be the whole vocabulary."""
+    if not bias and not banned:
         return None
-    return np.fromiter(bias.keys(), np.int32, len(bias)), np.fromiter(bias.values(), np.float32, len(bias))
+    kept = {token_id: value for token_id, value in bias.items() if token_id not in banned}
+    ids, values = np.empty(len(kept) + len(banned), np.int32), np.full(len(kept) + len(banned), -math.inf, np.float32)
+    ids[: len(kept)], values[: len(kept)] = [*kept], [*kept.values()]
+    ids[len(kept) :] = np.fromiter(banned, np.int32, len(banned))
+    return ids, values
 
 
 def sampling_row(params: SamplingParams, seed: int) -> SamplingRows:

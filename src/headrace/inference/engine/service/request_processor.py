@@ -193,9 +193,11 @@ class RequestProcessor:
         root = self._root(request, adapter)
         # With a grammar from the first token on, the answer does not continue the reasoning that the prompt began.
         continues = request.separates_reasoning and (self._delays_grammars or params.grammar is None)
+        extras = make_extras(params, end_ids=end_ids, grammar=constraint)
         for index in range(params.best_of or params.n):
             seed = _choice_seed(request_seed, index)
-            grammar = constraint if constraint is None or index == 0 else constraint.fork()
+            if extras is not None and constraint is not None and index > 0:
+                extras = replace(extras, grammar=constraint.fork())
             scores_prompt = params.prompt_logprobs is not None and index == 0
             sequence = Sequence(
                 arrival_id=next(self._arrival_ids),
@@ -212,7 +214,7 @@ class RequestProcessor:
                 second_start=prompt.second_start,
                 num_turn_tokens=prompt.num_turn_tokens,
                 scores_prompt=scores_prompt,
-                can_draft=grammar is None,  # the mask of a row depends on the tokens before it
+                can_draft=constraint is None,  # the mask of a row depends on the tokens before it
                 pool=self._pool(request, len(prompt.ids)),
                 shares_blocks=self._shares_blocks(request),
                 session=request.session if self._limits.enable_prefix_caching else None,
@@ -224,7 +226,7 @@ class RequestProcessor:
                 sequence=sequence,
                 text=AnswerText(self._table, params, shown_ids=self._shown_ids(request)),
                 end_ids=end_ids,
-                extras=make_extras(params, end_ids=end_ids, grammar=grammar),
+                extras=extras,
                 repetition=RepetitionDetector(params.repetition_detection) if params.repetition_detection else None,
                 pooler=self._parts.pooler,
                 pooling=request.pooling,
