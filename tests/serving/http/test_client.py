@@ -145,9 +145,10 @@ def test_only_a_connection_to_another_machine_breaks_when_it_is_silent(peer: str
     assert options.set.get((socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT), 0) == is_watched * SILENCE_S * 1000
 
 
-async def test_a_server_that_does_not_encrypt_gets_no_request_that_names_a_certificate(monkeypatch) -> None:
+@pytest.mark.parametrize("pin", ["#sha256=00", "#", ""])
+async def test_a_server_that_does_not_encrypt_gets_no_request_of_an_encrypted_connection(monkeypatch, pin) -> None:
     monkeypatch.setattr("headrace.serving.http.client.HANDSHAKE_TIMEOUT_S", 0.05)
     async with serving((OK,)) as server:
         with pytest.raises(ConnectFailed, match="does not accept connections"):
-            await HttpClient().send(f"{server.url}#sha256=00", GET)
+            await HttpClient().send(f"{server.url.replace('http:', 'https:')}{pin}", GET)
     assert server.heads == []

@@ -25,7 +25,7 @@ from headrace.serving.http.client_connection import (
     NoResponse,
     ResponseHeadBroken,
 )
-from headrace.serving.http.tls import has_pin, pinned_context
+from headrace.serving.http.tls import default_context, has_pin, pinned_context
 
 CONNECT_TIMEOUT_S = 2.5
 """A server in this network accepts in well under a second, or two if a packet is lost. SageMaker asks for 250 ms."""
@@ -65,7 +65,12 @@ class HttpClient:
     """
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
-        """Create a client; `tls` decides whom it trusts at URLs with `https://` and without a certificate."""
+        """
+        Create a client.
+
+        `tls` decides whom it trusts at URLs with `https://` and without a certificate: by default the authorities of
+        this machine.
+        """
         self._tls = tls
         self._pools: dict[str, _Pool] = {}
 
@@ -146,7 +151,9 @@ class _Pool:
         parts = urlsplit(url)
         self.netloc = parts.netloc
         self._pin = parts.fragment
-        self._tls = pinned_context() if self._pin else tls if parts.scheme == "https" else None
+        self._tls = pinned_context() if self._pin else None
+        if parts.scheme == "https" and self._tls is None:
+            self._tls = tls or default_context()
         self._host, self._port = parts.hostname or "", parts.port or (443 if self._tls else 80)
         self._idle: list[ClientConnection] = []
         self._open: set[ClientConnection] = set()

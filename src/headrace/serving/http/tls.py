@@ -176,6 +176,12 @@ def client_context(ca_bundle: str | None) -> ssl.SSLContext:
     return context
 
 
+@cache
+def default_context() -> ssl.SSLContext:
+    """Return the context of a client that trusts the authorities of this machine."""
+    return client_context(None)
+
+
 _PIN: Final = "sha256="
 
 
