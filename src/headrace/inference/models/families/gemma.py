@@ -42,7 +42,7 @@ def _scaled(spec: ModelSpec) -> ModelSpec:
 
 def _gemma3_from_config(family: Family, config: Fields) -> ModelSpec:
     """Read a `gemma3_text` config in the format of transformers 4 or 5."""
-    max_positions = config.whole("max_position_embeddings")
+    max_positions = config.whole("max_position_embeddings", minimum=2)
     is_causal = not config.flag("use_bidirectional_attention", default=False)
     rope_keys = [key for key in config.values if key.startswith("rope_")]
     spec = replace(

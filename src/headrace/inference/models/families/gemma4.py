@@ -64,7 +64,7 @@ def _from_config(family: Family, config: Fields) -> ModelSpec:
     wide = num_shared if config.flag("use_double_wide_mlp", default=False) else 0
     if wide and moe is not None:
         raise UnsupportedModel(f"{config.source}: use_double_wide_mlp is not supported beside experts.")
-    max_positions = config.whole("max_position_embeddings")
+    max_positions = config.whole("max_position_embeddings", minimum=2)
     ropes = (
         _rope(config, FULL, _full_dim(shapes, spec), max_positions),
         _rope(config, SLIDING, spec.head_dim, max_positions),
