@@ -170,6 +170,7 @@ def test_an_empty_prefix_is_accepted_only_for_the_model_and_only_if_allowed(obje
         (ArtifactSource(uri="s3://b/cut.tar.gz"), "s3://b/cut.tar.gz"),
         (ArtifactSource(uri="s3://b/evil/", is_prefix=True), "outside of the model's folder"),
         (ArtifactSource(uri="s3://b/clash/", is_prefix=True), "cannot be stored"),
+        (ArtifactSource(uri="s3://b/twice/", is_prefix=True), "two objects for the file 'a/x'"),
         (ArtifactSource(uri="s3://"), "expected s3://BUCKET/KEY"),
         (ArtifactSource(uri="ftp://b/x"), "begins with ftp:"),
         (ArtifactSource(uri="http://[b/x"), "not a valid URI"),
@@ -183,6 +184,8 @@ def test_a_failed_fetch_is_one_clear_error_and_leaves_nothing(objects, cache, so
         "/b/evil/../x": b"1",
         "/b/clash/a": b"1",
         "/b/clash/a/b": b"1",
+        "/b/twice/a/x": b"1",
+        "/b/twice/a//x": b"2",
     }
     objects.denied.add("/b/denied.tar.gz")
     objects.cut.add("/b/cut.tar.gz")

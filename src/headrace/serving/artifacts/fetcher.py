@@ -138,6 +138,8 @@ class Fetcher:
         for stored in objects.list_prefix(ObjectLocation(location.bucket, prefix)):
             guard.add_file()
             name = str(safe_path(stored.location.key.removeprefix(prefix), str(location)))
+            if name in objects_by_name:  # `a//b` and `a/b` are two objects
+                raise FetchFailed(f"{location} has two objects for the file {name!r:.200}. Remove one of them.")
             if not is_stray(name):
                 objects_by_name[name] = stored
         if not objects_by_name:
