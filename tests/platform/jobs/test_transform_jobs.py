@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from headrace.core.errors import Unavailable
 from headrace.platform.control.loops.scraper import series_of
 from headrace.platform.control.model.endpoint import JOB_ENDPOINT
 from headrace.platform.control.model.worker import WORKER
 from headrace.platform.jobs import loop
+from headrace.platform.jobs.spool import Spool
 from headrace.platform.state.routes import ROUTE
 from headrace.testing.fake_launcher import fails_after
 from tests.platform.control.calls import refusal
@@ -232,6 +234,24 @@ def test_a_killed_platform_goes_on_without_a_lost_or_doubled_record(scene: Scene
     }
     assert len(scene.bodies) <= 2000 + 4 * num_kills, "only requests in flight are sent again"
     assert len(scene.platform.machine.started) == 1, "its workers stay"
+
+
+def test_a_job_goes_on_when_the_database_does(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An outage is no failure of the job; no record is asked for again."""
+    end, outages = Spool.end, [Unavailable("The database is away.")]
+
+    def end_later(spool: Spool, failure: str) -> None:
+        if outages:
+            raise outages.pop()
+        end(spool, failure)
+
+    monkeypatch.setattr(Spool, "end", end_later)
+    monkeypatch.setattr(loop, "RETRY_S", 0.0)
+    scene.put(a=b"one\ntwo\n")
+    scene.start("job")
+    assert scene.ended("job")["TransformJobStatus"] == "Completed"
+    assert (outages, scene.outputs("job")) == ([], {"a.out": b"one\ntwo\n"})
+    assert sorted(scene.bodies) == [b"one", b"two"]
 
 
 def test_as_many_requests_are_in_flight_as_the_container_asks_for(scene: Scene) -> None:

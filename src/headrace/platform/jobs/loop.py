@@ -16,6 +16,7 @@ from typing import Final, Protocol
 
 from msgspec.structs import replace
 
+from headrace.core.errors import Unavailable
 from headrace.core.files import Files
 from headrace.core.telemetry import get_logger
 from headrace.platform.control.loops import store_access
@@ -30,6 +31,8 @@ from headrace.platform.state.store import Store
 
 SWEEP_S: Final = 60.0
 """Seconds between two passes over all jobs; between them only new ones and those that run are read."""
+RETRY_S: Final = 1.0
+"""Seconds before a job that the database has interrupted goes on."""
 _BURST_S: Final = 0.05
 """Writes within this time are handled by one pass."""
 MAX_ENDED_JOBS: Final = 5000
@@ -182,19 +185,39 @@ class Jobs:
 
     async def _run(self, job: AnyJob) -> None:
         """Run a job to its end. A cancelled one goes on when it is run again."""
-        try:
-            reason = await self.runners[job.kind].run(job, self.files.root / job.uid, self)
-        except JobFailed as error:
-            reason = str(error)
-        except (ObjectFailed, InputBroken) as error:
-            reason = f"ClientError: {error}"
-        except Exception:  # noqa: BLE001 -- the edge: a bug fails one job
-            get_logger().exception("job.crashed", kind=str(job.kind), job=job.name)
-            reason = INTERNAL_ERROR
+        while (reason := await self._reason(job)) is None:
+            await asyncio.sleep(RETRY_S)
+            with suppress(Unavailable):
+                record = await asyncio.to_thread(self.store.get, job.kind, job.name)
+                if not isinstance(record, Record) or record.uid != job.uid:
+                    return
+                job = record
         await self._end(job, "Failed" if reason else "Completed", reason)
+
+    async def _reason(self, job: AnyJob) -> str | None:
+        """Run a job; return why it has failed, empty if it has not. None: it goes on when the database does."""
+        try:
+            return await self.runners[job.kind].run(job, self.files.root / job.uid, self)
+        except JobFailed as error:
+            return str(error)
+        except (ObjectFailed, InputBroken) as error:
+            return f"ClientError: {error}"
+        except Exception as error:  # noqa: BLE001 -- the edge: a bug fails one job
+            if _is_outage(error):
+                get_logger().warning("job.interrupted", kind=str(job.kind), job=job.name, reason=repr(error)[:500])
+                return None
+            get_logger().exception("job.crashed", kind=str(job.kind), job=job.name)
+            return INTERNAL_ERROR
 
     async def _end(self, job: AnyJob, state: JobState, reason: str = "") -> None:
         reason = reason if len(reason) <= MAX_REASON_CHARACTERS else f"{reason[: MAX_REASON_CHARACTERS - 3]}..."
         await self.update(job, lambda status: replace(status, state=state, failure_reason=reason, ended_s=self.clock()))
         await asyncio.to_thread(JobFolder(self.files, self.files.root / job.uid).remove)
         get_logger().info("job.ended", kind=str(job.kind), job=job.name, state=state, reason=reason.partition("\n")[0])
+
+
+def _is_outage(error: Exception) -> bool:
+    """Return whether the database was away, and nothing else went wrong: no fault of the job."""
+    if isinstance(error, ExceptionGroup):
+        return all(map(_is_outage, error.exceptions))
+    return isinstance(error, Unavailable)
