@@ -59,6 +59,8 @@ class Asynchronous:
     """Keys of those that are stored now."""
     _written: dict[tuple[str, int], str] = field(default_factory=dict)
     """Invocation and term → the address of the outcome that was written in it."""
+    _begun: dict[str, tuple[Process, int | None]] = field(default_factory=dict)
+    """Invocation → the process that ran it last, and the term in which that process led."""
     _sent_s: dict[str, float] = field(default_factory=dict)
     """Invocation → when it was sent."""
     _expiring: dict[str, float] = field(default_factory=dict)
@@ -169,6 +171,11 @@ class Asynchronous:
         """Check that an invocation that begins has not expired, and that a process runs no more than it may."""
         if not attempt.startswith(f"{LATER}-"):
             return
+        leads_in = next((member.leads_in for member in self.world.slots if member.process is connection.process), None)
+        leader = (connection.process, leads_in)
+        if self._begun.get(attempt) == leader and self.world.machine.executed[attempt]:
+            self.findings.append(f"Invocation {attempt} was answered, and runs again in the same term.")
+        self._begun[attempt] = leader
         if attempt in self._left:
             self.findings.append(f"Invocation {attempt} runs on the namesake of its endpoint.")
         running = [
@@ -203,7 +210,7 @@ class Asynchronous:
             return
         self._ended_s.setdefault(id_, self.world.loop.now_s)
         database = self.world.database
-        if database.is_over(term, process):
+        if term < database.term:  # at once: it asks for its lease before each write
             self.findings.append(f"{process.name} writes {uri} for its term {term} in term {database.term}.")
         before = self._written.setdefault((id_, term), uri)
         is_stored = any(self._stored[key] == id_ for key in self._waiting)
@@ -232,8 +239,8 @@ class Asynchronous:
                 yield f"Invocation {id_} has failed: {failure.decode()}"
             elif failure is not None and _EXPIRED in failure:
                 yield from self._wrongly_expired(id_)
-            elif failure is not None and not (self._num_deleted or self.world.scenario.faults):
-                yield f"Invocation {id_} has failed without a fault: {failure.decode()}"
+            elif failure is not None and not (self._num_deleted or self.world.scenario.loses_workers()):
+                yield f"Invocation {id_} has failed without a fault of workers: {failure.decode()}"
         for key, id_ in self._stored.items():
             if key not in self._waiting and executed[id_] > 1 + self.world.database.term:
                 yield f"Invocation {id_} was run {executed[id_]} times."

@@ -133,6 +133,8 @@ class Clients(Requester):
         target = self.targets[operation.target % len(self.targets)]
         if operation.amount % 6 == 0:
             await self.abandon(target, operation.amount % 40 / 10)
+        elif operation.amount % 12 == 1 and target in STEADY:
+            await self.send_deadly(target, Faults(self.world).note_death)
         else:
             await self.send(target)
 
@@ -141,6 +143,8 @@ class Clients(Requester):
         async with self.locks[name]:
             if name not in self.world.history.asked:
                 await self._create_endpoint(name, 1 + operation.amount % 2)
+                if await self.until_changeable(name):
+                    self.world.history.incidents += await self.meet(name)
 
     async def _create_endpoint(self, name: str, count: int) -> None:
         config = await self.define(count)

@@ -30,6 +30,8 @@ MISSED_S: Final = 1.0
 SHARE_LONG: Final = 0.1
 LONG_S: Final = 3.0
 """Longest time between two transactions of a function: its thread waits for the processor."""
+VERY_LONG_S: Final = 15.0
+"""The same after the commit of an invocation, which a leader may look for and end meanwhile."""
 ACT_S: Final = 1.0
 """A process that was stopped notices within this time that its lease is over."""
 _BLOB_WRITES: Final = ("INSERT INTO headrace_blobs", "DELETE FROM headrace_blobs")
@@ -43,6 +45,8 @@ class Database:
     loop: SimulatedLoop
     network: Network
     rng: random.Random
+    late: random.Random
+    """Draws which answers to commits are late."""
     on_commit: Callable[[Process], None]
     """Called after each commit that has written records, in its middle for all others."""
     announce: dict[Process, Callable[[], None]] = field(default_factory=dict)
@@ -51,6 +55,8 @@ class Database:
     """Process → statements and ends of transactions until it dies."""
     stalls: dict[Process, float] = field(default_factory=dict)
     """Leader → how long its process is stopped from its next transaction on, if that can be interrupted."""
+    hangs: dict[Process, float] = field(default_factory=dict)
+    """Process → how long its next transaction hangs that is none of a leader's loop, if it can be interrupted."""
     failing_until_s: float = 0.0
     """Until then, some transactions fail: the disk, or the connection."""
     term: int = 0
@@ -100,6 +106,8 @@ class Database:
         if process in self.stalls and TERM.get() is not None and self.loop.strand is not None:
             process.is_paused = True
             self.loop.call_later(self.stalls.pop(process), self.loop.resume, process, context=self.network.context)
+        if process in self.hangs and TERM.get() is None and self.loop.strand is not None:
+            return self.hangs.pop(process)
         if self.rng.random() < SHARE_LONG:
             return self.rng.uniform(0.1, LONG_S)
         return self.network.database_delay_s(process)
@@ -116,6 +124,8 @@ class Database:
                     self._announce(other, tell)
         if self.is_blob_written:
             self.on_blobs()
+        if self.late.random() < SHARE_LONG:
+            self.loop.pause_function(self.late.uniform(0.1, VERY_LONG_S if self.is_blob_written else LONG_S))
         self.step(process)
         if self.loop.now_s < self.network.cut_from_database.get(process, 0.0) or (
             self.loop.now_s < self.failing_until_s and self.rng.random() < 0.1

@@ -27,6 +27,8 @@ _KINDS: Final = {
     "platform-die": "platform-kill",
     "leader-die": "platform-kill",
     "leader-stop": "platform-stop",
+    "term-stop": "platform-kill",
+    "thread-hang": "platform-stop",
     "workers-cut": "platform-stop",
     "database-cut": "database-stop",
 }
@@ -86,8 +88,12 @@ class Faults:
         names = [name for name in self.world.machine.living_names() if name.startswith(f"{endpoint}-")]
         if names:
             self.world.machine.crash(names[0])
-            fault = Fault(at_s=0.0, kind="worker-kill", duration_s=0.0, target=0)
-            self.world.history.faults.append(self._applied(fault, self.world.loop.now_s, names[0]))
+            self.note_death(names[0])
+
+    def note_death(self, worker: str) -> None:
+        """Note in the history that a worker has died without a fault of the scenario."""
+        fault = Fault(at_s=0.0, kind="worker-kill", duration_s=0.0, target=0)
+        self.world.history.faults.append(self._applied(fault, self.world.loop.now_s, worker))
 
     async def _worker_loop(self, fault: Fault) -> str:
         """Let the workers of one fleet die one after the other, each when it is ready."""
@@ -194,6 +200,26 @@ class Faults:
                 await asyncio.sleep(duration_s)
                 break
         self.world.database.stalls.pop(process, None)
+        return process.name
+
+    async def _term_stop(self, fault: Fault) -> str:
+        """Kill the leader, and stop the next one before it begins its term, for longer than its lease."""
+        leaders = [(index, member) for index, member in enumerate(self.world.slots) if member.leads_in is not None]
+        if not leaders:
+            return ""
+        index, member = leaders[0]
+        duration_s = self.world.next_leader_stall_s = fault.duration_s * self.world.scenario.knobs.lease_s
+        self.world.kill(member.process)
+        await self._restart(index, fault)
+        await asyncio.sleep(duration_s + self.world.scenario.knobs.lease_s)
+        return member.process.name
+
+    async def _thread_hang(self, fault: Fault) -> str:
+        """Let a transaction of a member hang, such as one of its heartbeats; its other threads go on."""
+        process = self._member(fault)[1].process
+        self.world.database.hangs[process] = fault.duration_s
+        await asyncio.sleep(2 * fault.duration_s)
+        self.world.database.hangs.pop(process, None)
         return process.name
 
     async def _workers_cut(self, fault: Fault) -> str:

@@ -11,6 +11,7 @@ from tests.simulation.clients import Clients, Refused
 from tests.simulation.scenario import Operation
 
 _BUCKET: Final = "s3://jobs"
+_STORED_S: Final = 60
 _ENDED: Final = frozenset({"Completed", "Failed", "Stopped"})
 
 
@@ -36,7 +37,7 @@ class TransformJobs:
         """
         Create a job with one or two objects, to which another one comes late.
 
-        One of six is stopped, and one of eight has a record that no worker can answer.
+        One of six is stopped, sometimes in the moment of its end; one of eight has a record that no worker can answer.
         """
         name = f"job-{len(self._inputs)}"
         inputs = self._inputs[name] = [
@@ -54,9 +55,18 @@ class TransformJobs:
         self.clients.world.loop.call_later(operation.target % 11, contents.__setitem__, *late)
         if operation.amount % 6 == 0:
             await asyncio.sleep(operation.target % 8)
+            if operation.target % 2:
+                await self._until_stored(f"{_BUCKET}/out/{name}/{len(inputs) - 1}.out")
             self._stopped.add(name)
             with suppress(Refused):  # it has ended
                 await self.clients.call("StopTransformJob", TransformJobName=name)
+
+    async def _until_stored(self, uri: str) -> None:
+        """Wait until an object has been written, for a while."""
+        for _ in range(_STORED_S * 10):
+            if uri in self.clients.world.objects.contents:
+                return
+            await asyncio.sleep(0.1)
 
     async def describe(self) -> list[str]:
         for name in self._inputs.keys() - self._ends.keys():
@@ -77,8 +87,8 @@ class TransformJobs:
             if status == "Completed":
                 yield f"Job {name} is {status}; no worker can answer its records."
             return
-        if status == "Failed" and not (reason and self.clients.world.scenario.faults):
-            yield f"Job {name} has failed without a fault: {reason}"
+        if status == "Failed" and not (reason and self.clients.world.scenario.loses_workers()):
+            yield f"Job {name} has failed without a fault of workers: {reason}"
         for index, ids in enumerate(self._inputs[name]):
             output = self.clients.world.objects.contents.get(f"{_BUCKET}/out/{name}/{index}.out")
             if output is None and status != "Completed":

@@ -65,6 +65,8 @@ class SimulatedMember:
     """The term in which it leads now."""
     is_stopping: bool = False
     """It shuts down: it takes no new requests, and those that it holds may end."""
+    on_lead: Callable[[], None] = lambda: None
+    """Called when it has got the lease."""
     has_left: bool = False
     """It has given its lease up, unless the database was away."""
     num_requests: int = 0
@@ -148,7 +150,9 @@ class SimulatedMember:
     async def _lead(self, leading: Leading, term: int) -> None:
         TERM.set(term)
         self.leads_in = term
+        self.on_lead()
         try:
+            await asyncio.sleep(0)  # a process that is stopped goes on from here
             await leading.run(term)
         finally:
             self.leads_in = None

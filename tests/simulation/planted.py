@@ -13,6 +13,7 @@ import msgspec
 
 from headrace.platform.autoscaling.loops import autoscaler
 from headrace.platform.autoscaling.planning.decision import Scaling
+from headrace.platform.cloudformation.lifecycle import Lifecycle
 from headrace.platform.cluster.launcher import WorkerPhase
 from headrace.platform.control.loops.worker_manager import WorkerManager
 from headrace.platform.control.model.workload import Stage
@@ -27,8 +28,10 @@ from headrace.platform.gateway.forwarding import Forwarded
 from headrace.platform.gateway.replica_state import WaitQueue
 from headrace.platform.gateway.table import RouteTable
 from headrace.platform.host.membership import Shared
+from headrace.platform.jobs import loop
 from headrace.platform.jobs.spool import Spool
 from headrace.platform.state import coordination
+from headrace.platform.state.coordination import Coordination
 from headrace.platform.state.records import Conflict, Fenced
 from headrace.platform.state.store import Store
 from headrace.serving.wire.aws.errors import AwsError
@@ -216,6 +219,21 @@ def _remove_early(removal: Any) -> Any:
     return removing
 
 
+def _keep_lease(campaign: Any) -> Any:
+    def campaigning(self: Coordination, connection: Any, *, now_s: float, is_candidate: bool) -> None:
+        if is_candidate:
+            campaign(self, connection, now_s=now_s, is_candidate=True)
+
+    return campaigning
+
+
+def _create_again(_: Any) -> Any:
+    async def resume(self: Lifecycle, pending: Any) -> Any:
+        return await self._call(lambda: self.resources.create(pending))
+
+    return resume
+
+
 BUGS: Final[Mapping[str, Bug]] = {
     "no-fence": Bug(
         "the writes of a leader are not fenced by its term", ((Store, "fenced", lambda _: lambda self, _term: self),)
@@ -285,6 +303,13 @@ BUGS: Final[Mapping[str, Bug]] = {
     "never-expires": Bug(
         "asynchronous invocations do not expire",
         ((AsyncQueue, "due", lambda due: lambda self, routes, _now_s: due(self, routes, 0.0)),),
+    ),
+    "kept-lease": Bug("a member that stops in order keeps its lease", ((Coordination, "_campaign", _keep_lease),)),
+    "created-again": Bug(
+        "a stack that goes on creates a resource that it has created", ((Lifecycle, "_resume", _create_again),)
+    ),
+    "fails-in-outage": Bug(
+        "a job fails when the database is away for a moment", ((loop, "_is_outage", lambda _: lambda _error: False),)
     ),
 }
 

@@ -2,12 +2,13 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from benchmarks.chaos.history import ATTEMPT_S, BROKEN, DEADLINE_S, RIGHT, WRONG, Attempt, Request
 
+from headrace.platform.gateway.forwarding import MAX_TRIES
 from tests.simulation.member import SimulatedMember
 from tests.simulation.world import Broken, World
 
@@ -42,6 +43,22 @@ class Requester:
         self.world.loop.call_later(after_s, leaves.set)
         await self.invoke(self.num_requests, f"{self.num_requests}-abandoned", target, leaves)
 
+    async def send_deadly(self, target: str, note_death: Callable[[str], None]) -> None:
+        """Send a request of which each worker dies that gets it; it must not be sent to many."""
+        self.num_requests += 1
+        id_, killed = f"{self.num_requests}-deadly", list[str]()
+
+        def on_killed(worker: str, attempt: str) -> None:
+            if attempt == id_:
+                killed.append(worker)
+                note_death(worker)
+
+        before = self.world.machine.on_killed
+        self.world.machine.on_killed = lambda *death: (before(*death), on_killed(*death))[0]
+        outcome, detail = await self.invoke(self.num_requests, id_, target, is_deadly=True)
+        if len(killed) > MAX_TRIES or outcome == RIGHT:
+            self.world.history.incidents.append(f"A request has killed {killed}, and ends as {outcome} {detail}.")
+
     async def probe(self, targets: Sequence[str]) -> list[str]:
         """Send a request to each target through each member; nothing that is over may keep it from an answer."""
         wrong = list[str]()
@@ -52,6 +69,15 @@ class Requester:
                     wrong.append(f"{target} serves; {member.process.name} answers {outcome} {detail}")
         return wrong
 
+    async def meet(self, target: str) -> list[str]:
+        """Ask for a new endpoint through each member: none may say that there is no such endpoint."""
+        asked = (self.invoke(turn, f"{target}-{turn}-new", target) for turn in range(len(self.world.slots)))
+        return [
+            f"{target} serves; member {turn} answers {detail}"
+            for turn, (outcome, detail) in enumerate(await asyncio.gather(*asked))
+            if outcome == "ValidationError"
+        ]
+
     async def _attempt(self, number: int, index: int, target: str) -> Attempt:
         id_, began_s = f"{number}-{index}", self.world.loop.now_s
         outcome, detail = await self.invoke(number + index, id_, target)
@@ -61,13 +87,15 @@ class Requester:
             detail=detail,
         )  # fmt: skip
 
-    async def invoke(self, turn: int, id_: str, target: str, leaves: asyncio.Event | None = None) -> tuple[str, str]:
+    async def invoke(
+        self, turn: int, id_: str, target: str, leaves: asyncio.Event | None = None, *, is_deadly: bool = False
+    ) -> tuple[str, str]:
         """Send a request once, until the client `leaves`; return its outcome, and what was wrong with it."""
         is_component = target.startswith("copies")
         headers = [(b"content-type", b"application/json")]
         if is_component:
             headers.append((b"x-amzn-sagemaker-inference-component", target.encode()))
-        body = json.dumps({"id": id_}).encode()
+        body = json.dumps({"id": id_, "is_deadly": is_deadly}).encode()
 
         async def work(member: SimulatedMember) -> tuple[str, bytes]:
             path = f"/endpoints/{HOST if is_component else target}/invocations"

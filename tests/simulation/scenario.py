@@ -64,6 +64,10 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         """Return the kinds of its operations."""
         return frozenset(operation.kind for operation in self.operations)
 
+    def loses_workers(self) -> bool:
+        """Return whether workers may fail, or be out of reach: only then may the work that needs them fail."""
+        return any(fault.kind.startswith(("worker", "launch")) for fault in self.faults)
+
 
 FAULTS_S: Final[Mapping[str, tuple[float, float]]] = {
     "worker-kill": (0.0, 0.0),
@@ -150,7 +154,12 @@ def draw_only(seed: int, kind: str) -> Scenario:
     )
 
 
-_SPECIAL: Final = {"platform-kill": (20.0, "platform-term"), "platform-die": (12.0, "leader-die")}
+_SPECIAL: Final = {
+    "platform-kill": (20.0, "platform-term"),
+    "platform-die": (12.0, "leader-die"),
+    "platform-stop": (10.0, "thread-hang"),
+    "leader-stop": (12.0, "term-stop"),
+}
 """Kind of a fault → the amount up to which it is of a more special kind, and that kind."""
 
 

@@ -143,10 +143,10 @@ def _differences(world: World, clients: Clients) -> Iterator[str]:
 
 
 def _is_busy(member: SimulatedMember, endpoints: Iterable[str]) -> bool:
-    """Return whether the gateway of a member counts, holds or queues a request."""
+    """Return whether the gateway of a member counts, holds or queues a request, of its own or of another member."""
     queue = member.gateway.invocations.forwarder.wait_queue
     is_queued = any(queue.has_waiters(WakeTarget(endpoint=name)) for name in endpoints)
-    return bool(is_queued or member.gateway.own_loads() or member.gateway.own_held())
+    return bool(is_queued or member.gateway.loads or member.gateway.held)
 
 
 async def _describe(world: World, clients: Clients) -> None:

@@ -16,6 +16,8 @@ _PAUSE_S: Final = 4.0
 _PATIENCE_S: Final = 600.0
 _IS_DONE: Final = ("already exists", "No updates are to be performed", "_IN_PROGRESS")
 """Parts of the errors that tell of the success of an earlier call whose answer was lost."""
+_NO_CAUSES: Final = ("already exist", "database", "Internal Failure")
+"""Parts of the reasons for which no resource may fail: the platform goes on with what it has begun."""
 _LISTS: Final = (
     ("ListModels", "Models", "ModelName"),
     ("ListEndpointConfigs", "EndpointConfigs", "EndpointConfigName"),
@@ -38,7 +40,7 @@ class Stacks:
         pass  # a stack has all that it needs
 
     async def run(self, operation: Operation) -> None:
-        """Create a stack, or update or delete it, and wait for the end."""
+        """Create a stack, or update or delete it, and wait for the end; sometimes delete it in the middle of that."""
         name = f"{STACK_PREFIX}{operation.target % 2}"
         async with self.clients.locks[name]:
             if name in self._versions and operation.amount % 3 == 0:
@@ -49,6 +51,10 @@ class Stacks:
                 self._num_versions += 1
                 self._versions[name] = self._num_versions
                 await self._call(verb, StackName=name, TemplateBody=_template(self._num_versions))
+                if operation.amount % 5 == 1:
+                    await asyncio.sleep(operation.target % 12)
+                    await self._call("DeleteStack", StackName=name)
+                    del self._versions[name]
             await self._settle(name)
 
     async def _call(self, operation: str, **parameters: Any) -> Any:
@@ -64,10 +70,27 @@ class Stacks:
             while (state := await self._state(name)).endswith("_IN_PROGRESS"):
                 await asyncio.sleep(_PAUSE_S)
         self._states[name] = state
+        if "ROLLBACK" in state:
+            self.findings += await self._wrong_failures(name)
         if state in {"ROLLBACK_COMPLETE", "ROLLBACK_FAILED"}:  # it can only be deleted
             self._versions.pop(name, None)
             await self._call("DeleteStack", StackName=name)
             await self._settle(name)
+
+    async def _wrong_failures(self, name: str) -> list[str]:
+        """Return the failures that led to a rollback and have another cause than the workers of the endpoint."""
+        answer = await self.clients.call("DescribeStackEvents", "cloudformation", StackName=name)
+        loses_workers = self.clients.world.scenario.loses_workers()
+        return [
+            f"{found['LogicalResourceId']} of {name} has failed: {found.get('ResourceStatusReason')}"
+            for found in answer["StackEvents"]
+            if found["ResourceStatus"].endswith("_FAILED")
+            and (
+                found["LogicalResourceId"] != "Endpoint"
+                or not loses_workers
+                or any(cause in found.get("ResourceStatusReason", "") for cause in _NO_CAUSES)
+            )
+        ]
 
     async def _state(self, name: str) -> str:
         try:
@@ -106,11 +129,11 @@ class Stacks:
         return wrong
 
     def _wrong_state(self, name: str) -> Iterator[str]:
-        state, is_calm = self._states[name], not self.clients.world.scenario.faults
+        state = self._states[name]
         if name not in self._versions:
             if state != "gone":
                 yield f"Stack {name} is {state}; it was deleted."
-        elif state.endswith("_FAILED") or (is_calm and state not in {"CREATE_COMPLETE", "UPDATE_COMPLETE"}):
+        elif state.endswith("_FAILED"):
             yield f"Stack {name} is {state}."
 
 

@@ -58,6 +58,8 @@ class Machine(FakeMachine):
     """Called when a process starts or stops a worker."""
     on_effect: Callable[[], None] = lambda: None
     """Called before and after that; the process may end there."""
+    on_killed: Callable[[str, str], None] = lambda *_: None
+    """Called with a worker that has died of a request, and the id of that."""
     refusing_until_s: float = 0.0
     """Until then, some workers cannot be started."""
     on_work: Callable[[Connection, str], None] = lambda *_: None
@@ -132,6 +134,11 @@ class WorkerServer:
         if attempt in machine.begun and is_awaited:  # others are run again after a takeover
             machine.repeated.append(attempt)
         answer = json.dumps({"id": attempt, "worker": self.name}).encode()
+        if asked.get("is_deadly"):
+            machine.working.pop(connection)
+            machine.crash(self.name)
+            machine.on_killed(self.name, attempt)
+            return
         if asked.get("is_bad"):
             machine.working.pop(connection)
             connection.send(_head(500, 0))
@@ -174,6 +181,13 @@ class Launcher(FakeLauncher):
         machine = self.machine
         await asyncio.sleep(machine.rng.uniform(0.0005, 0.05))
 
+    async def _reached(self) -> None:
+        """Let time pass, and sometimes fail while workers cannot be started."""
+        await self._delayed()
+        machine = self.machine
+        if machine.loop.now_s < machine.refusing_until_s and machine.rng.random() < _SHARE_REFUSED:
+            raise TimeoutError("The node does not answer.")
+
     async def start(self, spec: WorkerSpec) -> Handle:
         """Start a worker with its server."""
         machine = self.machine
@@ -189,17 +203,17 @@ class Launcher(FakeLauncher):
         return handle
 
     async def poll(self, name: str, handle: Handle) -> Observation:
-        await self._delayed()
+        await self._reached()
         return await FakeLauncher.poll(self, name, handle)
 
     async def stop(self, name: str, handle: Handle, *, grace_s: float) -> None:
         self.machine.on_act(f"stops {name}")
         self.machine.on_effect()
-        await self._delayed()
+        await self._reached()
         await FakeLauncher.stop(self, name, handle, grace_s=grace_s)
         self.machine.on_effect()
         await asyncio.sleep(0)
 
     async def known(self) -> dict[str, Any]:
-        await self._delayed()
+        await self._reached()
         return await FakeLauncher.known(self)

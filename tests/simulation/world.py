@@ -57,6 +57,8 @@ class World:
     pending: dict["asyncio.Future[Any]", Process] = field(default_factory=dict)
     """Answers that clients wait for, and who owes them."""
     num_processes: int = 0
+    next_leader_stall_s: float = 0.0
+    """How long the next leader is stopped before it begins its term."""
     effects_until_death: dict[Process, int] = field(default_factory=dict)
     """Leader → calls of launchers and of the object storage until it dies: each counts before and after its effect."""
 
@@ -72,6 +74,7 @@ class World:
             loop=loop,
             network=self.network,
             rng=random.Random(f"{seed}/database"),
+            late=random.Random(f"{seed}/late"),
             on_commit=self._committed,
             on_death=self._died,
         )
@@ -106,6 +109,13 @@ class World:
         elif left > 0:
             self.effects_until_death[process] = left
 
+    def _stall(self, process: Process) -> None:
+        """Stop a process that has just got the lease, if one is due."""
+        if self.next_leader_stall_s:
+            process.is_paused = True
+            self.loop.call_later(self.next_leader_stall_s, self.loop.resume, process, context=self.network.context)
+            self.next_leader_stall_s = 0.0
+
     # Members
 
     def start_member(self, index: int) -> None:
@@ -116,6 +126,7 @@ class World:
             process.skew_s = self.slots[index].process.skew_s
         folder = Path(self.folder.name) / str(index)
         member = SimulatedMember(process, self.machine, self.series, self.scenario.knobs, self.objects, folder)
+        member.on_lead = lambda: self._stall(process)
         self.slots[index : index + 1] = [member]
         self.database.announce[process] = member.store.listeners.call
         task = self.loop.spawn(process, member.run())
