@@ -105,7 +105,6 @@ class Asynchronous:
             await self._fill()
             await asyncio.sleep(_PAUSE_S)
         if kind == 1:
-            self.clients.counts[LATER] |= {0, 1}
             await self.clients.set_count(LATER, 0)
         async with asyncio.TaskGroup() as group:
             for number in range(1 + operation.target % 3):

@@ -176,26 +176,27 @@ class Clients(Requester):
 
     async def _zero(self, operation: Operation) -> None:
         """Scale to zero; a request then wakes the endpoint, sometimes while it is scaled to more instances."""
-        self.counts[ZERO] = {0, 1}
         await self.set_count(ZERO, 0)
         await asyncio.sleep(operation.amount % 12)
         if operation.amount % 3 == 0:
-            self.counts[ZERO] = {0, 1, 2}
-            if await self.set_count(ZERO, 2):
-                self.counts[ZERO] = {2}
+            await self.set_count(ZERO, 2)
         await self.send(ZERO)
 
-    async def set_count(self, name: str, count: int) -> bool:
-        """Scale an endpoint that can be changed; True if it is known that the call has done it."""
+    async def set_count(self, name: str, count: int) -> None:
+        """Scale an endpoint that can be changed; a request may wake one that is at zero."""
         async with self.locks[name]:
             if await self._is_changeable(name):
+                before, possible = self.counts.get(name, set()), {count, max(count, 1)}
+                if before:
+                    self.counts[name] = before | possible
                 wanted = [{"VariantName": VARIANT, "DesiredInstanceCount": count}]
                 self.scaled_from[name] = self._counts[name]
                 asked = EndpointState(config=self.world.history.asked[name].config, count=count)
-                return await self._change(
+                is_done = await self._change(
                     name, asked, "UpdateEndpointWeightsAndCapacities", {"DesiredWeightsAndCapacities": wanted}
                 )
-        return False
+                if before and is_done:
+                    self.counts[name] = possible
 
     async def _delete(self, operation: Operation) -> None:
         name = f"own-{operation.target % 3}"

@@ -84,7 +84,7 @@ def digests() -> list[str]:
 def test_a_failing_scenario_shrinks() -> None:
     """Shrinking removes the faults and operations that a failure does not need."""
     faults = [Fault(at_s=at_s, kind=kind, duration_s=2.0, target=0) for at_s, kind in enumerate(_KINDS)]
-    requests = [Operation(at_s=float(at_s), kind="request", target=0, amount=1) for at_s in range(5)]
+    requests = [Operation(at_s=float(at_s), kind="request", target=0, amount=2) for at_s in range(5)]
     scenario = Scenario(seed=1, members=1, knobs=SLOWER, faults=tuple(faults), operations=tuple(requests))
 
     with planted("sent-again"):
