@@ -59,6 +59,26 @@ async def test_writes_of_another_process_are_read_before_they_are_announced(stor
     assert set(table.routes) == {"a"}
 
 
+@pytest.mark.parametrize("is_announced", [True, False])
+async def test_a_write_that_comes_while_the_routes_are_read_is_read_next(store, table, monkeypatch, is_announced):
+    listed, late = store.list, [route(endpoint="b")]
+
+    def list_and_write(kind):
+        found = listed(kind)
+        if late:
+            (store.put if is_announced else store.put_elsewhere)(late.pop())
+        return found
+
+    monkeypatch.setattr(store, "list", list_and_write)
+    store.put(route(endpoint="a"))
+    assert await table.settled()
+    if is_announced:
+        assert await table.settled()
+        assert "b" in table.routes
+    else:
+        assert await table.route("b") is not None
+
+
 async def test_an_endpoint_that_the_store_cannot_tell_of_is_not_called_unknown(store, table, monkeypatch):
     store.put(route(endpoint="a"))
     assert await table.route("a", is_newest=True) is not None

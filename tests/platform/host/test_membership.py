@@ -11,7 +11,7 @@ import pytest
 
 from headrace.core.errors import Unavailable
 from headrace.platform.host.membership import STAND_BACK_S, Membership, Shared
-from headrace.platform.state.coordination import Coordination, Displaced, Member, Standing
+from headrace.platform.state.coordination import LEASE_S, Coordination, Displaced, Member, Standing
 from headrace.platform.state.records import Fenced
 from headrace.platform.state.store import open_store
 from tests.waiting import WAIT_S
@@ -132,6 +132,19 @@ async def test_a_failing_database_ends_the_term_only_when_the_lease_is_over() ->
         await until(lambda: not leader.is_leading)
         scripted.failure = None
         await until(lambda: leader.is_leading)
+
+
+async def test_the_lease_counts_from_before_the_heartbeat() -> None:
+    """The database begins it before the answer, which may take longer than the lease."""
+    scripted, leader, clock = ScriptedCoordination(), Leader(), Clock()
+
+    def take_long() -> None:
+        clock.now_s += LEASE_S + 1.0
+
+    scripted.on_beat = take_long
+    async with running(member_of(scripted, clock), leader):
+        await until(lambda: scripted.num_beats > 3)
+    assert not leader.num_terms
 
 
 async def test_a_heartbeat_without_an_answer_ends_the_term() -> None:
