@@ -139,6 +139,10 @@ ATTACKS = (
         *("CVE-2025-48943", "vLLM", "regex that does not compile", "grammar-regex"),
         *(lambda: b"([", "unclosed character class"),
     ),
+    Attack(
+        *("found by this search, 2026", "llguidance", "expression of 50,000 repetitions", "grammar-json-schema"),
+        *(lambda: _schema(pattern=".*" * 50_000), "with at most 5000"),
+    ),
     Attack("CVE-2026-55574", "vLLM", "regex with endless states", "grammar-regex", lambda: b"(a|b)*a(a|b){200}(a+)+b"),
     Attack(
         *("CVE-2025-58446", "XGrammar", "5,000 alternatives", "grammar-json-schema"),

@@ -9,6 +9,7 @@ import msgspec
 
 from headrace.core.generation import Grammar, GrammarKind
 from headrace.inference.engine.structured_output.schema.document import SchemaError
+from headrace.inference.engine.structured_output.schema.keywords import PATTERN, is_pattern
 from headrace.inference.engine.structured_output.schema.normalise import normalise_schema
 from headrace.inference.engine.structured_output.structural_tag import structural_tag_lark
 
@@ -22,6 +23,7 @@ _ESCAPES = 'nrbtf\\"'
 _MAX_CHARS: dict[GrammarKind, int] = {"json_schema": 1_000_000, "choice": 1_000_000, "structural_tag": 1_000_000}
 _MAX_OTHER_CHARS = 100_000
 _MAX_CHOICES = 10_000
+_PATTERNS: frozenset[GrammarKind] = frozenset({"regex", "lark", "ebnf", "json_object"})
 _TREE_MARKS = re.compile(r"^[ \t]*[?!]{1,2}(?=\w[^:\n]*:(?!:=))", re.MULTILINE)
 """`?rule:` and `!rule:` of Lark say how a tree is built, not what text is allowed; llguidance knows neither."""
 
@@ -40,6 +42,8 @@ def grammar_source(grammar: Grammar) -> str:
     limit = _MAX_CHARS.get(grammar.kind, _MAX_OTHER_CHARS)
     if len(grammar.text) > limit:
         raise GrammarError(f"It has {len(grammar.text)} characters; expected at most {limit}.")
+    if grammar.kind in _PATTERNS and not is_pattern(grammar.text):
+        raise GrammarError(f"It is too long to compile; expected {PATTERN}.")
     try:
         return _source(grammar)
     except SchemaError as error:

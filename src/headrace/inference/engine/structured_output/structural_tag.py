@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from headrace.inference.engine.structured_output.schema.document import SchemaError, show
+from headrace.inference.engine.structured_output.schema.keywords import PATTERN, is_pattern
 
 T = TypeVar("T")
 
@@ -126,8 +127,8 @@ class _Writer:
         from llguidance import regex_to_lark
 
         pattern = value.get("pattern")
-        if not isinstance(pattern, str):
-            raise SchemaError(f"`{place}.pattern` is {show(pattern)}; expected a regular expression.")
+        if not is_pattern(pattern):
+            raise SchemaError(f"`{place}.pattern` is {show(pattern)}; expected {PATTERN}.")
         return self._rule(f"/{regex_to_lark(pattern, '')}/")
 
     def _rule(self, body: str, *, options: str = "") -> str:

@@ -38,6 +38,7 @@ from headrace.inference.engine.structured_output.schema.keywords import (
     array_keywords,
     check_keywords,
     implied_types,
+    is_pattern,
     number_keywords,
     object_limits,
     step_digits,
@@ -279,7 +280,7 @@ class _Normaliser:
         allowed = given.get("enum", [given.get("const")])
         if list(given) in (["enum"], ["const"]) and isinstance(allowed, list):
             properties.update({name: value for name in allowed if isinstance(name, str) and name not in properties})
-        elif list(given) == ["pattern"] and isinstance(given["pattern"], str) and not patterns and not properties:
+        elif list(given) == ["pattern"] and is_pattern(given["pattern"]) and not patterns and not properties:
             patterns[given["pattern"]] = value
         else:
             raise SchemaError(
