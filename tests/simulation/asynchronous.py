@@ -10,7 +10,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from benchmarks.chaos.history import DEADLINE_S, EndpointState
 
@@ -59,8 +59,8 @@ class Asynchronous:
     """Keys of those that are stored now."""
     _written: dict[tuple[str, int], str] = field(default_factory=dict)
     """Invocation and term → the address of the outcome that was written in it."""
-    _begun: dict[str, tuple[Process, int | None]] = field(default_factory=dict)
-    """Invocation → the process that ran it last, and the term in which that process led."""
+    _begun: dict[str, tuple[tuple[Any, ...], int]] = field(default_factory=dict)
+    """Invocation → the process that ran it last with how often it had begun to lead, and the answers until then."""
     _sent_s: dict[str, float] = field(default_factory=dict)
     """Invocation → when it was sent."""
     _expiring: dict[str, float] = field(default_factory=dict)
@@ -170,11 +170,11 @@ class Asynchronous:
         """Check that an invocation that begins has not expired, and that a process runs no more than it may."""
         if not attempt.startswith(f"{LATER}-"):
             return
-        leads_in = next((member.leads_in for member in self.world.slots if member.process is connection.process), None)
-        leader = (connection.process, leads_in)
-        if self._begun.get(attempt) == leader and self.world.machine.executed[attempt]:
-            self.findings.append(f"Invocation {attempt} was answered, and runs again in the same term.")
-        self._begun[attempt] = leader
+        num_led = next((member.num_led for member in self.world.slots if member.process is connection.process), 0)
+        num_answers, (leader, num_before) = self.world.machine.executed[attempt], self._begun.get(attempt, ((), 0))
+        if leader == (connection.process, num_led) and num_answers > num_before:
+            self.findings.append(f"Invocation {attempt} was answered, and the same leader runs it again.")
+        self._begun[attempt] = (connection.process, num_led), num_answers
         if attempt in self._left:
             self.findings.append(f"Invocation {attempt} runs on the namesake of its endpoint.")
         running = [

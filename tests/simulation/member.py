@@ -63,6 +63,8 @@ class SimulatedMember:
     is_serving: bool = False
     leads_in: int | None = None
     """The term in which it leads now."""
+    num_led: int = 0
+    """How often it has begun to lead, sometimes twice in a term."""
     is_stopping: bool = False
     """It shuts down: it takes no new requests, and those that it holds may end."""
     on_lead: Callable[[], None] = lambda: None
@@ -150,6 +152,7 @@ class SimulatedMember:
     async def _lead(self, leading: Leading, term: int) -> None:
         TERM.set(term)
         self.leads_in = term
+        self.num_led += 1
         self.on_lead()
         try:
             await asyncio.sleep(0)  # a process that is stopped goes on from here
