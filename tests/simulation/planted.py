@@ -28,7 +28,6 @@ from headrace.platform.gateway.forwarding import Forwarded
 from headrace.platform.gateway.replica_state import WaitQueue
 from headrace.platform.gateway.table import RouteTable
 from headrace.platform.host.membership import Shared
-from headrace.platform.jobs import loop
 from headrace.platform.jobs.spool import Spool
 from headrace.platform.state import coordination
 from headrace.platform.state.coordination import Coordination
@@ -307,9 +306,6 @@ BUGS: Final[Mapping[str, Bug]] = {
     "kept-lease": Bug("a member that stops in order keeps its lease", ((Coordination, "_campaign", _keep_lease),)),
     "created-again": Bug(
         "a stack that goes on creates a resource that it has created", ((Lifecycle, "_resume", _create_again),)
-    ),
-    "fails-in-outage": Bug(
-        "a job fails when the database is away for a moment", ((loop, "_is_outage", lambda _: lambda _error: False),)
     ),
 }
 
