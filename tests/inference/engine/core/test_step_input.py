@@ -45,7 +45,7 @@ def plan_of(decoding: list[Sequence], reading: list[tuple[Sequence, int]]) -> St
 def builder_for(*sequences: Sequence, end_ids: tuple[int, ...] = ()) -> StepBuilder:
     builder = StepBuilder(LIMITS, max_num_seqs=8, masks=GrammarMasks())
     for sequence in sequences:
-        builder.admit(sequence, make_extras(sequence.params, end_ids=end_ids, grammar=None))
+        builder.admit(sequence, make_extras(sequence.params, end_ids, None))
     return builder
 
 

@@ -10,6 +10,7 @@ number of logit rows in a step: none during prefill, many while its prompt is sc
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -234,18 +235,15 @@ class StepBuilder:
         self._extras.pop(slot, None)
 
 
-def make_extras(params: SamplingParams, *, end_ids: Collection[int], grammar: Constraint | None) -> RowExtras | None:
+def make_extras(params: SamplingParams, end_ids: Collection[int], grammar: Constraint | None) -> RowExtras | None:
     """
     Return what a request needs beyond its `SAMPLING_DTYPE` row, or None.
 
     A grammar decides when the answer may end: `min_new_tokens` does not apply with one.
     """
-    needs_history = (
-        params.repetition_penalty != 1.0 or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
-    )
+    needs_history = any((params.repetition_penalty != 1.0, params.presence_penalty, params.frequency_penalty))
     banned = () if params.grammar is not None or params.min_new_tokens == 0 else end_ids
-    bias = _arrays(params.logit_bias, ())
-    early_bias = _arrays(params.logit_bias, banned)
+    bias, early_bias = _arrays(params.logit_bias, ()), _arrays(params.logit_bias, banned)
     if not needs_history and early_bias is None and grammar is None:
         return None
     return RowExtras(needs_history=needs_history, bias=bias, early_bias=early_bias, grammar=grammar)
@@ -253,13 +251,10 @@ def make_extras(params: SamplingParams, *, end_ids: Collection[int], grammar: Co
 
 def _arrays(bias: Mapping[int, float], banned: Collection[int]) -> BiasArrays | None:
     """Return the biases of tokens and of the banned ones, which may be the whole vocabulary."""
-    if not bias and not banned:
-        return None
     kept = {token_id: value for token_id, value in bias.items() if token_id not in banned}
-    ids, values = np.empty(len(kept) + len(banned), np.int32), np.full(len(kept) + len(banned), -math.inf, np.float32)
-    ids[: len(kept)], values[: len(kept)] = [*kept], [*kept.values()]
-    ids[len(kept) :] = np.fromiter(banned, np.int32, len(banned))
-    return ids, values
+    values = np.full(len(kept) + len(banned), -math.inf, np.float32)
+    values[: len(kept)] = [*kept.values()]
+    return (np.fromiter(chain(kept, banned), np.int32, len(values)), values) if len(values) else None
 
 
 def sampling_row(params: SamplingParams, seed: int) -> SamplingRows:

@@ -104,9 +104,8 @@ class RequestProcessor:
         if isinstance(prompt.ids, tuple):  # after the length check: there may be millions
             check_token_ids(prompt.ids, vocab_size=self._vocab_size)
         grammar = await self._constraint(request, prompt.opening)
-        rules: GrammarState | DelayedGrammar | TokenRules | None = grammar
-        if (request.sampling.allowed_token_ids or request.sampling.bad_words) and self._delays_grammars:
-            rules = await asyncio.to_thread(self._token_rules, request.sampling, grammar)  # of thousands of words
+        has_rules = self._delays_grammars and (request.sampling.allowed_token_ids or request.sampling.bad_words)
+        rules = await asyncio.to_thread(self._token_rules, request.sampling, grammar) if has_rules else grammar
         constraint = self._with_budget(request, prompt.opening, rules)
         return list(self._choices(request, owner, prompt, max_total_tokens, constraint, adapter, now_s))
 
@@ -193,7 +192,7 @@ class RequestProcessor:
         root = self._root(request, adapter)
         # With a grammar from the first token on, the answer does not continue the reasoning that the prompt began.
         continues = request.separates_reasoning and (self._delays_grammars or params.grammar is None)
-        extras = make_extras(params, end_ids=end_ids, grammar=constraint)
+        extras = make_extras(params, end_ids, constraint)
         for index in range(params.best_of or params.n):
             seed = _choice_seed(request_seed, index)
             if extras is not None and constraint is not None and index > 0:
