@@ -30,7 +30,10 @@ SECRET = "sesame"
 
 def handles(running: Running) -> dict[str, dict[str, object]]:
     """Worker → its handle, of those that run."""
-    found = {path.parent: json.loads(path.read_text()) for path in running.folder.glob("workers/*/handle.json")}
+    found = {}
+    for path in running.folder.glob("workers/*/handle.json"):
+        with suppress(FileNotFoundError):  # its folder is being removed
+            found[path.parent] = json.loads(path.read_text())
     return {folder.name: handle for folder, handle in found.items() if not (folder / "report.json").exists()}
 
 
