@@ -61,20 +61,7 @@ def attack(facts: dict[str, str]) -> dict[str, str | int]:
         "signal to another process": lambda: os.kill(int(victim), 0),
         "trace another process": lambda: checked(LIBC.ptrace(16, int(victim), 0, 0)),
         "shared memory of another process": lambda: checked(LIBC.shmget(int(facts["memory_key"]), 1, 0)),
-        "another model's file": lambda: Path(secret).read_bytes(),
-        "names of other files": lambda: [*outside.iterdir()],
-        "another model's file through /proc/self/root": lambda: Path(f"/proc/self/root{secret}").read_bytes(),
-        "another model's file through a link": lambda: through_link(secret),
-        "another model's file by a hard link": lambda: os.link(secret, own("hard")),
-        "its own model": lambda: Path(facts["model"], "weights").write_bytes(b"changed"),
-        "a file beside the model": lambda: Path(outside, "new").write_bytes(b"new"),
-        "the size of another file": lambda: changing(secret, os.truncate, 0),
-        "the mode of another file": lambda: changing(secret, os.chmod, 0o640),
-        "the times of another file": lambda: changing(secret, os.utime, (1, 1)),
-        "an attribute of another file": lambda: changing(secret, os.setxattr, "user.x", b"x"),
-        "the mode of its own model": lambda: changing(
-            f"{facts['model']}/weights", through_descriptor, os.fchmod, 0o640
-        ),
+        **attacks_on_files(secret, facts["model"]),
         "passwords": lambda: Path("/etc/shadow").read_bytes(),
         "settings of the kernel": lambda: Path("/proc/sys/kernel/core_pattern").write_text("|/tmp/x"),
         "switches of the machine": lambda: Path("/sys/kernel/mm/ksm/run").write_text("0"),
@@ -115,6 +102,25 @@ def attack(facts: dict[str, str]) -> dict[str, str | int]:
     leave_behind(facts["marker"])
     shutil.rmtree(SCRATCH)
     return outcomes
+
+
+def attacks_on_files(secret: str, model: str) -> dict[str, Callable[[], object]]:
+    """Return attacks on a file of another model, on the names beside it, and on the files of its own model."""
+    outside = Path(secret).parent
+    return {
+        "another model's file": lambda: Path(secret).read_bytes(),
+        "names of other files": lambda: [*outside.iterdir()],
+        "another model's file through /proc/self/root": lambda: Path(f"/proc/self/root{secret}").read_bytes(),
+        "another model's file through a link": lambda: through_link(secret),
+        "another model's file by a hard link": lambda: os.link(secret, own("hard")),
+        "its own model": lambda: Path(model, "weights").write_bytes(b"changed"),
+        "a file beside the model": lambda: Path(outside, "new").write_bytes(b"new"),
+        "the size of another file": lambda: changing(secret, os.truncate, 0),
+        "the mode of another file": lambda: changing(secret, os.chmod, 0o640),
+        "the times of another file": lambda: changing(secret, os.utime, (1, 1)),
+        "an attribute of another file": lambda: changing(secret, os.setxattr, "user.x", b"x"),
+        "the mode of its own model": lambda: changing(f"{model}/weights", through_descriptor, os.fchmod, 0o640),
+    }
 
 
 def own(name: str) -> str:

@@ -7,7 +7,7 @@ Chat templates are in `chat`.
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from functools import cached_property
@@ -205,6 +205,12 @@ class Tokenizer:
         return self._grammar_tokenizer
 
     @cached_property
+    def spelled_tokens(self) -> Sequence[bytes]:
+        """The bytes of all tokens; none for special ones and the ends of answers, which a grammar does not spell."""
+        unspelled = self.special_ids | self.eos_token_ids
+        return [b"" if index in unspelled else self.token_bytes(index) for index in range(self.vocab_size)]
+
+    @cached_property
     def _grammar_tokenizer(self) -> "llguidance.LLTokenizer":
         import llguidance
         from llguidance import TokenizerWrapper
@@ -374,12 +380,9 @@ class _GrammarVocabulary:
     bos_token_id = None
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        special_ids = tokenizer.special_ids | tokenizer.eos_token_ids
         self.eos_token_id = min(tokenizer.eos_token_ids, default=0)
-        self.special_token_ids = sorted(special_ids)
-        self.tokens = [
-            b"" if index in special_ids else tokenizer.token_bytes(index) for index in range(tokenizer.vocab_size)
-        ]
+        self.special_token_ids = sorted(tokenizer.special_ids | tokenizer.eos_token_ids)
+        self.tokens = tokenizer.spelled_tokens
         self._tokenizer = tokenizer
 
     def __call__(self, text: str) -> list[int]:

@@ -185,11 +185,10 @@ class RequestProcessor:
         """Yield the choices, each with its own tokens, seed and grammar state."""
         params = _rankable(request.sampling)
         request_seed = params.seed if params.seed is not None else secrets.randbits(_SEED_BITS)
-        own_ends = frozenset() if params.ignore_eos else self._parts.eos_token_ids | prompt.end_ids
-        end_ids = frozenset(params.stop_token_ids) | own_ends
+        own_ends, root = self._parts.eos_token_ids | prompt.end_ids, self._root(request, adapter)
+        end_ids = frozenset(params.stop_token_ids).union(() if params.ignore_eos else own_ends)
         tokens = np.empty(max_total_tokens, np.int32)
         tokens[: len(prompt.ids)] = prompt.ids
-        root = self._root(request, adapter)
         # With a grammar from the first token on, the answer does not continue the reasoning that the prompt began.
         continues = request.separates_reasoning and (self._delays_grammars or params.grammar is None)
         extras = make_extras(params, end_ids, constraint)

@@ -254,19 +254,14 @@ class GrammarCompiler:
     def _name_index(self) -> NameIndex:
         """Return the index, built once (or once per thread, in a race)."""
         if self._names is None:
-            self._names = NameIndex(self._token_bytes())
+            self._names = NameIndex(self._tokenizer.spelled_tokens)
         return self._names
 
     def _forced_text(self) -> ForcedText:
         """Return the search for forced texts, built once, as the index is."""
         if self._forced is None:
-            self._forced = ForcedText(self._token_bytes())
+            self._forced = ForcedText(self._tokenizer.spelled_tokens)
         return self._forced
-
-    def _token_bytes(self) -> list[bytes]:
-        """Return the bytes of all tokens; none for those that a grammar does not spell."""
-        known, unspelled = self._tokenizer, self._tokenizer.special_ids | self._tokenizer.eos_token_ids
-        return [b"" if index in unspelled else known.token_bytes(index) for index in range(known.vocab_size)]
 
 
 def new_matcher(tokenizer: "LLTokenizer", source: str) -> "LLMatcher":
