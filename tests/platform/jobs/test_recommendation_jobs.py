@@ -2,6 +2,7 @@
 
 import io
 import tarfile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ from headrace.platform.control.model.workload_spec import (
     dataset_lines,
     read_workload,
 )
+from headrace.platform.jobs.inputs import MAX_SAMPLE_BYTES, read_samples
+from headrace.platform.jobs.splitting import InputBroken
 from headrace.testing.fake_launcher import fails_after, ready_after
 from tests.platform.control.calls import refusal
 from tests.platform.control.support import ROLE
@@ -46,14 +49,7 @@ def test_a_killed_platform_repeats_one_test_and_a_failed_one_is_a_step(scene: Sc
     scene.platform.machine.script = lambda spec: (
         fails_after(message="No such model.") if "m5.xlarge" in str(spec) or ".1-" in spec.name else ready_after()
     )
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
-        entry = tarfile.TarInfo("a.csv")
-        entry.size = 3
-        archive.addfile(entry, io.BytesIO(b"1,2"))
-    scene.objects.objects["s3://b/payload.tar.gz"] = (packed.getvalue(), "")
-    payload = {"SamplePayloadUrl": "s3://b/payload.tar.gz", "SupportedContentTypes": ["text/csv"]}
-    config = {"ContainerConfig": {"PayloadConfig": payload}}
+    config = sample_payload(scene, b"1,2")
     create(scene, types=("ml.m5.large", "ml.m5.xlarge", "ml.m5.4xlarge"), config=config)
     scene.until(lambda: len(steps(scene)) >= 1, "the first test is done")
     scene.kill()
@@ -74,6 +70,33 @@ def test_a_killed_platform_repeats_one_test_and_a_failed_one_is_a_step(scene: Sc
     )
     assert policy["Metric"]["InvocationsPerInstance"] == rows["ml.m5.large"]["Metrics"]["MaxInvocations"] // 2
     assert policy["DynamicScalingConfiguration"]["MaxCapacity"] in (2, 3)
+
+
+def sample_payload(scene: Scene, content: bytes) -> dict[str, Any]:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        entry = tarfile.TarInfo("a.csv")
+        entry.size = len(content)
+        archive.addfile(entry, io.BytesIO(content))
+    scene.objects.objects["s3://b/payload.tar.gz"] = (packed.getvalue(), "")
+    payload = {"SamplePayloadUrl": "s3://b/payload.tar.gz", "SupportedContentTypes": ["text/csv"]}
+    return {"ContainerConfig": {"PayloadConfig": payload}}
+
+
+def test_a_small_archive_of_large_samples_fails_the_job(scene: Scene) -> None:
+    create(scene, config=sample_payload(scene, bytes(MAX_SAMPLE_BYTES + 1)))
+    reason = ended(scene, "job", "FAILED")["FailureReason"]
+    assert reason == "ClientError: The files of s3://b/payload.tar.gz have 67108865 bytes; expected at most 67108864."
+
+
+def test_a_data_set_is_read_up_to_a_limit(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b"{}")
+    (tmp_path / "other").write_bytes(b"1")
+    assert read_samples(tmp_path, "*.jsonl", "s3://b/data") == [b"{}"]
+    with (tmp_path / "b.jsonl").open("wb") as file:
+        file.truncate(4 << 30)
+    with pytest.raises(InputBroken, match="s3://b/data have 4294967298 bytes"):
+        read_samples(tmp_path, "*.jsonl", "s3://b/data")
 
 
 def steps(scene: Scene, **filters: str) -> list[dict[str, Any]]:

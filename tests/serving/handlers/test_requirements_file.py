@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.core.errors import SettingsError
 from headrace.serving.handlers.requirements_file import Requirements, read_requirements
 
 
@@ -118,3 +119,11 @@ def test_names_that_contain_the_letters_of_an_option_are_kept(tmp_path) -> None:
     read = read_requirements(file)
     assert read is not None
     assert read.installed_lines() == ["google-cloud-storage", "opencv-contrib-python", f"-c {tmp_path}/limits.txt"]
+
+
+@pytest.mark.parametrize("name", ["requirements.txt", "more.txt", "constraints.txt"])
+def test_a_file_of_gigabytes_is_refused(file, name) -> None:
+    with (file.parent / name).open("ab") as stream:
+        stream.truncate(4 << 30)  # sparse, as an archive may have it
+    with pytest.raises(SettingsError, match=f"{name} is longer than 1048576 bytes"):
+        read_requirements(file)

@@ -18,7 +18,7 @@ from headrace.platform.control.model.jobs import AnyJob
 from headrace.platform.control.model.workload_spec import WorkloadInvalid, aiperf_profile, dataset_lines
 from headrace.platform.gateway.objects import retry_unavailable
 from headrace.platform.jobs.child import JobLog, run_child
-from headrace.platform.jobs.inputs import Objects
+from headrace.platform.jobs.inputs import Objects, read_samples
 from headrace.platform.jobs.loop import JobFailed, Jobs
 from headrace.platform.jobs.model_files import fetch_prefix
 from headrace.platform.state.records import Json
@@ -74,9 +74,9 @@ async def _dataset(uri: str, folder: Path, objects: Objects) -> list[str]:
     await fetch_prefix(objects, uri, files)
 
     def gather() -> Path:
-        found = sorted(path for path in files.rglob("*.jsonl") if path.is_file())
+        found = read_samples(files, "*.jsonl", uri)
         gathered = folder / "dataset.jsonl"
-        gathered.write_text("\n".join(dataset_lines(path.read_text("utf-8")) for path in found), encoding="utf-8")
+        gathered.write_text("\n".join(dataset_lines(content.decode("utf-8")) for content in found), encoding="utf-8")
         return gathered
 
     try:

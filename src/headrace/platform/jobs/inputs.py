@@ -9,6 +9,7 @@ import json
 import zlib
 from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
 import msgspec
@@ -20,6 +21,8 @@ from headrace.platform.state.records import Json
 PART_BYTES: Final = 4 << 20
 """Bytes of an object that are read at once: each by a request of its own, as a slow model would outlast one stream."""
 _MAX_MANIFEST_BYTES: Final = 32 << 20
+MAX_SAMPLE_BYTES: Final = 64 << 20
+"""Bytes of sample payloads or of a data set, unpacked: they are kept in memory."""
 _GZIP: Final = 31
 """`wbits` of zlib for gzip."""
 
@@ -40,6 +43,14 @@ class InputFile(msgspec.Struct, frozen=True, kw_only=True):
     output_uri: str
     num_bytes: int
     etag: str
+
+
+def read_samples(folder: Path, pattern: str, uri: str) -> list[bytes]:
+    """Return the contents of the files that match below a folder. Raises `InputBroken`: they are too large."""
+    found = [path for path in sorted(folder.rglob(pattern)) if path.is_file()]
+    if (num_bytes := sum(path.stat().st_size for path in found)) > MAX_SAMPLE_BYTES:
+        raise InputBroken(f"The files of {uri} have {num_bytes} bytes; expected at most {MAX_SAMPLE_BYTES}.")
+    return [path.read_bytes() for path in found]
 
 
 async def find_inputs(members: Json, objects: Objects) -> list[InputFile]:

@@ -30,7 +30,7 @@ from headrace.platform.gateway.objects import retry_unavailable
 from headrace.platform.gateway.routing import RoutingQuery
 from headrace.platform.gateway.service import InvocationService
 from headrace.platform.jobs.child import JobLog, measure_bandwidth
-from headrace.platform.jobs.inputs import Objects
+from headrace.platform.jobs.inputs import MAX_SAMPLE_BYTES, Objects, read_samples
 from headrace.platform.jobs.loop import JobFailed, Jobs
 from headrace.platform.jobs.workers import JobWorkers
 from headrace.serving.artifacts.archives import unpack
@@ -41,7 +41,6 @@ from headrace.serving.wire.aws.errors import AwsError
 
 DEFAULT_PAYLOAD: Final = b'{"inputs": "The sea is", "parameters": {"max_new_tokens": 32}}'
 """The body of requests without a SamplePayloadUrl: LMI and TGI read it."""
-_MAX_PAYLOAD_BYTES: Final = 64 << 20
 _MAX_PAGE_BYTES: Final = 1 << 20
 _REQUEST_TIMEOUT_S: Final = 60.0
 _UNPACK_S: Final = 60.0
@@ -210,7 +209,7 @@ async def _payloads(uri: str, folder: Path, objects: Objects | None) -> list[byt
         return [DEFAULT_PAYLOAD]
     if objects is None:
         raise JobFailed("ClientError: SamplePayloadUrl needs an object storage; none is configured.")
-    content = await retry_unavailable(partial(objects.get, uri, max_bytes=_MAX_PAYLOAD_BYTES))
+    content = await retry_unavailable(partial(objects.get, uri, max_bytes=MAX_SAMPLE_BYTES))
     if not uri.endswith(_ARCHIVES):
         return [content]
     try:
@@ -230,7 +229,6 @@ def _unpacked(content: bytes, folder: Path, uri: str) -> list[bytes]:
         return piece
 
     unpack(read, folder, Guard(folder=folder, deadline=Deadline(_UNPACK_S)), name=uri)
-    found = [path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()]
-    if not found:
+    if not (found := read_samples(folder, "*", uri)):
         raise FetchFailed(f"{uri} has no files.")
     return found

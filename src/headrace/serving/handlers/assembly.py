@@ -157,6 +157,7 @@ def install_packages(plan: HandlerPlan, cache_folder: Path) -> HandlerSpec:
 
     Raises:
         EnvironmentFailed: they cannot be installed, or the interpreter cannot be run.
+        SettingsError: a requirements file is too large.
     """
     assert plan.spec is not None, "the plan has code"
     requirements = read_requirements(plan.requirements) if plan.requirements is not None else None
@@ -186,7 +187,8 @@ def describe_python(plan: HandlerPlan) -> tuple[str, list[str]]:
     Return a sentence about the Python that runs the code, and sentences about Neuron settings without effect.
 
     Raises:
-        OSError: the requirements file cannot be read.
+        SettingsError: a requirements file is too large.
+        OSError: a requirements file cannot be read.
     """
     assert plan.spec is not None, "the plan has code"
     python = "Headrace's Python" if plan.spec.python == Path(sys.executable) else str(plan.spec.python)

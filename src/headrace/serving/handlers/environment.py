@@ -32,7 +32,7 @@ from headrace.core.telemetry import get_logger
 from headrace.serving.artifacts.content_cache import ContentCache, content_key
 from headrace.serving.artifacts.fetch_bounds import Deadline, FetchFailed
 from headrace.serving.handlers.isolation import NO_ISOLATION, Isolation
-from headrace.serving.handlers.requirements_file import Requirements
+from headrace.serving.handlers.requirements_file import Requirements, requirements_text
 from headrace_handler.policy import deferred
 from headrace_handler.stray_files import listed
 
@@ -152,7 +152,7 @@ def inspect_base(python: str = sys.executable, runner: Sequence[str] = ()) -> Ba
 
 def environment_key(requirements: Requirements, base: Base, variables: Mapping[str, str]) -> str:
     """Return the name of an environment: a hash of what determines its content."""
-    named = set(_EXPANDED.findall(requirements.file.read_text(encoding="utf-8-sig", errors="replace")))
+    named = set(_EXPANDED.findall(requirements_text(requirements.file)))
     chosen = sorted(item for item in variables.items() if _INFLUENCES.fullmatch(item[0]) or item[0] in named)
     folder = requirements.file.parent
     programs = [part for part in filter(None, variables.get("PATH", "").split(os.pathsep)) if (folder / part).is_dir()]

@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from headrace.core.errors import SettingsError
 from headrace_handler.stray_files import is_stray, listed
 
 WHEEL_FOLDERS: Final = ("requirements", "wheels")
@@ -18,6 +19,8 @@ _NESTED: Final = re.compile(r"^(?:-r|--requirement|-c|--constraint)[\s=]*(\S+)")
 _LOCAL: Final = re.compile(r"(?:-e\s+|--editable[\s=]+)?(?:file://)?([^\s;\[@]+)")
 _INDEX_OPTIONS: Final = ("--index-url", "-i ", "--extra-index-url")
 _COMMENT: Final = re.compile(r"(?:^|\s)#.*")
+_MAX_BYTES: Final = 1 << 20
+"""Size of a requirements file."""
 _MAX_FILES: Final = 10_000
 """Files of local packages that are hashed, at most."""
 _PROJECT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -54,6 +57,7 @@ def read_requirements(file: Path) -> Requirements | None:
     Read a requirements file and what it refers to; None if there is nothing to install.
 
     Raises:
+        SettingsError: a file is too large.
         OSError: a file cannot be read.
     """
     file = file.absolute()  # the installer has another current directory
@@ -80,8 +84,23 @@ def has_neuron_device() -> bool:
     return _NEURON_DEVICE.exists()
 
 
+def requirements_text(file: Path) -> str:
+    """
+    Return the content of a requirements file.
+
+    Raises:
+        SettingsError: it is too large.
+        OSError: it cannot be read.
+    """
+    with file.open("rb") as stream:
+        content = stream.read(_MAX_BYTES + 1)
+    if len(content) > _MAX_BYTES:
+        raise SettingsError(f"{file} is longer than {_MAX_BYTES} bytes; expected a list of packages.")
+    return content.decode("utf-8-sig", errors="replace")
+
+
 def _lines(file: Path) -> Iterator[str]:
-    for raw in file.read_text(encoding="utf-8-sig", errors="replace").splitlines():
+    for raw in requirements_text(file).splitlines():
         if line := _COMMENT.sub("", raw).strip():
             yield line
 
