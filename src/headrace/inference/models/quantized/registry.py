@@ -124,7 +124,8 @@ def find_quantized(tensors: TensorFiles, name: str, shape: Shape, quantization: 
         if codes is None or codes.dtype != kind.dtype or matrix.get(kind.companion) is None:
             continue
         if kind.method in ("", method):
-            weight = kind.read(matrix)
+            with np.errstate(over="ignore", invalid="ignore"):  # damaged scales; the loaded values are checked
+                weight = kind.read(matrix)
             label = quantization_label(quantization, weight.bits)
             return replace(weight, load=partial(_load_finite, weight.load, codes), format=label)
     return None
