@@ -1,13 +1,16 @@
 """Optimization jobs by boto3: real models of random weights, quantized and packed by real child processes."""
 
 import json
+import shutil
 from functools import partial
+from types import SimpleNamespace as Usage
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
 
 from headrace.core.processes import processes_with_argument
+from headrace.serving.artifacts.fetch_bounds import RESERVE_BYTES
 from tests.parity.checkpoints import write_checkpoint
 from tests.platform.control.calls import refusal
 from tests.platform.control.support import ROLE
@@ -92,6 +95,14 @@ def children(scene: Scene) -> list[Any]:
         for folder in (scene.folder / "transforms").glob("*")
         for process in processes_with_argument(str(folder / "model"))
     ]
+
+
+def test_a_model_is_not_fetched_to_a_full_disk(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene.objects.objects["s3://models/base/config.json"] = (b"{}", "")
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: Usage(free=RESERVE_BYTES + 1))
+    create(scene)
+    reason = ended(scene, "job", "FAILED")["FailureReason"]
+    assert reason.startswith("InternalServerError: s3://models/base/config.json cannot be stored: The disk of ")
 
 
 def test_a_stop_kills_the_child_and_a_failure_quotes_it(scene: Scene, model_files: dict[str, bytes]) -> None:
