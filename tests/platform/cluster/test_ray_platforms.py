@@ -63,9 +63,11 @@ def test_a_lost_node_and_a_killed_platform_lose_no_endpoint(nodes: Nodes, tmp_pa
         assert lost["facts"]["node"] not in {handle["facts"]["node"] for handle in after.values()}
         logs = running.client("logs").filter_log_events(logGroupName="/aws/sagemaker/Endpoints/spread")["events"]
         assert any("server.ready" in event["message"] for event in logs)
-    finally:
-        running.close()
-        running.kill()
+    except BaseException:
+        running.stop()  # its workers would outlive a killed platform, and occupy the nodes of the next test
+        raise
+    running.close()
+    running.kill()
     following = up(tmp_path / "data", "--cluster", nodes.address, env=env)
     try:
         until(lambda: answered(following, "spread"), "the endpoint answers")
