@@ -1,5 +1,7 @@
 """The models of a folder, and of a file with settings for each."""
 
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -44,6 +46,15 @@ def test_folders_that_may_not_be_searched_do_not_hide_the_other_models(
 
     monkeypatch.setattr(Path, "is_file", refuse)
     assert [*find_models(tmp_path)] == ["open"]
+
+
+def test_a_folder_that_the_system_does_not_list_is_left_out(tmp_path: Path) -> None:
+    """That of a process that has ended, which nothing has waited for, has such a folder."""
+    with subprocess.Popen(["true"]) as process:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        with pytest.raises(OSError, match="Invalid argument"):
+            list(Path(f"/proc/{process.pid}/net").iterdir())
+        assert find_models(Path(f"/proc/{process.pid}")) == {}
 
 
 def test_a_file_has_settings_for_each_model(tmp_path: Path) -> None:

@@ -103,8 +103,12 @@ def find_models(folder: Path) -> dict[str, Path]:
 
 
 def _walk(folder: Path, depth: int) -> Iterator[Path]:
-    yield from _gguf_files(folder)
-    for child in listed(folder):
+    try:
+        files, children = list(_gguf_files(folder)), listed(folder)
+    except OSError:  # one that the system does not list hides no others
+        return
+    yield from files
+    for child in children:
         if not is_folder(child) or is_stray(child.name):
             continue
         if any(is_file(child / name) for name in ("config.json", "params.json")):
