@@ -125,5 +125,5 @@ def test_names_that_contain_the_letters_of_an_option_are_kept(tmp_path) -> None:
 def test_a_file_of_gigabytes_is_refused(file, name) -> None:
     with (file.parent / name).open("ab") as stream:
         stream.truncate(4 << 30)  # sparse, as an archive may have it
-    with pytest.raises(SettingsError, match=f"{name} is longer than 1048576 bytes"):
+    with pytest.raises(SettingsError, match=f"{name} is too large: expected at most 1048576 bytes"):
         read_requirements(file)

@@ -17,6 +17,7 @@ from headrace.serving.settings.model_folder import (
     PROPERTIES_FILE,
     in_folder,
     is_folder,
+    read_small,
     refuse_link,
 )
 from headrace.serving.settings.properties_file import read_properties
@@ -141,11 +142,7 @@ def _read(path: Path) -> str:
     if not path.is_file() or path.resolve().is_relative_to("/proc"):  # where reading some files waits without end
         return ""
     try:
-        with path.open("rb") as file:
-            content = file.read(_MAX_FILE_BYTES + 1)
-        if len(content) > _MAX_FILE_BYTES:
-            raise SettingsError(f"{path} is longer than {_MAX_FILE_BYTES} bytes; expected a small text file.")
-        return content.decode("utf-8-sig")
+        return read_small(path, _MAX_FILE_BYTES).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path} cannot be read: {reason_of(error)}. Expected text in UTF-8.") from error
 

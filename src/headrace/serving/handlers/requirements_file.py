@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from headrace.core.errors import SettingsError
+from headrace.serving.settings.model_folder import read_small
 from headrace_handler.stray_files import is_stray, listed
 
 WHEEL_FOLDERS: Final = ("requirements", "wheels")
@@ -19,8 +19,6 @@ _NESTED: Final = re.compile(r"^(?:-r|--requirement|-c|--constraint)[\s=]*(\S+)")
 _LOCAL: Final = re.compile(r"(?:-e\s+|--editable[\s=]+)?(?:file://)?([^\s;\[@]+)")
 _INDEX_OPTIONS: Final = ("--index-url", "-i ", "--extra-index-url")
 _COMMENT: Final = re.compile(r"(?:^|\s)#.*")
-_MAX_BYTES: Final = 1 << 20
-"""Size of a requirements file."""
 _MAX_FILES: Final = 10_000
 """Files of local packages that are hashed, at most."""
 _PROJECT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -92,11 +90,7 @@ def requirements_text(file: Path) -> str:
         SettingsError: it is too large.
         OSError: it cannot be read.
     """
-    with file.open("rb") as stream:
-        content = stream.read(_MAX_BYTES + 1)
-    if len(content) > _MAX_BYTES:
-        raise SettingsError(f"{file} is longer than {_MAX_BYTES} bytes; expected a list of packages.")
-    return content.decode("utf-8-sig", errors="replace")
+    return read_small(file).decode("utf-8-sig", errors="replace")
 
 
 def _lines(file: Path) -> Iterator[str]:

@@ -31,7 +31,7 @@ _MARKERS = (PROPERTIES_FILE, MODEL_CONFIG_FILE, "config.json", "params.json", "*
 _WEIGHTS = ("config.json", "params.json", "*.gguf")
 _CODE = ("model.py", "requirements.txt", "*handler*.py", "code/*.py", "code/requirements.txt")
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-_MAX_FILE_BYTES = 1024 * 1024
+_MAX_FILE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,14 +176,20 @@ def _has(folder: Path, patterns: tuple[str, ...]) -> bool:
     return bool(listed(folder, patterns))
 
 
+def read_small(path: Path, max_bytes: int = _MAX_FILE_BYTES) -> bytes:
+    """Return the content of a text file of a model. Raises `SettingsError`: it is too large; `OSError`."""
+    with path.open("rb") as file:
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise SettingsError(f"{path} is too large: expected at most {max_bytes} bytes.")
+    return content
+
+
 def _read(path: Path) -> str:
     if not path.is_file():
         return ""
     try:
-        size_bytes = path.stat().st_size
-        if size_bytes > _MAX_FILE_BYTES:
-            raise SettingsError(f"{path} has {size_bytes} bytes; expected at most {_MAX_FILE_BYTES}.")
-        return path.read_text(encoding="utf-8-sig")
+        return read_small(path).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path} cannot be read: {reason_of(error)}. Expected a YAML file in UTF-8.") from error
 
