@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any, cast
@@ -132,6 +133,17 @@ async def test_a_failing_database_ends_the_term_only_when_the_lease_is_over() ->
         await until(lambda: not leader.is_leading)
         scripted.failure = None
         await until(lambda: leader.is_leading)
+
+
+async def test_the_term_ends_with_the_lease_and_not_with_the_next_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.platform.host.membership.LEASE_S", 0.1)
+    scripted, leader = ScriptedCoordination(), Leader()
+    shared = member_of(scripted)
+    shared.clock = time.monotonic
+    async with running(shared, leader):
+        await until(lambda: leader.is_leading)
+        scripted.failure, shared.heartbeat_s = Unavailable("away"), 10 * WAIT_S
+        await until(lambda: not leader.is_leading)
 
 
 async def test_the_lease_counts_from_before_the_heartbeat() -> None:

@@ -190,11 +190,12 @@ class Shared(Membership):
             get_logger().warning("platform.outdated", newer_version=self._newer.version, newer_url=self._newer.url)
 
     async def _pause(self) -> None:
-        """Wait for the next heartbeat; raise the error of the leader's loops."""
+        """Wait for the next heartbeat, or for the end of the lease; raise the error of the leader's loops."""
         if self._leading is None:
             await asyncio.sleep(self.heartbeat_s)
             return
-        await asyncio.wait({self._leading}, timeout=self.heartbeat_s)
+        lease_s = max(0.0, self._lease_until_s - self.clock())
+        await asyncio.wait({self._leading}, timeout=min(self.heartbeat_s, lease_s))
         if self._leading.done():
             leading, self._leading = self._leading, None
             await leading
