@@ -60,7 +60,7 @@ class Lifecycle:
             if _is_unavailable(error):
                 raise  # the operation goes on when the database does
             await self._fail(name, resource, kind, str(error))
-        except Fenced:
+        except (Fenced, Unavailable):
             raise
         except Exception:  # noqa: BLE001 -- an edge: a bug fails one resource
             get_logger().exception("stack.crashed", stack=self.journal.stack.name, resource=name)

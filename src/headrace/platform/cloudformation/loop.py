@@ -91,11 +91,12 @@ class StackLoop:
         for record in await asyncio.to_thread(lambda: list(self._unsettled())):
             operation = record.spec.operation
             assert operation is not None, "a stack without an operation is settled"
+            key = f"{record.uid} {operation.number}"  # the last stack of the name may still be ending
             if (running := self._tasks.get(record.name)) is not None:
-                if int(running.get_name()) == operation.number:
+                if running.get_name() == key:
                     continue
                 await self._end(running)  # a delete, which may come before the end of a create or an update
-            task = asyncio.create_task(self._run(record.name), name=str(operation.number))
+            task = asyncio.create_task(self._run(record.name), name=key)
             task.add_done_callback(self._on_done)
             self._tasks[record.name] = task
 
