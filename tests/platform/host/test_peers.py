@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.core.errors import Unavailable
 from headrace.platform.host.peers import ASYNC, QUARANTINE, Peers, Report
 from headrace.platform.state.coordination import Coordination, Member
 from tests.platform.state.leases import long_leases
@@ -66,6 +67,51 @@ def reporter(tmp_path: Path) -> Iterator[Callable[[str], Reporter]]:
             return Reporter(name, coordination)
 
         yield make
+
+
+async def test_a_report_whose_post_was_stored_and_failed_is_posted_again(
+    reporter: Callable[[str], Reporter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its load is over by then: the next report equals the last one that was posted for certain."""
+    a, b = members = reporter("a"), reporter("b")
+    for member in members * 2:
+        member.beat()
+        await member.peers.exchange()
+    post = a.coordination.post
+
+    def post_without_answer(bulletins: Mapping[str, bytes]) -> None:
+        post(bulletins)
+        raise Unavailable("The connection broke.")
+
+    a.own = Report(workers={"w1": 2})
+    monkeypatch.setattr(a.coordination, "post", post_without_answer)
+    with pytest.raises(Unavailable):
+        await a.peers.exchange()
+    monkeypatch.undo()
+    await b.peers.exchange()
+    assert b.loads == {"w1": 2}
+    a.own = Report()
+    for member in members:
+        await member.peers.exchange()
+    assert b.loads == {}
+
+
+async def test_a_member_that_missed_a_report_gets_it_again(
+    reporter: Callable[[str], Reporter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = reporter("a"), reporter("b")
+    for member in (a, b, a):
+        member.beat()
+    a.own = Report(workers={"w1": 2})
+    await a.peers.exchange()
+    b.coordination.read()  # lost on the way
+    await a.peers.exchange()
+    await b.peers.exchange()
+    assert b.loads == {}
+    monkeypatch.setattr("headrace.platform.host.peers.REPEAT_S", 0.0)
+    await a.peers.exchange()
+    await b.peers.exchange()
+    assert b.loads == {"w1": 2}
 
 
 async def test_each_member_knows_the_requests_of_all_others(reporter: Callable[[str], Reporter]) -> None:

@@ -2,7 +2,7 @@
 Reports between the members of a platform: each one's loads, held requests, and workers that take no connection.
 
 Each member routes by the loads of all, and the leader scales by them. A report is the whole state, posted when it has
-changed, so that a lost one costs time only. A member that is gone has no load.
+changed and every `REPEAT_S`, so that a lost one costs time only. A member that is gone has no load.
 """
 
 import asyncio
@@ -28,6 +28,8 @@ REPORT_S: Final = 0.2
 """Seconds between reports while requests are in flight, here or elsewhere."""
 IDLE_S: Final = 1.0
 """Seconds between looks at the reports of others while there is nothing in flight."""
+REPEAT_S: Final = 10.0
+"""Seconds until an unchanged report is posted again: a new member, or one that was cut off, may not have read it."""
 _LOADS: Final = "loads"
 QUARANTINE: Final = "quarantine"
 """A worker takes no connection: its reconciler looks at it now."""
@@ -62,7 +64,9 @@ class Peers:
     """Called with the counts of access keys of each member on another machine."""
     idle_s: float = IDLE_S
     _reports: dict[str, Report] = field(default_factory=dict)
-    _posted: Report = field(default_factory=Report)
+    _posted: Report | None = field(default_factory=Report)
+    """None: the last post failed, and may have been stored all the same."""
+    _posted_s: float = field(default_factory=time.monotonic)
     _events: set[str] = field(default_factory=set)
     """Topics to post."""
     _others: frozenset[str] = frozenset()
@@ -106,8 +110,9 @@ class Peers:
 
     async def exchange(self) -> bool:
         """Post what has changed, and read what the others have posted; return whether requests are in flight."""
-        own = self.read_own()
-        bulletins = {_LOADS: msgspec.json.encode(own)} if own != self._posted else {}
+        own, now_s = self.read_own(), time.monotonic()
+        is_due = own != self._posted or now_s - self._posted_s > REPEAT_S
+        bulletins = {_LOADS: msgspec.json.encode(own)} if is_due else {}
         events, self._events = self._events, set()
         bulletins |= dict.fromkeys(events, b"")
         if bulletins:
@@ -115,8 +120,10 @@ class Peers:
                 await asyncio.to_thread(self.coordination.post, bulletins)
             except Unavailable:
                 self._events |= events
+                self._posted = None
                 raise
-            self._posted = own
+            if is_due:
+                self._posted, self._posted_s = own, now_s
         for bulletin in await asyncio.to_thread(self.coordination.read):
             if bulletin.topic == QUARANTINE:
                 self.on_quarantine()
