@@ -163,12 +163,14 @@ def test_workers_that_cannot_be_had_in_time_leave_the_count_that_served() -> Non
     assert (unknown.progress.state, unknown.revisions[1].num_workers) == (State.ROLLING_BACK, 3)
 
 
+@pytest.mark.parametrize("state", [State.UPDATING, State.IN_SERVICE])
 @pytest.mark.parametrize(
     ("num_fitting", "num_unplaced", "copies", "missing"), [(0, 0, 2, 3), (1, 0, 3, 2), (9, 0, 5, 0), (1, 4, 3, 6)]
 )
 def test_copies_without_room_wait_and_the_others_serve(
-    num_fitting: int, num_unplaced: int, copies: int, missing: int
+    state: State, num_fitting: int, num_unplaced: int, copies: int, missing: int
 ) -> None:
+    """A copy that crashes in service loses its room if another component takes it before the restart."""
     workers = [
         *ready(1),
         worker("starts", phase=WorkerPhase.STARTING),
@@ -176,9 +178,9 @@ def test_copies_without_room_wait_and_the_others_serve(
         worker("leaves", is_leaving=True),
         worker("other", 2),
     ]
-    scaling = serving(State.UPDATING, component(5), num_unplaced=num_unplaced)
+    deployment = serving(state, component(5), num_unplaced=num_unplaced)
     conditions = ExternalConditions(no_room="Full.", num_fitting=num_fitting)
-    found = advance(scaling, workers, pass_context(BEGUN_S), conditions=conditions)
+    found = advance(deployment, workers, pass_context(BEGUN_S), conditions=conditions)
     assert (found.revisions[1].num_workers, found.progress.num_unplaced) == (copies, missing)
     assert found.progress.failure_reason.startswith(f"Full. {missing} of {copies + missing} copies" if missing else "")
 

@@ -148,7 +148,7 @@ class _Pass:
                 return self._scale(deployment.stable)
             case State.ROLLING_BACK if deployment.stable is not None:
                 return self._roll_back(deployment.stable)
-            case State.IN_SERVICE if progress.num_unplaced and deployment.stable is not None:
+            case State.IN_SERVICE if deployment.stable is not None:
                 return self._grow(deployment.stable)
         return deployment
 
@@ -170,13 +170,7 @@ class _Pass:
             return self._settled(stable, failure_reason=progress.failure_reason)
         reason, waited_s = self._hopeless_reason(stable), self.context.waited_s(progress.since_s)
         if not reason and self.conditions.no_room:
-            # Continue with the copies that run or have a place; the others become unplaced.
-            fleet = (stable.workloads[0].variant, stable.number)
-            standing = sum(
-                worker.is_wanted and not worker.is_leaving for worker in self.workers if worker.fleet == fleet
-            )
-            count = min(stable.num_workers, standing + self.conditions.num_fitting)
-            return self._granted(stable, count, num_unplaced=progress.num_unplaced + stable.num_workers - count)
+            return self._granted(stable, growth=-self._num_lost(stable))
         if not reason and waited_s > 2 * stable.startup_bound_s + self.context.config.slack_s:
             reason = f"The workers that were asked for were not ready after {waited_s:.0f} s."
         if not reason:
@@ -189,21 +183,28 @@ class _Pass:
         return evolve(self, deployment=reverted).rolling_back(reason)
 
     def _grow(self, stable: Revision) -> Deployment:
-        """Scale a component by those of its unplaced copies that have room now; else record why there are none."""
+        """Scale a component by those of its unplaced copies that have room now; else record why copies are missing."""
         progress, growth, now_s = self.deployment.progress, self.conditions.growth, self.context.now_s
         if growth:
             progress = replace(
                 progress, state=State.UPDATING, since_s=now_s, stage_since_s=now_s, fallback=stable.desired
             )
-        elif progress.failure_reason or not self.conditions.no_room:
-            return self.deployment
-        count, num_unplaced = stable.num_workers + growth, progress.num_unplaced - growth
-        return self._granted(stable, count, num_unplaced=num_unplaced, progress=progress)
+            return self._granted(stable, growth=growth, progress=progress)
+        # Other components may have taken the room of copies that have crashed.
+        num_lost = self._num_lost(stable) if self.conditions.no_room else 0
+        if num_lost or (progress.num_unplaced and self.conditions.no_room and not progress.failure_reason):
+            return self._granted(stable, growth=-num_lost)
+        return self.deployment
 
-    def _granted(
-        self, stable: Revision, count: int, *, num_unplaced: int, progress: Progress | None = None
-    ) -> Deployment:
-        """Return the deployment with this number of copies that have a place, and `num_unplaced` that have none."""
+    def _num_lost(self, stable: Revision) -> int:
+        """Return the copies of a component that neither run nor have a place."""
+        fleet = (stable.workloads[0].variant, stable.number)
+        standing = sum(worker.is_wanted and not worker.is_leaving for worker in self.workers if worker.fleet == fleet)
+        return max(0, stable.num_workers - standing - self.conditions.num_fitting)
+
+    def _granted(self, stable: Revision, *, growth: int, progress: Progress | None = None) -> Deployment:
+        """Return the deployment with so many more copies that have a place, and the reason why others have none."""
+        count, num_unplaced = stable.num_workers + growth, self.deployment.progress.num_unplaced - growth
         reason = ""
         if num_unplaced:
             missing = f"{num_unplaced} of {count + num_unplaced} copies are missing"
