@@ -19,7 +19,7 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.simulation.threads import STRANDS, Killed, Strand, idle_strand
+from tests.simulation.threads import STRANDS, Killed, SimulatedExecutor, Strand, idle_strand
 
 if TYPE_CHECKING:
     from tests.simulation.network import Network
@@ -149,10 +149,10 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             return self._advance(until_s)
         number = len(runnable)
         process = runnable[0] if number == 1 else runnable[int(self.rng.random() * number)]
+        self._check_rest(process)
         handle = process.ready.popleft()
         if not handle.cancelled():
             self.num_steps += 1
-            self._check_rest(process)
             handle._run()
         return True
 
@@ -249,7 +249,10 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         can_pause = self.rng.random() < SHARE_INTERRUPTIBLE
         run = partial(context.run, partial(func, *args))
         start = self._start_strand if can_pause else self._run_whole
-        self.call_later(delay_s, start, run, future)
+        if isinstance(executor, SimulatedExecutor):
+            executor.begin_in_turn(run, lambda run: self.call_later(delay_s, start, run, future))
+        else:
+            self.call_later(delay_s, start, run, future)
         return future
 
     def _run_whole(self, run: Callable[[], Any], future: "asyncio.Future[Any]") -> None:

@@ -7,9 +7,10 @@ A strand is a real thread. It runs only while the loop, or another strand that n
 import asyncio
 import threading
 from asyncio import events
+from collections import deque
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 if TYPE_CHECKING:
     from tests.simulation.loop import SimulatedLoop
@@ -89,18 +90,26 @@ class SimulatedExecutor:
     """A `ThreadPoolExecutor` with one thread whose functions run on the simulated loop, in their order."""
 
     def __init__(self, *_args: Any, **_kwargs: Any) -> None:
-        self._last: asyncio.Future[Any] | None = None
+        self._waiting: deque[Callable[[], None]] = deque()
+        """What begins the function that runs, and each one after it."""
 
     def submit(self, function: Callable[..., Any], *args: Any) -> None:
-        loop = asyncio.get_running_loop()
+        asyncio.get_running_loop().run_in_executor(cast("Any", self), function, *args)
 
-        def begin(_: Any = None) -> None:
-            self._last = loop.run_in_executor(None, function, *args)
+    def begin_in_turn(self, run: Callable[[], Any], begin: Callable[[Callable[[], Any]], None]) -> None:
+        """Begin a function when those before it have ended, whether their callers still wait or not."""
 
-        if self._last is None or self._last.done():
-            begin()
-        else:
-            self._last.add_done_callback(begin)
+        def run_and_go_on() -> Any:
+            try:
+                return run()
+            finally:
+                self._waiting.popleft()
+                if self._waiting:
+                    self._waiting[0]()
+
+        self._waiting.append(lambda: begin(run_and_go_on))
+        if len(self._waiting) == 1:
+            self._waiting[0]()
 
     def shutdown(self, *, wait: bool = True) -> None:
         """End nothing: the simulation ends what runs."""
