@@ -64,7 +64,7 @@ class SimulatedMember:
     leads_in: int | None = None
     """The term in which it leads now."""
     num_led: int = 0
-    """How often it has begun to lead, sometimes twice in a term."""
+    """How often it has begun to lead."""
     is_stopping: bool = False
     """It shuts down: it takes no new requests, and those that it holds may end."""
     on_lead: Callable[[], None] = lambda: None

@@ -219,9 +219,9 @@ def _remove_early(removal: Any) -> Any:
 
 
 def _keep_lease(campaign: Any) -> Any:
-    def campaigning(self: Coordination, connection: Any, *, now_s: float, is_candidate: bool) -> None:
+    def campaigning(self: Coordination, connection: Any, *, is_candidate: bool, **facts: Any) -> None:
         if is_candidate:
-            campaign(self, connection, now_s=now_s, is_candidate=True)
+            campaign(self, connection, is_candidate=True, **facts)
 
     return campaigning
 

@@ -76,6 +76,17 @@ def test_a_leader_whose_own_lease_expired_begins_a_new_term(join: Join, monkeypa
     assert a.heartbeat().term == 9
 
 
+def test_a_member_that_does_not_lead_takes_its_own_lease_in_a_new_term(join: Join) -> None:
+    """It has stopped leading because an answer was late; what it has sent before may still arrive."""
+    a, b = join("a"), join("b")
+    assert a.heartbeat(is_leading=False).term == 8
+    assert a.heartbeat().term == 8
+    again = a.heartbeat(is_leading=False)
+    assert (again.leader, again.term) == ("a", 9)
+    other = b.heartbeat(is_leading=False)
+    assert (other.leader, other.term) == ("a", 9)
+
+
 def test_a_lease_from_before_the_clock_went_back_is_over(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = join("a"), join("b")
     a.heartbeat()

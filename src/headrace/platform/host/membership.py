@@ -102,6 +102,8 @@ class Shared(Membership):
     """Heartbeats do not wait for other work in the default threads."""
     _lease_until_s: float = 0.0
     _leading: "asyncio.Task[None] | None" = None
+    _led_in: int | None = None
+    """The last term in which this member has led. Each time is another term, which fences what is left of the last."""
     _is_failing: bool = False
     _has_resigned: bool = False
     _stands_back_until_s: float = 0.0
@@ -116,8 +118,9 @@ class Shared(Membership):
                 standing = await self._beat()
                 if standing is not None:
                     self.on_standing(standing)
-                    if self.has_lease() and self._leading is None:
+                    if self.has_lease() and self._leading is None and standing.term != self._led_in:
                         get_logger().info("platform.leads", term=standing.term)
+                        self._led_in = standing.term
                         self._leading = asyncio.create_task(self._lead(lead, standing.term), name="leader")
                 await self._pause()
         finally:
@@ -156,7 +159,8 @@ class Shared(Membership):
         is_candidate = self._newer is None and not stands_back
         if not is_candidate:  # before the lease is free: the answer may be lost, and another member leads by then
             await self._stop_leading()
-        send = partial(self.coordination.heartbeat, is_candidate=is_candidate)
+        is_leading = self._leading is not None
+        send = partial(self.coordination.heartbeat, is_candidate=is_candidate, is_leading=is_leading)
         beat = asyncio.get_running_loop().run_in_executor(self._threads, send)
         await asyncio.wait({beat}, timeout=max(0.0, self._lease_until_s - began_s) if self._leading else None)
         if not beat.done():

@@ -3,8 +3,8 @@ Coordination of the platforms ("members") that share a store: which exist, which
 
 All members serve requests. The leader also runs the loops that act: reconciler, autoscaler, scraper. A member announces
 itself with each heartbeat, and the leader's lease is a row that expires; both use the database's clock, so that the
-clocks of machines need not agree. The term grows with every change of the leader, and fences the writes of earlier
-leaders (`Store.fenced`).
+clocks of machines need not agree. Each time a member begins to lead it does so in a later term, which fences the writes
+of earlier leaders (`Store.fenced`), its own ones included.
 
 Bulletins carry what changes too often for records: loads and measurements. Each author numbers its own.
 
@@ -196,9 +196,11 @@ class Coordination:
     def close(self) -> None:
         self._engine.dispose()
 
-    def heartbeat(self, *, is_candidate: bool = True) -> Standing:
+    def heartbeat(self, *, is_candidate: bool = True, is_leading: bool = True) -> Standing:
         """
         Announce this member, and renew or take the lease; a member that is not a candidate gives up its lease.
+
+        A member that is not leading begins a new term: the writes of its last one may still be on their way.
 
         Raises:
             Unavailable: the database failed. The lease is lost `LEASE_S` after the start of the last heartbeat.
@@ -208,14 +210,14 @@ class Coordination:
             self._check_home(connection)  # before it counts as live: a displaced member must not come back
             now_s = self._now_s(connection)
             self._announce(connection, expires_s=now_s + LEASE_S)
-            self._campaign(connection, now_s=now_s, is_candidate=is_candidate)
+            self._campaign(connection, now_s=now_s, is_candidate=is_candidate, is_leading=is_leading)
             return self._standing(connection, now_s=now_s)
 
     def leave(self) -> tuple[Member, ...]:
         """Give up the lease and remove this member; return the other members."""
         with self._writing() as connection:
             now_s = self._now_s(connection)
-            self._campaign(connection, now_s=now_s, is_candidate=False)
+            self._campaign(connection, now_s=now_s, is_candidate=False, is_leading=False)
             connection.execute(sa.delete(MEMBERS).where(MEMBERS.c.id == self.member.id))
             return self._live(connection, now_s=now_s)
 
@@ -278,12 +280,13 @@ class Coordination:
         if not renewed.rowcount:
             connection.execute(sa.insert(MEMBERS).values(id=member.id, **row, expires_s=expires_s))
 
-    def _campaign(self, connection: sa.Connection, *, now_s: float, is_candidate: bool) -> None:
+    def _campaign(self, connection: sa.Connection, *, now_s: float, is_candidate: bool, is_leading: bool) -> None:
         """Renew the lease, take an expired one, or give it up."""
         own = {"own_id": self.member.id, "own_term": self._term}
-        if not is_candidate:
+        if self._term is not None and not (is_candidate and is_leading):
             connection.execute(GIVE_UP, own)
             self._term = None
+        if not is_candidate:
             return
         until_s = now_s + LEASE_S
         if self._term is not None:
