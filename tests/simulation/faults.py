@@ -131,7 +131,11 @@ class Faults:
         name = names[fault.target % len(names)]
         is_for_good = fault.amount % 4 == 0
         self.world.machine.hung[name] = math.inf if is_for_good else self.world.loop.now_s + fault.duration_s
-        await asyncio.sleep(max(fault.duration_s, _REPLACED_S) if is_for_good else fault.duration_s)
+        began_s = self.world.loop.now_s
+        await asyncio.sleep(fault.duration_s)
+        # Its time limit begins again with each leader.
+        while is_for_good and self.world.loop.now_s < max(began_s, self.world.database.term_began_s) + _REPLACED_S:
+            await asyncio.sleep(1.0)
         return name
 
     async def _platform_kill(self, fault: Fault) -> str:

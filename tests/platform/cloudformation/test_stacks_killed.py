@@ -140,6 +140,9 @@ async def test_a_stack_is_created_again_before_the_last_one_of_its_name_has_note
                     ask("DeleteStack")
                     while not removed.is_set():
                         await asyncio.sleep(0.002)
+                while not loop._tasks["s"].cancelling():  # it has found the new stack
+                    await asyncio.sleep(0.002)
+                released.set()
                 while ask("DescribeStacks", StackName=arn)["Stacks"][0]["StackStatus"] != "DELETE_COMPLETE":
                     await asyncio.sleep(0.002)
         finally:

@@ -15,6 +15,7 @@ from headrace.platform.cloudformation.records import Instance, StackResource
 from headrace.platform.cloudformation.resources import ResourceFailed, Resources
 from headrace.platform.cloudformation.template.template import Resource
 from headrace.platform.cloudformation.types import type_rows
+from headrace.platform.control.loops.store_access import run_to_end
 from headrace.platform.state.records import Fenced, Json
 from headrace.serving.wire.aws.errors import AwsError
 
@@ -245,16 +246,8 @@ class Lifecycle:
             num_seen = self.num_writes()
 
     async def _call(self, function: Callable[[], _T]) -> _T:
-        """Run a function in a thread; also a cancelled one ends before the next operation on the stack begins."""
         async with self._calls:
-            running = asyncio.ensure_future(asyncio.to_thread(function))
-            try:
-                return await asyncio.shield(running)
-            except asyncio.CancelledError:
-                await asyncio.wait({running})
-                if not running.cancelled():
-                    running.exception()  # retrieved: asyncio would report it as lost
-                raise
+            return await run_to_end(function)
 
 
 def _is_unavailable(error: Exception) -> bool:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from headrace.core.telemetry import get_logger
@@ -125,7 +126,7 @@ class StackLoop:
         stack = stack_name_of(record, self.aws_scope)
 
         async def save(status: StackStatus) -> None:
-            await asyncio.to_thread(self._save, record, status)
+            await store_access.run_to_end(partial(self._save, record, status))
 
         journal = Journal(stack=stack, status=record.status, save=save, clock=self.clock, token=operation.token)
         is_bounded = operation.timeout_s is not None and operation.action == "CREATE"

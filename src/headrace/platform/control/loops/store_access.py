@@ -44,6 +44,18 @@ def grouped(items: Iterable[ItemT], key: Callable[[ItemT], str]) -> dict[str, li
     return groups
 
 
+async def run_to_end(function: Callable[[], ItemT]) -> ItemT:
+    """Run a function in a thread; a cancelled caller waits for its end, so that nothing that follows overtakes it."""
+    running = asyncio.ensure_future(asyncio.to_thread(function))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait({running})
+        if not running.cancelled():
+            running.exception()  # retrieved: asyncio would report it as lost
+        raise
+
+
 @contextmanager
 def changes(store: Store) -> Iterator[asyncio.Event]:
     """Yield an event that every write sets, from any thread; its reader clears it."""
