@@ -148,7 +148,9 @@ class _Pass:
                 return self._scale(deployment.stable)
             case State.ROLLING_BACK if deployment.stable is not None:
                 return self._roll_back(deployment.stable)
-            case State.IN_SERVICE if deployment.stable is not None:
+            case State.IN_SERVICE if deployment.stable is not None and (
+                progress.num_unplaced or self.conditions.no_room
+            ):
                 return self._grow(deployment.stable)
         return deployment
 
@@ -192,7 +194,7 @@ class _Pass:
             return self._granted(stable, growth=growth, progress=progress)
         # Other components may have taken the room of copies that have crashed.
         num_lost = self._num_lost(stable) if self.conditions.no_room else 0
-        if num_lost or (progress.num_unplaced and self.conditions.no_room and not progress.failure_reason):
+        if num_lost or (self.conditions.no_room and not progress.failure_reason):
             return self._granted(stable, growth=-num_lost)
         return self.deployment
 
