@@ -154,14 +154,14 @@ class SimulatedMember:
         self.leads_in = term
         self.num_led += 1
         self.on_lead()
-        leading.on_change = self._begins_or_ends
+        leading.on_change = self._note_change
         try:
             await asyncio.sleep(0)  # a process that is stopped goes on from here
             await leading.run(term)
         finally:
             self.leads_in = None
 
-    def _begins_or_ends(self, is_leading: bool) -> None:
+    def _note_change(self, is_leading: bool) -> None:
         if not is_leading:  # its loops end, which takes as long as the functions that they are in
             self.leads_in = None
 

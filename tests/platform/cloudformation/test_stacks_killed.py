@@ -2,8 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
-from contextlib import closing, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -15,7 +15,7 @@ from headrace.platform.cloudformation.records import STACK, StackRecord, StackSt
 from headrace.platform.control.app import ControlApp
 from headrace.platform.host.operations import OPERATIONS
 from headrace.platform.state.records import Json
-from headrace.platform.state.store import open_store
+from headrace.platform.state.store import Store, open_store
 from headrace.serving.wire.aws.errors import AwsError
 from tests.platform.control.support import AWS_SCOPE, ListedLogs
 from tests.waiting import WAIT_S
@@ -47,6 +47,26 @@ class SteppedLoop(StackLoop):
         self.step(lambda: super(SteppedLoop, self)._save(record, status))
 
 
+@contextmanager
+def platform() -> Iterator[tuple[Store, ControlApp]]:
+    with closing(open_store("sqlite://")) as store:
+        yield (
+            store,
+            ControlApp(store, OPERATIONS, aws_scope=AWS_SCOPE, logs=ListedLogs(), own_images={}, is_strict=False),
+        )
+
+
+@asynccontextmanager
+async def running(loop: StackLoop) -> AsyncIterator[None]:
+    task = asyncio.create_task(loop.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
 @pytest.mark.parametrize(("is_done", "end"), [(False, kill), (True, kill), (True, lose_database)])
 async def test_a_platform_that_is_killed_at_any_call_goes_on_without_a_doubled_resource(
     *, is_done: bool, end: Callable[[], None]
@@ -66,8 +86,7 @@ async def test_a_platform_that_is_killed_at_any_call_goes_on_without_a_doubled_r
 async def _run_killed(before: str, after: str, *, at: int | None, is_done: bool, end: Callable[[], None]) -> int:
     """Play a stack's life, killed at one call or write; return their number."""
     num_steps = 0
-    with closing(open_store("sqlite://")) as store:
-        control = ControlApp(store, OPERATIONS, aws_scope=AWS_SCOPE, logs=ListedLogs(), own_images={}, is_strict=False)
+    with platform() as (store, control):
 
         def step(work: Callable[[], T]) -> T:
             nonlocal num_steps
@@ -97,8 +116,7 @@ async def _run_killed(before: str, after: str, *, at: int | None, is_done: bool,
                 await asyncio.sleep(0.002)
 
         loop = SteppedLoop(store=store, call=call, aws_scope=AWS_SCOPE, retry_s=0.001, step=step)
-        running = asyncio.create_task(loop.run())
-        try:
+        async with running(loop):
             request = {"StackName": "s", "Capabilities": ["CAPABILITY_IAM"]}
             arn = ask("CreateStack", TemplateBody=before, **request)["StackId"]
             assert await settled(arn) == "CREATE_COMPLETE", at
@@ -110,17 +128,12 @@ async def _run_killed(before: str, after: str, *, at: int | None, is_done: bool,
             assert await settled(arn) == "DELETE_COMPLETE", at
             assert not control.call("iam", "ListPolicies", {"Scope": "Local"})["Policies"], at
             assert not control.call("sagemaker", "ListModelPackageGroups", {})["ModelPackageGroupSummaryList"], at
-        finally:
-            running.cancel()
-            with suppress(asyncio.CancelledError):
-                await running
     return num_steps
 
 
 async def test_a_stack_is_created_again_before_the_last_one_of_its_name_has_noted_its_end() -> None:
     removed, released = threading.Event(), threading.Event()
-    with closing(open_store("sqlite://")) as store:
-        control = ControlApp(store, OPERATIONS, aws_scope=AWS_SCOPE, logs=ListedLogs(), own_images={}, is_strict=False)
+    with platform() as (store, control):
 
         def step(work: Callable[[], None]) -> None:
             work()
@@ -132,9 +145,8 @@ async def test_a_stack_is_created_again_before_the_last_one_of_its_name_has_note
             return control.call("cloudformation", name, {"StackName": "s", **params})
 
         loop = SteppedLoop(store=store, call=control.call, aws_scope=AWS_SCOPE, retry_s=0.001, step=step)
-        running = asyncio.create_task(loop.run())
-        try:
-            async with asyncio.timeout(WAIT_S):
+        async with running(loop), asyncio.timeout(WAIT_S):
+            try:
                 for _ in range(2):
                     arn = ask("CreateStack", TemplateBody=ROLES, Capabilities=["CAPABILITY_IAM"])["StackId"]
                     ask("DeleteStack")
@@ -145,8 +157,5 @@ async def test_a_stack_is_created_again_before_the_last_one_of_its_name_has_note
                 released.set()
                 while ask("DescribeStacks", StackName=arn)["Stacks"][0]["StackStatus"] != "DELETE_COMPLETE":
                     await asyncio.sleep(0.002)
-        finally:
-            released.set()
-            running.cancel()
-            with suppress(asyncio.CancelledError):
-                await running
+            finally:
+                released.set()

@@ -1,4 +1,4 @@
-"""The loop that the tasks which publish metrics share."""
+"""Work of the loops in threads, and the loop that the tasks which publish metrics share."""
 
 import asyncio
 import threading
